@@ -1,0 +1,33 @@
+"""How long a failed try waits before the next. Pure: the source of chance is given."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+
+SHORTEST = 0.001
+"""One millisecond: BSON dates hold no less, and a retry that is due at once would spin."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backoff:
+    """Exponential backoff with a cap and jitter.
+
+    Attributes:
+        base: Seconds; the delay after failure n is `2 ** n * base` before cap and jitter.
+        cap: Seconds; no delay is longer, jitter included.
+        jitter: The share of itself by which a delay varies, both ways.
+        chance: Where jitter comes from; injectable, so that a run can be repeated.
+    """
+
+    base: float
+    cap: float
+    jitter: float
+    chance: random.Random = field(default_factory=random.Random, compare=False, repr=False)
+
+    def delay(self, fail_count: int) -> float:
+        """Seconds until the next try after `fail_count` failures: whole milliseconds, at least one, at most the cap."""
+        # Beyond 2 ** 64 every cap is reached, and the float would overflow soon after.
+        plain = min(self.base * 2.0 ** min(fail_count, 64), self.cap)
+        varied = plain * (1 + self.jitter * self.chance.uniform(-1, 1))
+        return max(SHORTEST, round(min(varied, self.cap), 3))

@@ -1,0 +1,186 @@
+"""Every error of the library's own. All derive from MonqueError, and from the fitting built-in where there is one.
+
+They are divided by whose fault it is: a value that the caller passed, a state that does not allow what
+was asked, or a database that cannot be reached or used. The message says what happened, with which
+value, and what to do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+
+class MonqueError(Exception):
+    """The root of every error that this library raises on purpose."""
+
+
+# --- A value that the caller passed ---
+
+
+class InvalidOptionError(MonqueError, ValueError):
+    """An option has a value that cannot work, alone or beside another.
+
+    Attributes:
+        option: The name of the option, as it is spelled in the call.
+        value: What was given.
+    """
+
+    def __init__(self, option: str, value: object, problem: str) -> None:
+        super().__init__(f"{option}={value!r}: {problem}")
+        self.option = option
+        self.value = value
+
+
+class InvalidDatabaseError(MonqueError, TypeError):
+    """What was given as the database is not a `pymongo.database.Database`."""
+
+
+class InvalidJobIdentifierError(MonqueError, ValueError):
+    """A job name or a unique key that cannot be stored.
+
+    Attributes:
+        field: "name" or "unique_key".
+        value: What was given.
+    """
+
+    def __init__(self, field: str, value: object, problem: str) -> None:
+        shown = repr(value)
+        super().__init__(f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}: {problem}")
+        self.field = field
+        self.value = value
+
+
+class InvalidPayloadError(MonqueError, ValueError):
+    """The data of a job cannot be encoded as BSON; the encoder's error is the cause."""
+
+
+class PayloadTooLargeError(InvalidPayloadError):
+    """The data of a job is larger than allowed.
+
+    Attributes:
+        actual: Size in bytes, as BSON.
+        maximum: The limit in bytes (`max_payload_size`, or what a MongoDB document can hold).
+    """
+
+    def __init__(self, actual: int, maximum: int) -> None:
+        super().__init__(
+            f"the job's data is {actual} bytes as BSON, more than the {maximum} allowed: "
+            "store it elsewhere and enqueue a reference to it, or raise max_payload_size"
+        )
+        self.actual = actual
+        self.maximum = maximum
+
+
+class InvalidCronError(MonqueError, ValueError):
+    """A cron expression, or its time zone, that cannot be understood.
+
+    Attributes:
+        expression: What was given.
+    """
+
+    def __init__(self, expression: object, problem: str) -> None:
+        super().__init__(
+            f"cron expression {expression!r}: {problem}. Five fields are expected "
+            "(minute hour day-of-month month day-of-week), for example '0 9 * * 1-5'"
+        )
+        self.expression = expression
+
+
+class InvalidCursorError(MonqueError, ValueError):
+    """A page cursor that this library did not make, or that belongs to another sort order."""
+
+
+class WorkerRegistrationError(MonqueError, ValueError):
+    """A worker cannot be registered: its name is taken, or its handler is of no use.
+
+    Attributes:
+        name: The worker's name.
+    """
+
+    def __init__(self, name: str, problem: str) -> None:
+        super().__init__(f"worker {name!r}: {problem}")
+        self.name = name
+
+
+# --- A state that does not allow what was asked ---
+
+
+class JobStateError(MonqueError):
+    """The job's state does not allow the action.
+
+    Attributes:
+        job_id: The job's id, as a hex string.
+        status: The status that it has.
+        action: What was asked for.
+    """
+
+    def __init__(self, job_id: object, status: str, action: str) -> None:
+        super().__init__(f"cannot {action} job {job_id}: its status is {status!r}")
+        self.job_id = str(job_id)
+        self.status = status
+        self.action = action
+
+
+class ClaimLostError(MonqueError):
+    """The claim is no longer ours: what was asked for under it was not written."""
+
+
+class BrokenDocumentError(MonqueError, ValueError):
+    """A document in the jobs collection is no job: a field that every job has is missing or of the wrong type.
+
+    Attributes:
+        document_id: Its `_id`.
+    """
+
+    def __init__(self, document_id: object, problem: str) -> None:
+        super().__init__(f"document {document_id} is no job: {problem}. Mend it, or delete it")
+        self.document_id = document_id
+
+
+# --- A database that cannot be reached or used ---
+
+
+class MonqueConnectionError(MonqueError):
+    """The database did not do what was asked; the driver's error is the cause.
+
+    Attributes:
+        transient: True where the same call may succeed later without anybody changing anything.
+        unknown_outcome: True where a write may have been applied although no answer came.
+    """
+
+    def __init__(self, message: str, *, transient: bool = False, unknown_outcome: bool = False) -> None:
+        super().__init__(message)
+        self.transient = transient
+        self.unknown_outcome = unknown_outcome
+
+
+class AggregationTimeoutError(MonqueConnectionError):
+    """A statistic took longer than the server was allowed to spend on it."""
+
+
+class InstanceCollisionError(MonqueConnectionError):
+    """Another live scheduler uses the same instance id.
+
+    Attributes:
+        instance_id: The id.
+    """
+
+    def __init__(self, instance_id: str, evidence: str) -> None:
+        super().__init__(
+            f"scheduler_instance_id={instance_id!r} is in use ({evidence}): "
+            "leave the option out, or give each instance its own"
+        )
+        self.instance_id = instance_id
+
+
+class EmbeddedServerError(MonqueError):
+    """The embedded MongoDB server could not be found, started or kept running.
+
+    Attributes:
+        log_tail: The last lines of the server's log, where there is one.
+    """
+
+    def __init__(self, message: str, *, log_tail: Sequence[str] = ()) -> None:
+        tail = "".join(f"\n    {line}" for line in log_tail)
+        super().__init__(f"{message}\n  The server's last words:{tail}" if tail else message)
+        self.log_tail = tuple(log_tail)

@@ -1,0 +1,247 @@
+"""Every option of the library: its meaning, unit and default, and what is wrong with a wrong one.
+
+Validated in one place and at once, so that a mistake is told where it was made, and not by the first
+job that meets it.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+import secrets
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import TypedDict
+
+from .errors import InvalidOptionError
+
+LEASE_IN_BEATS = 3
+"""A lease is three heartbeat intervals long: two beats may fail before a claim does."""
+
+# A BSON document ends at 16 MiB. What is left over is for the fields beside `data`.
+LARGEST_PAYLOAD = 16 * 1024 * 1024 - 64 * 1024
+
+
+class ClientOptions(TypedDict, total=False):
+    """The options of `Monque`."""
+
+    collection_name: str
+    max_payload_size: int | None
+    operation_timeout: float
+    skip_index_creation: bool
+    write_concern: str | int
+
+
+class SchedulerOptions(ClientOptions, total=False):
+    """The options of `open_scheduler` and `run_scheduler`, beside those of the client."""
+
+    scheduler_instance_id: str | None
+    poll_interval: float
+    heartbeat_interval: float
+    lock_timeout: float | None
+    shutdown_timeout: float
+    cleanup_timeout: float
+    worker_concurrency: int
+    instance_concurrency: int | None
+    max_retries: int
+    base_retry_interval: float
+    max_backoff_delay: float
+    retry_jitter: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClientConfig:
+    """The options of a client, checked.
+
+    Attributes:
+        collection_name: The collection that holds the jobs.
+        max_payload_size: The largest `data`, in bytes as BSON; None for what a document can hold.
+        operation_timeout: How long one database command may take, in seconds.
+        skip_index_creation: Leave the indexes to somebody else.
+        write_concern: "majority". Any other voids guarantees 1 to 4 of the README, and is logged.
+    """
+
+    collection_name: str = "monque_jobs"
+    max_payload_size: int | None = None
+    operation_timeout: float = 10.0
+    skip_index_creation: bool = False
+    write_concern: str | int = "majority"
+
+    def __post_init__(self) -> None:
+        _check_collection_name(self.collection_name)
+        if self.max_payload_size is not None:
+            _check_integer("max_payload_size", self.max_payload_size, at_least=1, at_most=LARGEST_PAYLOAD)
+        _check_number("operation_timeout", self.operation_timeout, above=0)
+        _check_flag("skip_index_creation", self.skip_index_creation)
+        _check_write_concern(self.write_concern)
+
+
+def _instance_id() -> str:
+    return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig(ClientConfig):
+    """The options of a scheduler, checked. Times are seconds.
+
+    Attributes:
+        scheduler_instance_id: The name of this instance in the database and in logs. The default is
+            readable and unique per incarnation; one of your own must be unique in the fleet.
+        poll_interval: How long an idle instance waits before it looks again.
+        heartbeat_interval: How often claims are renewed; a lease is three of them. 0.2 to 300.
+        lock_timeout: The absolute limit on one run; None for no limit, for fleets without Node only.
+        shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
+        cleanup_timeout: How long a cancelled handler may clean up.
+        worker_concurrency: How many jobs of one name run at a time, where the worker does not say.
+        instance_concurrency: How many jobs run at a time in all; None for no limit but the workers'.
+        max_retries: After how many failures a job is `failed`; 0 and 1 both mean a single attempt.
+        base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
+        max_backoff_delay: The longest backoff.
+        retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
+    """
+
+    scheduler_instance_id: str = field(default_factory=_instance_id)
+    poll_interval: float = 1.0
+    heartbeat_interval: float = 30.0
+    lock_timeout: float | None = 1800.0
+    shutdown_timeout: float = 30.0
+    cleanup_timeout: float = 5.0
+    worker_concurrency: int = 5
+    instance_concurrency: int | None = None
+    max_retries: int = 10
+    base_retry_interval: float = 1.0
+    max_backoff_delay: float = 86400.0
+    retry_jitter: float = 0.25
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        _check_instance_id(self.scheduler_instance_id)
+        _check_number("poll_interval", self.poll_interval, above=0)
+        _check_number("heartbeat_interval", self.heartbeat_interval, at_least=0.2, at_most=300)
+        _check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
+        _check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
+        _check_integer("worker_concurrency", self.worker_concurrency, at_least=1)
+        if self.instance_concurrency is not None:
+            _check_integer("instance_concurrency", self.instance_concurrency, at_least=1)
+        _check_integer("max_retries", self.max_retries, at_least=0)
+        _check_number("base_retry_interval", self.base_retry_interval, at_least=0)
+        _check_number("max_backoff_delay", self.max_backoff_delay, above=0)
+        _check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        self._check_lock_timeout()
+
+    def _check_lock_timeout(self) -> None:
+        if self.lock_timeout is None:
+            return
+        _check_number("lock_timeout", self.lock_timeout, above=0)
+        lease = LEASE_IN_BEATS * self.heartbeat_interval
+        if lease > self.lock_timeout:
+            raise InvalidOptionError(
+                "lock_timeout",
+                self.lock_timeout,
+                f"is shorter than a lease ({lease:g} s, three times heartbeat_interval="
+                f"{self.heartbeat_interval:g}): a peer could take a job whose holder is alive. "
+                "Raise lock_timeout or lower heartbeat_interval",
+            )
+        if self.cleanup_timeout >= 0.9 * self.lock_timeout:
+            raise InvalidOptionError(
+                "cleanup_timeout",
+                self.cleanup_timeout,
+                f"leaves a run no time: its clean-up must end by nine tenths of lock_timeout={self.lock_timeout:g}",
+            )
+
+
+def client_config(given: ClientOptions) -> ClientConfig:
+    """Checks the options of a client; raises InvalidOptionError naming the wrong one."""
+    return ClientConfig(**given)
+
+
+def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
+    """Checks the options of a scheduler; raises InvalidOptionError naming the wrong one."""
+    values: Mapping[str, object] = {
+        name: value
+        for name, value in given.items()
+        if not (name == "scheduler_instance_id" and value is None)  # None asks for the default.
+    }
+    known = {f.name for f in fields(SchedulerConfig)}
+    for name in values.keys() - known:
+        raise InvalidOptionError(
+            name, values[name], f"is no option of a scheduler; there are {', '.join(sorted(known))}"
+        )
+    return SchedulerConfig(**values)  # type: ignore[arg-type]  # The TypedDict and the class agree: a test holds them together.
+
+
+def _check_number(
+    option: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    infinite: bool = False,
+) -> None:
+    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
+        raise InvalidOptionError(option, value, "must be a number of seconds or a factor")
+    if math.isinf(value) and not infinite:
+        raise InvalidOptionError(option, value, "must be finite")
+    if above is not None and value <= above:
+        raise InvalidOptionError(option, value, f"must be greater than {above:g}")
+    if at_least is not None and value < at_least:
+        raise InvalidOptionError(option, value, f"must be at least {at_least:g}")
+    if at_most is not None and value > at_most:
+        raise InvalidOptionError(option, value, f"must be at most {at_most:g}")
+
+
+def _check_integer(option: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOptionError(option, value, "must be a whole number")
+    _check_number(option, value, at_least=at_least, at_most=at_most)
+
+
+def _check_flag(option: str, value: object) -> None:
+    if not isinstance(value, bool):
+        raise InvalidOptionError(option, value, "must be True or False")
+
+
+def _check_collection_name(value: object) -> None:
+    if not isinstance(value, str) or not value or "$" in value or "\0" in value or value.startswith(("system.", ".")):
+        raise InvalidOptionError(
+            "collection_name",
+            value,
+            "must be a name that MongoDB allows: not empty, no '$', not under 'system.'",
+        )
+
+
+def _check_instance_id(value: object) -> None:
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
+        raise InvalidOptionError(
+            "scheduler_instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
+        )
+
+
+def _check_write_concern(value: object) -> None:
+    if isinstance(value, str) and value:
+        return
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return
+    raise InvalidOptionError(
+        "write_concern",
+        value,
+        'must be "majority" (or a number of members from 1, which voids guarantees 1 to 4)',
+    )
+
+
+def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
+    """For arguments of calls that are durations: raises InvalidOptionError unless `value` is finite and positive.
+
+    With `zero`, 0 will do as well.
+    """
+    if zero:
+        _check_number(option, value, at_least=0)
+    else:
+        _check_number(option, value, above=0)
+
+
+def check_count(option: str, value: object, *, at_least: int) -> None:
+    """For arguments that count something: raises InvalidOptionError unless `value` is whole and large enough."""
+    _check_integer(option, value, at_least=at_least)
