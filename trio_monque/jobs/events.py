@@ -1,0 +1,80 @@
+"""What happened, as frozen values. An event tells what the database has accepted, never what was hoped."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from .job import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """The root of all events; a listener for it hears every one."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStarted(Event):
+    """A run began. `job` is the claimed job."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobCompleted(Event):
+    """A run succeeded and that was written. `job` is as it was left; `duration` is the run's, in seconds."""
+
+    job: Job
+    duration: float
+
+
+@dataclass(frozen=True, slots=True)
+class JobFailed(Event):
+    """A run failed and that was written. `job` is as it was left; with `will_retry` it runs again by itself."""
+
+    job: Job
+    error: BaseException
+    will_retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class JobCancelled(Event):
+    """A job was cancelled."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobError(Event):
+    """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one."""
+
+    error: BaseException
+    job: Job | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LeaseLost(Event):
+    """A run's claim was lost, or nobody can tell whether its end was written: it changed nothing further."""
+
+    job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatFailed(Event):
+    """The claims could not be renewed this time; it is tried again soon."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ScheduleExhausted(Event):
+    """A recurring job used up its retries and goes on at its next occurrence."""
+
+    job: Job
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ShutdownTimedOut(Event):
+    """Runs were cut short because the scheduler left. `jobs` are as they were claimed."""
+
+    jobs: tuple[Job, ...]

@@ -1,0 +1,91 @@
+"""Job and JobStatus: frozen values. What the fields are called in MongoDB is the codec's business."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any
+
+from bson import ObjectId
+
+
+class JobStatus(StrEnum):
+    """Where a job is in its life; the transitions between them are in `transitions.py`."""
+
+    PENDING = "pending"
+    PROCESSING = "processing"
+    COMPLETED = "completed"
+    FAILED = "failed"
+    CANCELLED = "cancelled"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Job:
+    """A job as the database held it at one moment. Datetimes are UTC-aware, durations are seconds.
+
+    A field that the document lacks has its default here: documents written by Monque for Node are whole.
+
+    Attributes:
+        id: The document's `_id`.
+        name: Which worker runs it.
+        data: The payload, as it was stored.
+        status: See JobStatus.
+        next_run_at: When it is due.
+        fail_count: Failures in a row; 0 again when an occurrence completes.
+        created_at, updated_at: When it was enqueued, and last changed.
+        fail_reason: Why the last try failed.
+        repeat_interval: A cron expression of five fields, for a recurring job.
+        unique_key: At most one pending or processing job has this key under this name.
+        claimed_by, locked_at, claim_token: The current claim: by which instance, since when, and its
+            fencing token.
+        last_heartbeat, heartbeat_interval: When the claim was renewed last, and how often it will be.
+        attempts: How often this library claimed the job; strictly grows.
+        receipt: Which settlement was written last.
+        rescues: How often in a row a claim on it died.
+        rev: Grows with every edit of a pending job's content.
+        cancel_requested_at: When somebody asked for the current run to be cancelled.
+        timezone: IANA name in which `repeat_interval` is meant; None for UTC.
+        timeout, max_retries, max_rescues, on_exhausted: What this job says instead of its worker.
+        result: What its handler returned, where results are stored.
+        progress, saved: What its handler reported, and saved for its next try.
+        started_at, finished_at: The last counted run.
+        errors: The last errors, oldest first.
+    """
+
+    id: ObjectId
+    name: str
+    data: Any = None
+    status: JobStatus = JobStatus.PENDING
+    next_run_at: datetime
+    fail_count: int = 0
+    created_at: datetime
+    updated_at: datetime
+    fail_reason: str | None = None
+    repeat_interval: str | None = None
+    unique_key: str | None = None
+    claimed_by: str | None = None
+    locked_at: datetime | None = None
+    claim_token: str | None = None
+    last_heartbeat: datetime | None = None
+    heartbeat_interval: float | None = None
+    attempts: int = 0
+    receipt: str | None = None
+    rescues: int = 0
+    rev: int = 0
+    cancel_requested_at: datetime | None = None
+    timezone: str | None = None
+    timeout: float | None = None
+    max_retries: int | None = None
+    max_rescues: int | None = None
+    on_exhausted: str | None = None
+    result: Any = None
+    progress: Any = None
+    saved: Any = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    errors: Sequence[Mapping[str, Any]] = ()
+
+    def __str__(self) -> str:
+        return f"{self.name} {self.id} ({self.status}, attempt {self.attempts})"
