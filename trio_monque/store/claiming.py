@@ -1,0 +1,157 @@
+"""Claims in batches: the look, the guarded write, and what was really taken. One function a round trip."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+from pymongo import ASCENDING
+from pymongo.read_concern import ReadConcern
+
+from ..errors import BrokenDocumentError
+from ..jobs import transitions
+from ..jobs.job import Job
+from ..jobs.transitions import ClaimStamp
+from .codec import FIELD, filter_of, update_of
+from .connection import JobCollection
+from .outcomes import command
+
+logger = logging.getLogger("trio_monque.store")
+
+_BY_ID = {"_id": 1}
+# Without a tie-break: with one, the claim index could not give the order, and the server would sort.
+_EARLIEST = [(FIELD["next_run_at"], ASCENDING)]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """What one claim cycle took.
+
+    Attributes:
+        jobs: The claimed jobs, exactly as the database holds them.
+        more: Whether there may be more to take at once: others were faster with some of what was seen.
+    """
+
+    jobs: Sequence[Job]
+    more: bool = False
+
+
+@command("look for due jobs")
+def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Sequence[Job]:
+    """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims."""
+    names = [name for name, slots in wanted.items() if slots > 0]
+    if not names:
+        return []
+    first, *others = names
+    due = _due(jobs, first, now)
+    found: Iterable[Any]
+    if not others:
+        found = jobs.collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1)
+    else:
+        # One query for all names together would be filled by a single one with a long backlog.
+        found = jobs.collection.aggregate(
+            [
+                *_earliest(due, wanted[first]),
+                *(
+                    {
+                        "$unionWith": {
+                            "coll": jobs.collection.name,
+                            "pipeline": _earliest(_due(jobs, name, now), wanted[name]),
+                        }
+                    }
+                    for name in others
+                ),
+            ],
+            batchSize=sum(wanted.values()) + 1,
+        )
+    return _decoded(jobs, found)
+
+
+def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
+    due = filter_of(transitions.claimable([name], now))
+    if jobs.broken:
+        # A document that is no job stays pending for ever, and would fill the head of the queue.
+        due["_id"] = {"$nin": list(jobs.broken)}
+    return due
+
+
+def _earliest(due: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
+    return [{"$match": due}, {"$sort": dict(_EARLIEST)}, {"$limit": limit}]
+
+
+@command("claim jobs")
+def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
+    """Claims those of the candidates that are still claimable, in one guarded write.
+
+    The write repeats the whole claim condition. It also pins the candidates as they were read, where
+    they all agree: if then all of them matched, the copies are exact. Otherwise what was taken is read
+    back by the whole fence.
+    """
+    names = sorted({job.name for job in candidates})
+    pinned = transitions.pins(candidates[0])
+    agree = all(transitions.pins(job) == pinned for job in candidates[1:])
+    transition = transitions.claim(names, now, stamp, pinned if agree else {})
+    ids = [job.id for job in candidates]
+    matched = jobs.collection.update_many(
+        {"_id": {"$in": ids}, **filter_of(transition.guard)}, update_of(transition), hint=_BY_ID
+    ).matched_count
+    if agree and matched == len(candidates):
+        return Taken([transitions.applied(job, transition) for job in candidates])
+    missed = matched < len(candidates)
+    return Taken(read_back(jobs, ids, stamp) if matched else [], more=missed)
+
+
+def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp) -> Sequence[Job]:
+    """Which of the ids bear this claim."""
+    held = {"_id": {"$in": list(ids)}, **filter_of(transitions.stamp_fence(stamp))}
+    return _decoded(jobs, jobs.collection.find(held, sort=_EARLIEST, hint=_BY_ID))
+
+
+def claim_batch(
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    choose: Callable[[Sequence[Job]], Sequence[Job]],
+    now: datetime,
+    stamp: ClaimStamp,
+) -> Taken:
+    """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
+    candidates = choose(look(jobs, wanted, now))
+    if not candidates:
+        return Taken([])
+    return take(jobs, candidates, now, stamp)
+
+
+@command("find out about a claim")
+def resolve(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> Sequence[Job]:
+    """What a claim holds whose answer was lost.
+
+    A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
+    So a renewal first, acknowledged by a majority; what a majority read then finds is held.
+    """
+    held = filter_of(transitions.stamp_fence(stamp))
+    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: now}}, session=session)
+        return _decoded(jobs, reader.find(held, session=session))
+
+
+@command("give claims back")
+def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> int:
+    """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many."""
+    transition = transitions.release_all(stamp, now)
+    return jobs.collection.update_many(filter_of(transition.guard), update_of(transition)).modified_count
+
+
+def _decoded(jobs: JobCollection, found: Any) -> Sequence[Job]:
+    decoded = []
+    for document in found:
+        try:
+            decoded.append(jobs.codec.decode(document))
+        except BrokenDocumentError as error:
+            if jobs.report_broken(error.document_id):
+                logger.warning("%s; it is left alone", error)
+    return decoded

@@ -1,0 +1,220 @@
+"""Job <-> BSON, and Transition -> filter and update. The only place that spells "nextRunAt"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from datetime import UTC, datetime
+from enum import Enum
+from typing import Any, Final
+
+import bson
+from bson import ObjectId
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.raw_bson import RawBSONDocument
+
+from ..errors import BrokenDocumentError
+from ..jobs.job import Job, JobStatus
+from ..jobs.transitions import AtMost, OneOf, Transition
+
+FIELD: Final[Mapping[str, str]] = {
+    "id": "_id",
+    "name": "name",
+    "data": "data",
+    "status": "status",
+    "next_run_at": "nextRunAt",
+    "fail_count": "failCount",
+    "fail_reason": "failReason",
+    "repeat_interval": "repeatInterval",
+    "unique_key": "uniqueKey",
+    "claimed_by": "claimedBy",
+    "locked_at": "lockedAt",
+    "last_heartbeat": "lastHeartbeat",
+    "heartbeat_interval": "heartbeatInterval",
+    "created_at": "createdAt",
+    "updated_at": "updatedAt",
+    "attempts": "attempts",
+    "claim_token": "claimToken",
+    "receipt": "receipt",
+    "rescues": "rescues",
+    "rev": "rev",
+    "cancel_requested_at": "cancelRequestedAt",
+    "timezone": "timezone",
+    "timeout": "timeout",
+    "max_retries": "maxRetries",
+    "max_rescues": "maxRescues",
+    "on_exhausted": "onExhausted",
+    "result": "result",
+    "progress": "progress",
+    "saved": "saved",
+    "started_at": "startedAt",
+    "finished_at": "finishedAt",
+    "errors": "errors",
+}
+"""The field of the document that holds each attribute of a job."""
+
+_ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
+_DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
+_REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
+_DEFAULTS: Final = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
+
+# What a document written by Monque always has; all else is stored only where it is not the default.
+_ALWAYS_STORED: Final = frozenset({"data", "status", "fail_count"})
+
+OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
+    tz_aware=True, tzinfo=UTC, datetime_conversion=DatetimeConversion.DATETIME_AUTO
+)
+
+
+class Codec:
+    """Reads and writes jobs beside a caller's own codec options.
+
+    The caller's options keep their meaning for `data`, and for what else handlers store (naive dates,
+    other UUIDs, custom types); our own fields are always timezone-aware and of built-in types.
+    """
+
+    def __init__(self, callers: CodecOptions[Any]) -> None:
+        self.callers = callers
+        # Options that only differ in what they make of values inside `data` are read with directly,
+        # as the dates of our own fields are easily put right. Others could change our own fields beyond
+        # that (a custom decoder for str, say): these documents are read raw, and decoded twice.
+        self._twice = (
+            callers.document_class is not dict
+            or bool(callers.type_registry._decoder_map)  # noqa: SLF001  # It has no other way to ask.
+            or callers.datetime_conversion is not DatetimeConversion.DATETIME
+            or callers.unicode_decode_error_handler != "strict"
+        )
+
+    @property
+    def reading(self) -> CodecOptions[Any]:
+        """The options that a collection is read with, so that `decode` understands what comes."""
+        if self._twice:
+            return self.callers.with_options(document_class=RawBSONDocument)
+        return self.callers
+
+    def decode(self, document: Any) -> Job:
+        """Raises BrokenDocumentError for a document that is no job."""
+        if isinstance(document, RawBSONDocument):
+            return self._decode_raw(document)
+        return _job(document)
+
+    def comparable(self, document: Any) -> Mapping[str, Any]:
+        """A document, or part of one, with its dates as our own fields have them."""
+        if isinstance(document, RawBSONDocument):
+            return bson.decode(document.raw, codec_options=OWN_OPTIONS)
+        return {
+            field: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
+            for field, value in document.items()
+        }
+
+    def _decode_raw(self, document: RawBSONDocument) -> Job:
+        own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
+        callers = bson.decode(document.raw, codec_options=self.callers)
+        for field in ("data", "result", "progress", "saved"):
+            if field in own:
+                own[field] = callers[field]
+        return _job(own)
+
+
+def _job(document: Mapping[str, Any]) -> Job:
+    values: dict[str, Any] = dict(_DEFAULTS)
+    for field, value in document.items():
+        attribute = _ATTRIBUTE.get(field)
+        if attribute is not None and value is not None:
+            values[attribute] = value
+    _check(values)
+    for attribute in _DATES:
+        moment = values.get(attribute)
+        if moment is not None:
+            values[attribute] = _utc(moment, values["id"], attribute)
+    values["status"] = JobStatus(values["status"])
+    if values["heartbeat_interval"] is not None:
+        values["heartbeat_interval"] = values["heartbeat_interval"] / 1000
+    # Four fifths of the time of a frozen dataclass's __init__ go into object.__setattr__, field by field.
+    job = object.__new__(Job)
+    job.__dict__.update(values)
+    return job
+
+
+_EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "id": ObjectId,
+    "name": str,
+    "status": str,
+    "fail_count": int,
+    "attempts": int,
+    "rev": int,
+    "heartbeat_interval": (int, float, type(None)),
+    "repeat_interval": (str, type(None)),
+    "timezone": (str, type(None)),
+    "unique_key": (str, type(None)),
+    "claimed_by": (str, type(None)),
+    "claim_token": (str, type(None)),
+    "max_retries": (int, type(None)),
+    "timeout": (int, float, type(None)),
+}
+_STATUSES: Final = frozenset(JobStatus)
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    for attribute in _REQUIRED:
+        if attribute not in values:
+            raise BrokenDocumentError(values.get("id"), f"it has no {FIELD[attribute]}")
+    for attribute, expected in _EXPECTED.items():
+        if not isinstance(values[attribute], expected):
+            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
+    if values["status"] not in _STATUSES:
+        raise BrokenDocumentError(values["id"], f"its status is {values['status']!r}")
+
+
+def _utc(moment: object, document_id: object, attribute: str) -> datetime:
+    if not isinstance(moment, datetime):
+        raise BrokenDocumentError(document_id, f"its {FIELD[attribute]} is {moment!r}")
+    if moment.tzinfo is None:
+        return moment.replace(tzinfo=UTC)
+    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+
+
+def document_of(job: Job) -> dict[str, Any]:
+    """The document that stores a new job: its defaults are left out."""
+    document: dict[str, Any] = {}
+    for attribute, field in FIELD.items():
+        value = getattr(job, attribute)
+        if attribute in _REQUIRED or attribute in _ALWAYS_STORED or value != _DEFAULTS[attribute]:
+            document[field] = _stored(attribute, value)
+    return document
+
+
+def filter_of(guard: Mapping[str, Any]) -> dict[str, Any]:
+    """The MongoDB filter that a guard means."""
+    return {FIELD[attribute]: _condition(attribute, condition) for attribute, condition in guard.items()}
+
+
+def update_of(transition: Transition, receipt: str | None = None) -> dict[str, Any]:
+    """The MongoDB update that a transition means, signed with a receipt where one is given."""
+    written = {FIELD[attribute]: _stored(attribute, value) for attribute, value in transition.set.items()}
+    if receipt is not None:
+        written[FIELD["receipt"]] = receipt
+    update: dict[str, Any] = {"$set": written}
+    if transition.cleared:
+        update["$unset"] = {FIELD[attribute]: "" for attribute in transition.cleared}
+    if transition.added:
+        update["$inc"] = {FIELD[attribute]: step for attribute, step in transition.added.items()}
+    return update
+
+
+def _condition(attribute: str, condition: object) -> Any:
+    match condition:
+        case AtMost(value):
+            return {"$lte": _stored(attribute, value)}
+        case OneOf(values):
+            return {"$in": [_stored(attribute, value) for value in values]}
+        case _:
+            return _stored(attribute, condition)
+
+
+def _stored(attribute: str, value: Any) -> Any:
+    if attribute == "heartbeat_interval" and value is not None:
+        return round(value * 1000)
+    if isinstance(value, Enum):
+        return value.value
+    return value

@@ -1,0 +1,144 @@
+"""URI -> client, what is asked of a caller's database handle, and facts about the server behind it."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pymongo
+from pymongo import MongoClient, ReadPreference
+from pymongo import errors as driver
+from pymongo.database import Database as PyMongoDatabase
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from ..errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
+from .codec import OWN_OPTIONS, Codec
+from .outcomes import command, translated
+from .types import Collection, Database
+
+# A sample that took longer says little about the server's clock.
+LONGEST_ROUND_TRIP = 0.5
+
+# Each one remembered makes every look a little longer.
+MOST_BROKEN_REMEMBERED = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class JobCollection:
+    """The jobs collection as every command here uses it.
+
+    Reads and writes go to the primary, with the write concern that the guarantees rest on, whatever
+    the caller's handle says: a secondary's stale answer is no state to decide on.
+
+    Attributes:
+        collection: The handle.
+        codec: Reads what the handle returns.
+        operation_timeout: Seconds that one call may take.
+        broken: The ids of documents that are no jobs, as far as they were met.
+    """
+
+    collection: Collection
+    codec: Codec
+    operation_timeout: float
+    broken: set[object] = field(default_factory=set, compare=False)
+
+    @classmethod
+    def of(cls, database: Database, name: str, *, write_concern: str | int, operation_timeout: float) -> JobCollection:
+        codec = Codec(database.codec_options)
+        collection = database.get_collection(
+            name,
+            codec_options=codec.reading,
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("local"),
+            write_concern=WriteConcern(write_concern),
+        )
+        return cls(collection, codec, operation_timeout)
+
+    def report_broken(self, document_id: object) -> bool:
+        """Remembers a document that is no job; whether that is news. Bounded: beyond, they are told again."""
+        if document_id in self.broken:
+            return False
+        if len(self.broken) < MOST_BROKEN_REMEMBERED:
+            self.broken.add(document_id)
+        return True
+
+
+def check_database(database: object) -> Database:
+    """Raises InvalidDatabaseError, saying what to pass instead, unless this is a pymongo Database."""
+    if isinstance(database, PyMongoDatabase):
+        return database
+    if type(database).__name__ == "AsyncDatabase":
+        raise InvalidDatabaseError(
+            "an AsyncDatabase was given: pass a pymongo.database.Database, for example "
+            'MongoClient(uri)["name"]. The library runs the blocking driver in threads, so that one '
+            "client serves trio, asyncio and plain code"
+        )
+    raise InvalidDatabaseError(
+        f"{type(database).__name__} is not a pymongo.database.Database: pass one, for example MongoClient(uri)['name']"
+    )
+
+
+def check_pool(database: Database, needed: int) -> None:
+    """Raises InvalidOptionError where the client's pool has fewer connections than are needed at once."""
+    size = database.client.options.pool_options.max_pool_size
+    if size and size < needed:
+        raise InvalidOptionError(
+            "maxPoolSize",
+            size,
+            f"is too small: a scheduler needs {needed} connections, or its renewals would wait behind its "
+            f"other commands. Make the client with maxPoolSize={needed} or more",
+        )
+
+
+@command("reach the database")
+def measure_clock_offset(jobs: JobCollection) -> float | None:
+    """Seconds to add to this machine's clock to have the primary's; None where the sample was too slow to tell."""
+    sent = time.time()
+    started = time.monotonic()
+    answer = jobs.collection.database.command(
+        "hello", read_preference=ReadPreference.PRIMARY, codec_options=OWN_OPTIONS
+    )
+    took = time.monotonic() - started
+    if took > LONGEST_ROUND_TRIP:
+        return None
+    return float(answer["localTime"].timestamp() - (sent + took / 2))
+
+
+@contextmanager
+def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Database]:
+    """A database on a server of one's own choice, reached at once; the client is closed at the end.
+
+    Args:
+        uri: A MongoDB connection string.
+        database: Which database, where the string does not say.
+        timeout: Seconds in which the server must have answered.
+
+    Raises:
+        MonqueConnectionError: The string is wrong, or the server does not answer; says which.
+    """
+    try:
+        client: MongoClient[Any] = MongoClient(
+            uri, serverSelectionTimeoutMS=round(timeout * 1000), appname="trio_monque"
+        )
+    except (driver.PyMongoError, ValueError) as error:
+        raise MonqueConnectionError(
+            f"{uri!r} is no MongoDB connection string ({error}): one looks like mongodb://localhost:27017"
+        ) from error
+    try:
+        try:
+            with pymongo.timeout(timeout):
+                client.admin.command("ping")
+        except driver.PyMongoError as error:
+            raise translated(error, f"reach {_without_password(uri)}") from error
+        yield client.get_default_database(database)
+    finally:
+        client.close()
+
+
+def _without_password(uri: str) -> str:
+    scheme, separator, rest = uri.partition("://")
+    return f"{scheme}{separator}{rest.rsplit('@', 1)[-1]}"

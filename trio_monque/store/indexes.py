@@ -1,0 +1,56 @@
+"""The indexes, each with the query that it serves.
+
+They live beside Monque's for Node: no index here has the name, or the keys and options, of one of
+Monque's, as either would make the second library fail to start. The exception is the unique one, which
+is the same in keys, options and name.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from pymongo import ASCENDING, IndexModel
+
+from .codec import FIELD
+from .connection import JobCollection
+from .outcomes import command
+
+
+def _index(name: str, *attributes: str, **options: Any) -> IndexModel:
+    return IndexModel([(FIELD[attribute], ASCENDING) for attribute in attributes], name=name, **options)
+
+
+# The look for due jobs, name by name, earliest first. Partial, so that completed history costs it
+# nothing; MongoDB uses it only where the query spells status: "pending".
+CLAIM: Final = _index("trio_monque_claim", "name", "next_run_at", partialFilterExpression={FIELD["status"]: "pending"})
+
+# What an instance holds: for claims whose answer was lost, and whose ids nobody knows.
+HELD: Final = _index(
+    "trio_monque_held", "claimed_by", "locked_at", partialFilterExpression={FIELD["status"]: "processing"}
+)
+
+# At most one live job for each key of a name. Monque's own index, to the letter.
+UNIQUE_KEY: Final = _index(
+    "name_1_uniqueKey_1",
+    "name",
+    "unique_key",
+    unique=True,
+    partialFilterExpression={
+        FIELD["unique_key"]: {"$exists": True},
+        FIELD["status"]: {"$in": ["pending", "processing"]},
+    },
+)
+
+# get_jobs: pages of jobs, earliest first, with the id as tie-break.
+LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
+
+# get_queue_stats: how many jobs are in which status, of one name or all, counted on keys alone.
+STATUS: Final = _index("trio_monque_status", "status", "name")
+
+ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, STATUS)
+
+
+@command("create the indexes")
+def ensure(jobs: JobCollection) -> None:
+    """Creates what is missing, in one command; indexes that exist are left as they are."""
+    jobs.collection.create_indexes(list(ALL))

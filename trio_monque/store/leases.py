@@ -1,0 +1,59 @@
+"""Renewals: of what is held, by the whole fence, and of nothing else that may bear our name."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from datetime import datetime
+from itertools import islice
+from typing import Any
+
+from bson import ObjectId
+from pymongo import UpdateMany
+
+from ..jobs.job import Job
+from ..jobs.transitions import fence
+from .codec import FIELD, filter_of
+from .connection import JobCollection
+from .outcomes import command
+
+# Ten thousand claims in one statement keep the server busy for a quarter of a second, and all else waits.
+MOST_IN_ONE_STATEMENT = 1000
+
+_BY_ID = {"_id": 1}
+
+
+@command("renew claims")
+def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Sequence[ObjectId]:
+    """Renews the claims; returns the ids of those that are no longer held.
+
+    `$max`, and a `beat` that the caller lets grow: an observer must see a change although the server's
+    clock stepped back, or it would take a live run for dead.
+    """
+    renewal = {"$max": {FIELD["last_heartbeat"]: beat}, "$set": {FIELD["updated_at"]: beat}}
+    lost: list[ObjectId] = []
+    for group in _chunks(held):
+        filters = _by_cycle(group)
+        requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
+        if jobs.collection.bulk_write(requests, ordered=False).matched_count < len(group):
+            alive = {
+                document["_id"] for one in filters for document in jobs.collection.find(one, {"_id": 1}, hint=_BY_ID)
+            }
+            lost += [job.id for job in group if job.id not in alive]
+    return lost
+
+
+def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
+    """One filter for each claim cycle: the ids that it took, and its fence."""
+    cycles: dict[str | None, list[Job]] = defaultdict(list)
+    for job in group:
+        cycles[job.claim_token].append(job)
+    return [
+        {**filter_of(fence(members[0])), "_id": {"$in": [job.id for job in members]}} for members in cycles.values()
+    ]
+
+
+def _chunks(held: Sequence[Job]) -> Iterator[list[Job]]:
+    remaining = iter(held)
+    while chunk := list(islice(remaining, MOST_IN_ONE_STATEMENT)):
+        yield chunk

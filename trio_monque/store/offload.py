@@ -1,0 +1,163 @@
+"""The one door from async code to the database: threads, their limiters, and what cancellation means.
+
+pymongo blocks, so each call runs in a thread. Renewals and settlements pass through a limiter of their
+own: behind two hundred enqueuing tasks on a shared one, a renewal waits for more than a second. None of
+them is trio's default limiter, which belongs to the host program.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import partial
+from typing import Generic, TypeVar, cast
+
+import anyio
+import anyio.lowlevel
+import trio
+
+from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
+
+T = TypeVar("T")
+
+
+class Channel(Enum):
+    """Who is calling. The value is how many calls of the kind may be under way at once, for each client."""
+
+    COMMANDS = 10
+    CLAIMS = 2
+    RENEWALS = 3  # And settlements: what must not wait behind anything else.
+
+
+CONNECTIONS_NEEDED = sum(channel.value for channel in Channel) + 1  # One to spare, for the driver's own.
+
+
+class Door:
+    """Runs store functions in threads, on trio or on any other anyio backend.
+
+    Made anywhere and used by any number of event loops: the limiters live in the loop that uses them.
+    """
+
+    def __init__(self) -> None:
+        self._limiters: dict[Channel, anyio.lowlevel.RunVar[object]] = {
+            channel: anyio.lowlevel.RunVar(f"monque_{channel.name}") for channel in Channel
+        }
+
+    async def call(
+        self,
+        function: Callable[[], T],
+        *,
+        channel: Channel = Channel.COMMANDS,
+        abandon_on_cancel: bool = False,
+    ) -> T:
+        """What `function` returns or raises, from a thread.
+
+        Cancelled while it waits for its turn, nothing is sent. Once the thread runs it is awaited, also
+        when cancelled, unless `abandon_on_cancel`: then the wait ends and the thread goes on by itself.
+        """
+        if trio.lowlevel.in_trio_run():
+            return await trio.to_thread.run_sync(
+                partial(_in_time_of, virtual_time(), function),
+                limiter=cast("trio.CapacityLimiter", self._trio_limiter(channel)),
+                abandon_on_cancel=abandon_on_cancel,
+            )
+        async with self._anyio_limiter(channel):
+            return await _awaited_although_cancelled(function)
+
+    async def hand_over(self, function: Callable[[], T], orphan: Callable[[T], None], *, channel: Channel) -> T:
+        """Like `call`, for what the database grants: cancelled, the wait ends, and `orphan` takes what came too late.
+
+        Exactly one side owns the result. Checking for cancellation after the call would leave a moment
+        between the check and the delivery, in which a granted claim is stranded. Only on trio.
+        """
+        handoff = _Handoff(function, orphan)
+        try:
+            return await self.call(handoff.produce, channel=channel, abandon_on_cancel=True)
+        except trio.Cancelled:
+            handoff.abandon()
+            raise
+
+    def _trio_limiter(self, channel: Channel) -> HoldingLimiter:
+        limiter = self._limiters[channel].get(None)
+        if limiter is None:
+            limiter = HoldingLimiter(channel.value)
+            self._limiters[channel].set(limiter)
+        return cast("HoldingLimiter", limiter)
+
+    def _anyio_limiter(self, channel: Channel) -> anyio.CapacityLimiter:
+        limiter = self._limiters[channel].get(None)
+        if limiter is None:
+            limiter = anyio.CapacityLimiter(channel.value)
+            self._limiters[channel].set(limiter)
+        return cast("anyio.CapacityLimiter", limiter)
+
+
+def _in_time_of(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
+    with in_time_of(virtual):
+        return function()
+
+
+async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
+    """On asyncio a task can be cancelled natively, past every anyio shield: wait for the thread all the same.
+
+    The cancellation is delivered when the thread has ended, and what the thread returned is lost then.
+    """
+    unlimited = anyio.CapacityLimiter(math.inf)  # The caller has limited us already.
+    with anyio.CancelScope(shield=True):
+        call = asyncio.ensure_future(anyio.to_thread.run_sync(function, limiter=unlimited))
+        cancelled: asyncio.CancelledError | None = None
+        while not call.done():
+            try:
+                await asyncio.wait([call])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    if cancelled is not None:
+        if not call.cancelled():
+            call.exception()  # Retrieved, or asyncio would complain that nobody did.
+        raise cancelled
+    return call.result()
+
+
+class _State(Enum):
+    RUNNING = "running"
+    DELIVERED = "delivered"
+    ABANDONED = "abandoned"
+
+
+@dataclass
+class _Handoff(Generic[T]):
+    """One result, two possible owners; the lock decides. The thread produces, the task may abandon."""
+
+    function: Callable[[], T]
+    orphan: Callable[[T], None]
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    state: _State = _State.RUNNING
+    results: list[T] = field(default_factory=list)
+
+    def produce(self) -> T:
+        result = self.function()
+        with self.lock:
+            if self.state is _State.RUNNING:
+                self.state = _State.DELIVERED
+                self.results.append(result)
+                return result
+        self.orphan(result)
+        return result
+
+    def abandon(self) -> None:
+        """The waiting task was cancelled: whoever comes second gives the result back."""
+        with self.lock:
+            if self.state is _State.RUNNING:
+                self.state = _State.ABANDONED
+                return
+        # It had been granted, and the answer never reached the task.
+        for result in self.results:
+            trio.lowlevel.start_thread_soon(partial(self.orphan, result), _ignore)
+
+
+def _ignore(_outcome: object) -> None:
+    """Nobody waits for an orphan; what it could not give back, the lease ends."""

@@ -1,0 +1,125 @@
+"""The driver's errors -> ours, by table. The list of what is worth trying again exists here and nowhere else."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Concatenate, ParamSpec, Protocol, TypeVar
+
+import pymongo
+from bson.errors import InvalidDocument
+from pymongo import errors as driver
+
+from ..errors import InvalidPayloadError, MonqueConnectionError, MonqueError
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+# Codes of the server that say: not now. From the drivers' retryable writes specification, with the
+# time limits that are ours.
+_PASSING_CODES = frozenset(
+    {
+        6,  # HostUnreachable
+        7,  # HostNotFound
+        50,  # MaxTimeMSExpired
+        64,  # WriteConcernFailed
+        89,  # NetworkTimeout
+        91,  # ShutdownInProgress
+        112,  # WriteConflict
+        189,  # PrimarySteppedDown
+        262,  # ExceededTimeLimit
+        9001,  # SocketException
+        10107,  # NotWritablePrimary
+        11600,  # InterruptedAtShutdown
+        11602,  # InterruptedDueToReplStateChange
+        13435,  # NotPrimaryNoSecondaryOk
+        13436,  # NotPrimaryOrSecondary
+    }
+)
+
+_CREDENTIALS = frozenset({13, 18})  # Unauthorized, AuthenticationFailed
+
+
+class HasTimeout(Protocol):
+    """What a store function works on: it knows how long one call may take, in seconds."""
+
+    @property
+    def operation_timeout(self) -> float: ...
+
+
+HandleT = TypeVar("HandleT", bound=HasTimeout)
+
+
+def command(
+    purpose: str,
+) -> Callable[[Callable[Concatenate[HandleT, P], T]], Callable[Concatenate[HandleT, P], T]]:
+    """Marks a function that talks to the database: bounds its time, and translates what the driver raises.
+
+    `purpose` completes "could not ..." in the message.
+    """
+
+    def decorate(function: Callable[Concatenate[HandleT, P], T]) -> Callable[Concatenate[HandleT, P], T]:
+        @wraps(function)
+        def bounded(handle: HandleT, /, *args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                with pymongo.timeout(handle.operation_timeout):
+                    return function(handle, *args, **kwargs)
+            except driver.PyMongoError as error:
+                raise translated(error, purpose) from error
+            except InvalidDocument as error:
+                raise InvalidPayloadError(f"could not {purpose}: {error}") from error
+
+        return bounded
+
+    return decorate
+
+
+def translated(error: driver.PyMongoError, purpose: str) -> MonqueError:
+    """Our error for the driver's."""
+    if isinstance(error, driver.OperationFailure) and error.code in _CREDENTIALS:
+        advice = "check the user, the password and the rights in the connection string"
+    elif isinstance(error, driver.ServerSelectionTimeoutError):
+        advice = "check that the server runs and that the connection string names it"
+    else:
+        advice = ""
+    message = f"could not {purpose}: {_first_line(error)}"
+    return MonqueConnectionError(
+        f"{message} ({advice})" if advice else message,
+        transient=is_transient(error),
+        unknown_outcome=has_unknown_outcome(error),
+    )
+
+
+def is_transient(error: driver.PyMongoError) -> bool:
+    """Whether the same call may succeed later without anybody changing anything."""
+    if isinstance(error, driver.ConnectionFailure | driver.WTimeoutError) or error.timeout:
+        return True
+    if isinstance(error, driver.BulkWriteError):
+        return _bulk_is_transient(error)
+    return isinstance(error, driver.OperationFailure) and error.code in _PASSING_CODES
+
+
+def _bulk_is_transient(error: driver.BulkWriteError) -> bool:
+    details = error.details
+    reported = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
+    return bool(reported) and all(one.get("code") in _PASSING_CODES for one in reported)
+
+
+def has_unknown_outcome(error: driver.PyMongoError) -> bool:
+    """Whether a write that ended so may have been applied, or may yet be.
+
+    Write concern errors belong here: the write was seen by the primary, and may still be rolled back.
+    """
+    if isinstance(error, driver.ServerSelectionTimeoutError):
+        return False  # Nothing was sent.
+    if isinstance(error, driver.AutoReconnect | driver.WriteConcernError | driver.WTimeoutError) or error.timeout:
+        return True
+    if isinstance(error, driver.BulkWriteError):
+        return bool(error.details.get("writeConcernErrors"))
+    return isinstance(error, driver.OperationFailure) and error.code in _PASSING_CODES
+
+
+def _first_line(error: BaseException) -> str:
+    # The driver appends a description of the whole topology.
+    text = str(error).split(", Timeout: ")[0].split("full error:")[0].strip(" ,")
+    return text.splitlines()[0] if text else type(error).__name__

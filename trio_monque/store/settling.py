@@ -1,0 +1,192 @@
+"""The ends of claims, written in groups.
+
+Each job's end is one fenced statement, and equal ones of one claim cycle are one statement for all. Each
+statement leaves its receipt: so it can be sent again after a lost answer, and one read then tells which
+jobs were settled by it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import Enum, auto
+from typing import Any
+
+from bson import ObjectId
+from pymongo import UpdateMany, UpdateOne
+from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+
+from ..jobs.transitions import Transition
+from .codec import FIELD, filter_of, update_of
+from .connection import JobCollection
+from .outcomes import command, is_transient
+
+logger = logging.getLogger("trio_monque.store")
+
+_BY_ID = {"_id": 1}
+
+
+class Fate(Enum):
+    """What became of one settlement."""
+
+    WRITTEN = auto()
+    CANCELLED = auto()  # A cancellation had been requested: that was written instead.
+    SCHEDULE_CHANGED = auto()  # Nothing was written, and the claim still holds: decide again.
+    REFUSED = auto()  # The server will never accept this one.
+    LOST = auto()  # The claim was gone, or nobody can tell any more.
+
+
+@dataclass(slots=True)
+class Statement:
+    """One transition for the jobs that share it, all of one claim cycle.
+
+    Attributes:
+        transition: Its guard names no id.
+        receipt: Unique to this statement, and the same each time that it is sent.
+        ids: The jobs.
+    """
+
+    transition: Transition
+    receipt: str
+    ids: list[ObjectId] = field(default_factory=list)
+
+    @property
+    def receipt_otherwise(self) -> str:
+        return f"{self.receipt}/otherwise"
+
+
+def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
+    """The fewest statements that write these transitions, each of which names one id in its guard."""
+    statements: dict[object, Statement] = {}
+    for number, transition in enumerate(transitions):
+        key = _key(transition)
+        statement = statements.get(key)
+        if statement is None:
+            general = _without_id(transition)
+            statement = statements[key] = Statement(general, f"{receipt_prefix}.{number}")
+        statement.ids.append(transition.guard["id"])
+    return list(statements.values())
+
+
+def _key(transition: Transition) -> object:
+    key = (
+        tuple(item for item in transition.guard.items() if item[0] != "id"),
+        tuple(transition.set.items()),
+        transition.cleared,
+        tuple(transition.added.items()),
+    )
+    try:
+        hash(key)
+    except TypeError:
+        return id(transition)  # It sets something unhashable, a result for example: it goes alone.
+    return key
+
+
+def _without_id(transition: Transition) -> Transition:
+    otherwise = transition.otherwise
+    return Transition(
+        guard={name: condition for name, condition in transition.guard.items() if name != "id"},
+        set=transition.set,
+        cleared=transition.cleared,
+        added=transition.added,
+        otherwise=None if otherwise is None else _without_id(otherwise),
+    )
+
+
+@command("settle jobs")
+def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ObjectId, Fate]:
+    """Writes the statements, and tells what became of each job.
+
+    May be called again with the same statements after any transient error.
+    """
+    # One session for the write and the read behind it: the read sees what the write left, on any primary.
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        refused = _write(jobs, statements, session)
+        if refused is None:
+            return {job_id: Fate.WRITTEN for statement in statements for job_id in statement.ids}
+        fates = _read_fates(jobs, statements, session)
+        fates.update(_write_otherwise(jobs, statements, fates, session))
+    for statement in refused:
+        for job_id in statement.ids:
+            if fates[job_id] is not Fate.WRITTEN:
+                fates[job_id] = Fate.REFUSED
+    return fates
+
+
+def _write(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> Sequence[Statement] | None:
+    """None where everything matched; otherwise the statements that the server refused, which may be none."""
+    requests: list[UpdateMany | UpdateOne] = []
+    for statement in statements:
+        guard, update = (
+            filter_of(statement.transition.guard),
+            update_of(statement.transition, statement.receipt),
+        )
+        if len(statement.ids) == 1:
+            requests.append(UpdateOne({"_id": statement.ids[0], **guard}, update, hint=_BY_ID))
+        else:
+            requests.append(UpdateMany({"_id": {"$in": statement.ids}, **guard}, update, hint=_BY_ID))
+    try:
+        matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
+    except driver.BulkWriteError as error:
+        if is_transient(error) or error.details.get("writeConcernErrors"):
+            raise
+        for one in error.details["writeErrors"]:
+            logger.error("the server refused a settlement: %s", one.get("errmsg"))
+        return [statements[one["index"]] for one in error.details["writeErrors"]]
+    return None if matched == sum(len(statement.ids) for statement in statements) else []
+
+
+def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ObjectId, Fate]:
+    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    ids = [job_id for statement in statements for job_id in statement.ids]
+    wanted = [
+        FIELD[name] for name in ("receipt", "status", "claimed_by", "locked_at", "claim_token", "cancel_requested_at")
+    ]
+    found = {
+        document["_id"]: document
+        for document in reader.find({"_id": {"$in": ids}}, wanted, hint=_BY_ID, session=session)
+    }
+    fates = {}
+    for statement in statements:
+        for job_id in statement.ids:
+            document = found.get(job_id)
+            fates[job_id] = Fate.LOST if document is None else _fate(statement, jobs.codec.comparable(document))
+    return fates
+
+
+def _fate(statement: Statement, document: Mapping[str, Any]) -> Fate:
+    receipt = document.get(FIELD["receipt"])
+    if receipt == statement.receipt:
+        return Fate.WRITTEN
+    if receipt == statement.receipt_otherwise:
+        return Fate.CANCELLED
+    guard = filter_of(statement.transition.guard)
+    fence = (FIELD[name] for name in ("status", "claimed_by", "locked_at", "claim_token"))
+    if any(document.get(name) != guard[name] for name in fence):
+        return Fate.LOST
+    # The fence holds, and yet the statement did not match: what it asks beyond the fence was not so.
+    if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
+        return Fate.CANCELLED
+    return Fate.SCHEDULE_CHANGED
+
+
+def _write_otherwise(
+    jobs: JobCollection,
+    statements: Sequence[Statement],
+    fates: Mapping[ObjectId, Fate],
+    session: ClientSession,
+) -> Mapping[ObjectId, Fate]:
+    """Writes what is to be written where a cancellation had been requested; tells who lost the claim meanwhile."""
+    instead = []
+    for statement in statements:
+        ids = [job_id for job_id in statement.ids if fates[job_id] is Fate.CANCELLED]
+        if ids and statement.transition.otherwise is not None:
+            instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, ids))
+    if not instead or _write(jobs, instead, session) is None:
+        return {}
+    # Sent again, some were written the first time: those bear the receipt and no fence.
+    after = _read_fates(jobs, instead, session)
+    return {job_id: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.LOST for job_id, fate in after.items()}
