@@ -1,0 +1,1 @@
+"""The producer's and the operator's door."""
