@@ -1,0 +1,1 @@
+"""How claimed things are run: claims, leases and runs. Knows no job and no MongoDB."""

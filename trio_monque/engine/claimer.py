@@ -1,0 +1,79 @@
+"""Asks for as much as can start now, whenever there may be something."""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final, Generic, TypeVar
+
+import trio
+
+from . import notices
+from .guard import Stop, guard
+from .run import CancelReason
+from .runner import Runner
+from .slots import Slots
+from .source import Granted, Source
+from .wake import WakeSignal
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+
+# What is held and not yet settled is bounded: beyond, the settler is the bottleneck, and more claims
+# would only wait for it. Four times what can run, plus enough for a fast handler at low concurrency.
+UNSETTLED_PER_SLOT: Final = 4
+UNSETTLED_AT_LEAST: Final = 400
+
+
+class Claimer(Generic[ClaimT, SettlementT]):
+    """The loop that claims. It is told to end, not cancelled: a claim in flight is awaited and given back."""
+
+    def __init__(
+        self,
+        source: Source[ClaimT, SettlementT],
+        slots: Slots,
+        runner: Runner[ClaimT, SettlementT],
+        wake: WakeSignal,
+        stop: Stop,
+        poll_interval: float,
+    ) -> None:
+        self._source = source
+        self._slots = slots
+        self._runner = runner
+        self._wake = wake
+        self._stop = stop
+        self._poll_interval = poll_interval
+
+    async def run(self, running: trio.Nursery) -> None:
+        """Starts each claim's run in `running`; returns when the end was asked for."""
+        while not self._stop.draining.is_set():
+            more = await self._claim(running)
+            if more:
+                await trio.lowlevel.checkpoint()
+            else:
+                await self._wake.wait(self._poll_interval)
+
+    async def _claim(self, running: trio.Nursery) -> bool:
+        demand = self._slots.demand()
+        if demand.total == 0 or self._too_many_unsettled():
+            return False
+        try:
+            granted = await self._source.claim(demand)
+        except Exception as error:
+            if not self._source.is_transient(error):
+                raise
+            self._source.tell(notices.ClaimFailed(error))
+            return False
+        self._start(granted, running)
+        return granted.more and not self._stop.draining.is_set()
+
+    def _start(self, granted: Granted[ClaimT], running: trio.Nursery) -> None:
+        for claim in granted.claims:
+            run = self._runner.hold(claim)
+            if self._stop.draining.is_set():
+                # The end was asked for while this claim was in flight: it is given back unrun.
+                run.cancel(CancelReason.SHUTDOWN)
+            running.start_soon(guard, self._stop, partial(self._runner.see_through, run))
+
+    def _too_many_unsettled(self) -> bool:
+        unsettled = len(self._runner.held) - self._slots.running
+        return unsettled > UNSETTLED_PER_SLOT * self._slots.capacity + UNSETTLED_AT_LEAST

@@ -1,0 +1,36 @@
+"""Who gets which slot. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+def share_slots(candidates: Sequence[T], slots: int, lane_of: Callable[[T], str], turn: int) -> Sequence[T]:
+    """Which candidates get a slot, when there are fewer slots than candidates.
+
+    Lanes take turns, each with its first candidates first, so that one with a long backlog leaves room
+    for the others. Where all fit, all are taken in the order in which they came.
+
+    Args:
+        candidates: In the order in which they would start, at least within each lane.
+        slots: How many can start.
+        lane_of: The lane of a candidate.
+        turn: Rotates which lane begins, from call to call: with one slot, each has its turn.
+    """
+    if len(candidates) <= slots:
+        return candidates
+    queues: dict[str, list[T]] = {}
+    for candidate in candidates:
+        queues.setdefault(lane_of(candidate), []).append(candidate)
+    lanes = sorted(queues)
+    rotated = [lanes[(turn + place) % len(lanes)] for place in range(len(lanes))]
+    chosen: list[T] = []
+    rank = 0
+    while len(chosen) < slots:
+        row = [queues[lane][rank] for lane in rotated if rank < len(queues[lane])]
+        chosen += row[: slots - len(chosen)]
+        rank += 1
+    return chosen

@@ -1,0 +1,46 @@
+"""How the end is asked for, and what a crash of one of our own loops means."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable
+
+import trio
+
+logger = logging.getLogger("trio_monque.engine")
+
+
+class Stop:
+    """How the end was asked for. A drain may turn into a cut; nothing turns back."""
+
+    def __init__(self) -> None:
+        self.draining = trio.Event()
+        self.cutting = trio.Event()
+        self.crashes: list[BaseException] = []
+
+    def drain(self) -> None:
+        """Nothing new is started; what runs may end."""
+        self.draining.set()
+
+    def cut(self) -> None:
+        """What runs is cancelled, too."""
+        self.draining.set()
+        self.cutting.set()
+
+    def crash(self, error: BaseException) -> None:
+        """Ends everything in order, and is raised when it has ended."""
+        self.crashes.append(error)
+        self.cut()
+
+
+async def guard(stop: Stop, loop: Callable[[], Awaitable[None]]) -> None:
+    """Runs a loop; a crash ends the scheduler in order.
+
+    It must not cancel the loop's siblings, as a plain nursery would: the settler is one, and every job
+    would be stranded by a bug in the pruner.
+    """
+    try:
+        await loop()
+    except Exception as error:
+        logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
+        stop.crash(error)

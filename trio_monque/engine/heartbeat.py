@@ -1,0 +1,41 @@
+"""Renews what is held: what runs, and what has ended and is not yet settled."""
+
+from __future__ import annotations
+
+from typing import Any, Final, NoReturn
+
+import trio
+
+from . import notices
+from .run import CancelReason
+from .runner import Runner
+from .source import Source
+
+# A failed renewal is tried again after this share of the interval, not a whole one later.
+RETRY_SHARE: Final = 1 / 10
+LONGEST_RETRY: Final = 1.0
+
+
+async def run_heartbeat(source: Source[Any, Any], runner: Runner[Any, Any], interval: float) -> NoReturn:
+    """Every `interval` seconds, measured from one beat to the next."""
+    while True:
+        beat = trio.current_time()
+        while not await _renew(source, runner):  # noqa: ASYNC110  # A retry, not a poll.
+            await trio.sleep(min(interval * RETRY_SHARE, LONGEST_RETRY))
+        await trio.sleep_until(beat + interval)
+
+
+async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
+    runs = list(runner.held)
+    try:
+        renewed = await source.renew([run.claim for run in runs])
+    except Exception as error:
+        if not source.is_transient(error):
+            raise
+        source.tell(notices.RenewalFailed(error))
+        return False
+    for run, is_held in zip(runs, renewed, strict=True):
+        # What was settled while the renewal was under way is no longer held, and not lost.
+        if not is_held and run in runner.held:
+            run.cancel(CancelReason.LOST)
+    return True

@@ -1,0 +1,49 @@
+"""What the engine tells its source."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunStarted:
+    claim: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunSettled:
+    """The end of a run was written."""
+
+    settlement: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RunLost:
+    """The claim was gone, or nobody can tell whether the end was written."""
+
+    claim: Any
+
+
+@dataclass(frozen=True, slots=True)
+class CutShort:
+    """These runs were cancelled because the scheduler leaves."""
+
+    claims: tuple[Any, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalFailed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class ClaimFailed:
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class SettlementDelayed:
+    """A batch could not be written this time; it is sent again."""
+
+    error: Exception

@@ -1,0 +1,145 @@
+"""The nesting, which is the order of shutdown. Wiring only."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from . import notices
+from .claimer import Claimer
+from .guard import Stop, guard
+from .heartbeat import run_heartbeat
+from .run import CancelReason
+from .runner import Runner
+from .settler import Settler
+from .slots import Slots
+from .source import Source
+from .wake import WakeSignal
+
+logger = logging.getLogger("trio_monque.engine")
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+
+HARD_BOUND: Final = 2.0
+"""Seconds after the clean-ups in which the rest must have ended: settlements, releases, waits for threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Times in seconds; see the options of the same names."""
+
+    poll_interval: float
+    heartbeat_interval: float
+    shutdown_timeout: float
+    cleanup_timeout: float
+    concurrency: int | None
+
+
+class Engine(Generic[ClaimT, SettlementT]):
+    """Claims and runs what a source has, until it is told to stop.
+
+    shielded; a sentinel outside turns cancellation into a cut
+    └── services: settler, heartbeat       live until the last run is settled
+        └── running: one task, one cancel scope per run
+            └── intake: claimer            ends first
+    """
+
+    def __init__(self, source: Source[ClaimT, SettlementT], limits: EngineLimits) -> None:
+        self.stop = Stop()
+        self.wake = WakeSignal()
+        self.slots = Slots(limits.concurrency)
+        self._source = source
+        self._limits = limits
+        self._settler: Settler[SettlementT] = Settler(source)
+        self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop)
+        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.stop, limits.poll_interval)
+
+    @property
+    def unfinished(self) -> Sequence[ClaimT]:
+        """The claims that are held; after the end, those whose runs were neither settled nor given back."""
+        return tuple(run.claim for run in self._runner.held)
+
+    async def run(self, *, started: Callable[[], None]) -> None:
+        """Returns when everything has ended; what crashed is in `stop.crashes`. Calls `started` when it works.
+
+        Cancelled or interrupted, it cuts, and ends within `cleanup_timeout` plus two seconds.
+        """
+        ended = trio.Event()
+        async with trio.open_nursery() as outside:
+            outside.start_soon(self._run_boxed, ended, started)
+            # The sentinel: it waits where cancellation and Ctrl-C arrive, and holds nothing that they could break.
+            try:
+                await ended.wait()
+            except BaseException:
+                self.stop.cut()
+                raise
+
+    @trio.lowlevel.enable_ki_protection
+    async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:
+        with trio.CancelScope(shield=True) as box:
+            await self._run_nested(box, started)
+            await self._give_back()
+        ended.set()
+
+    async def _run_nested(self, box: trio.CancelScope, started: Callable[[], None]) -> None:
+        async with trio.open_nursery() as services:
+            services.start_soon(guard, self.stop, self._settler.run)
+            services.start_soon(guard, self.stop, self._beat)
+            services.start_soon(self._end_in_time, box)
+            async with trio.open_nursery() as running, trio.open_nursery() as intake:
+                intake.start_soon(guard, self.stop, partial(self._claimer.run, running))
+                intake.start_soon(self._wake_to_end)
+                started()
+            services.cancel_scope.cancel(reason="the last run is settled")
+
+    async def _beat(self) -> None:
+        await run_heartbeat(self._source, self._runner, self._limits.heartbeat_interval)
+
+    async def _wake_to_end(self) -> None:
+        await self.stop.draining.wait()
+        self.wake.set()
+
+    async def _end_in_time(self, box: trio.CancelScope) -> None:
+        await self.stop.draining.wait()
+        with trio.move_on_after(self._limits.shutdown_timeout):
+            await self.stop.cutting.wait()
+        self.stop.cut()
+        cut_at = trio.current_time()
+        box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
+        cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
+        if cut_short:
+            self._source.tell(notices.CutShort(cut_short))
+        await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
+        self._runner.abandon_threads()
+
+    async def _give_back(self) -> None:
+        """The last act, where the settler crashed: what it left behind is released, by the whole fence."""
+        left = [run for run in self._runner.held if not run.abandoned]
+        if not left:
+            return
+        given_back = [self._source.conclude(run.claim, run.end_unsettled()) for run in left]
+        try:
+            written = await self._source.settle(self._source.prepare(given_back))
+        except Exception:
+            logger.exception("%d claims could not be given back: they end with their leases", len(left))
+            return
+        for run, was_written in zip(left, written, strict=True):
+            if was_written:
+                del self._runner.held[run]
+
+
+def unwrapped(group: BaseExceptionGroup[Any], *, but_not: BaseException | None = None) -> BaseException:
+    """A group of one is that one: nested nurseries wrap a single error in several groups.
+
+    `but_not` is an error that is handed on as it is, also where it is such a group itself.
+    """
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and error is not but_not and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+    return error

@@ -1,0 +1,117 @@
+"""One claim's way: start, run inside its scope, conclude, settle."""
+
+from __future__ import annotations
+
+import logging
+from typing import Generic, TypeVar
+
+import trio
+
+from . import notices
+from .guard import Stop
+from .run import CancelReason, Run, RunEnd
+from .settler import Settler, SettlerGoneError
+from .slots import Slots
+from .source import Source
+from .wake import WakeSignal
+
+logger = logging.getLogger("trio_monque.engine")
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+
+
+class Runner(Generic[ClaimT, SettlementT]):
+    """Starts runs and sees them through to their settlement.
+
+    Attributes:
+        held: The runs whose claims are ours: running, or their settlement not yet acknowledged. Renewed
+            by the heartbeat; whatever is left at the end was not settled.
+    """
+
+    def __init__(
+        self,
+        source: Source[ClaimT, SettlementT],
+        slots: Slots,
+        settler: Settler[SettlementT],
+        wake: WakeSignal,
+        stop: Stop,
+    ) -> None:
+        self._source = source
+        self._slots = slots
+        self._settler = settler
+        self._wake = wake
+        self._stop = stop
+        # Ordered sets: what happens to all of them happens in the order in which they were claimed.
+        self._running: dict[Run[ClaimT], None] = {}
+        self.held: dict[Run[ClaimT], None] = {}
+
+    def hold(self, claim: ClaimT) -> Run[ClaimT]:
+        """From now on the claim is renewed, and takes a slot."""
+        run = Run(claim, self._source.time_limit(claim))
+        self.held[run] = self._running[run] = None
+        self._slots.take(self._source.lane_of(claim))
+        return run
+
+    def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
+        """Cancels each run's own scope, never their nursery: a run must live on to settle."""
+        running = tuple(self._running)
+        for run in running:
+            run.cancel(reason)
+        return tuple(run.claim for run in running)
+
+    def abandon_threads(self) -> None:
+        """Ends the waits for threads that have not ended."""
+        for run in tuple(self._running):
+            run.patience.cancel(reason="the scheduler's hard end")
+
+    @trio.lowlevel.enable_ki_protection
+    async def see_through(self, run: Run[ClaimT]) -> None:
+        """From the start of the handler to the acknowledged end. Never raises what a handler raises."""
+        try:
+            end = await self._execute(run)
+        finally:
+            # Free at the verdict, so that the next claim overlaps this settlement.
+            del self._running[run]
+            self._slots.free(self._source.lane_of(run.claim))
+            self._wake.set()
+        if run.abandoned:
+            return  # Its thread runs on: the claim is kept, and ends with its lease.
+        if end.reason is CancelReason.LOST:
+            self._lost(run)
+        else:
+            await self._settle(run, self._source.conclude(run.claim, end))
+        if isinstance(end.error, KeyboardInterrupt):
+            self._stop.crash(end.error)
+
+    async def _execute(self, run: Run[ClaimT]) -> RunEnd:
+        if self._stop.cutting.is_set():
+            run.cancel(CancelReason.SHUTDOWN)
+        if run.reason is not None:
+            return RunEnd(None, None, cancelled=True, reason=run.reason, duration=0.0)
+        self._source.tell(notices.RunStarted(run.claim))
+        value: object = None
+        error: BaseException | None = None
+        try:
+            with run.scope:
+                value = await self._source.execute(run)
+        except trio.Cancelled:
+            raise  # Not the run's own: the engine's hard end.
+        except BaseException as raised:  # noqa: BLE001  # Whatever it is, the job's fate is decided by it.
+            error = raised
+        return RunEnd(error, value, run.scope.cancelled_caught, run.reason, run.duration)
+
+    async def _settle(self, run: Run[ClaimT], settlement: SettlementT) -> None:
+        try:
+            written = await self._settler.settle(settlement)
+        except SettlerGoneError:
+            return  # Still held: the engine's last act gives it back.
+        if not written:
+            self._lost(run)
+            return
+        del self.held[run]
+        self._source.tell(notices.RunSettled(settlement))
+
+    def _lost(self, run: Run[ClaimT]) -> None:
+        del self.held[run]
+        self._source.tell(notices.RunLost(run.claim))

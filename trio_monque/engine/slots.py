@@ -1,0 +1,51 @@
+"""Concurrency limits. A slot is the right to run: it is taken at the start and free at the verdict."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+
+from .source import Demand
+
+
+class Slots:
+    """How many run, in all and by lane, and how many may.
+
+    A lane's runs are counted by its name: a lane whose limit is changed keeps what runs.
+    """
+
+    def __init__(self, total: int | None) -> None:
+        self._total = math.inf if total is None else total
+        self._limits: dict[str, int] = {}
+        self._running: Counter[str] = Counter()
+
+    def set_limit(self, lane: str, limit: int) -> None:
+        self._limits[lane] = limit
+
+    @property
+    def capacity(self) -> int:
+        """How many may run at once, by all limits together."""
+        return int(min(self._total, sum(self._limits.values())))
+
+    @property
+    def running(self) -> int:
+        return self._running.total()
+
+    def running_in(self, lane: str) -> int:
+        return self._running[lane]
+
+    def demand(self) -> Demand:
+        """What can be started now."""
+        free = self._total - self.running
+        lanes = {
+            lane: int(min(free, limit - self._running[lane]))
+            for lane, limit in self._limits.items()
+            if limit > self._running[lane] and free > 0
+        }
+        return Demand(total=int(min(free, sum(lanes.values()))) if lanes else 0, lanes=lanes)
+
+    def take(self, lane: str) -> None:
+        self._running[lane] += 1
+
+    def free(self, lane: str) -> None:
+        self._running[lane] -= 1

@@ -1,0 +1,86 @@
+"""The port: what the engine asks of whatever it runs. The only place where the two columns meet."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, Protocol, TypeVar
+
+from .run import Run, RunEnd
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What can be started now.
+
+    Attributes:
+        total: How many in all.
+        lanes: How many of each lane; a lane is what shares a concurrency limit.
+    """
+
+    total: int
+    lanes: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Granted(Generic[ClaimT]):
+    """What a claim cycle brought.
+
+    Attributes:
+        claims: Held from now on.
+        more: Whether it is worth asking again at once.
+    """
+
+    claims: Sequence[ClaimT]
+    more: bool = False
+
+
+class Source(Protocol[ClaimT, SettlementT]):
+    """Something whose items can be claimed, run and settled.
+
+    Every method that awaits may raise `transient` errors, and is then asked again; any other error is a
+    bug and ends the scheduler in order. All of them may be abandoned at the hard end of a scheduler.
+    """
+
+    def lane_of(self, claim: ClaimT) -> str:
+        """Whose concurrency limit the claim counts against."""
+        ...
+
+    def time_limit(self, claim: ClaimT) -> float:
+        """Seconds that its run may take; infinity for no limit."""
+        ...
+
+    async def claim(self, demand: Demand) -> Granted[ClaimT]:
+        """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
+        ...
+
+    async def execute(self, run: Run[ClaimT]) -> object:
+        """Runs the claimed thing, inside the run's cancel scope; returns and raises what it does."""
+        ...
+
+    def conclude(self, claim: ClaimT, end: RunEnd) -> SettlementT:
+        """What the end of a run means. Decided once, and not changed by what happens until it is written."""
+        ...
+
+    def prepare(self, settlements: Sequence[SettlementT]) -> Any:
+        """The batch that writes these: made once, so that the same can be sent again after an unknown outcome."""
+        ...
+
+    async def settle(self, batch: Any) -> Sequence[bool]:
+        """Writes a batch; tells for each settlement whether it was written under the claim."""
+        ...
+
+    async def renew(self, claims: Sequence[ClaimT]) -> Sequence[bool]:
+        """Renews claims; tells for each whether it is still held."""
+        ...
+
+    def is_transient(self, error: Exception) -> bool:
+        """Whether the same call may succeed later."""
+        ...
+
+    def tell(self, notice: object) -> None:
+        """Hears what happened (see `notices`). Must not raise or wait."""
+        ...
