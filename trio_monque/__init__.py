@@ -1,0 +1,86 @@
+"""Background jobs for trio and anyio programs on MongoDB, with structured concurrency."""
+
+from .client.monque import Monque, SyncMonque
+from .engine.run import CancelReason
+from .errors import (
+    AggregationTimeoutError,
+    BrokenDocumentError,
+    ClaimLostError,
+    EmbeddedServerError,
+    InstanceCollisionError,
+    InvalidCronError,
+    InvalidCursorError,
+    InvalidDatabaseError,
+    InvalidJobIdentifierError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    JobStateError,
+    MonqueConnectionError,
+    MonqueError,
+    PayloadTooLargeError,
+    WorkerRegistrationError,
+)
+from .jobs.events import (
+    Event,
+    HeartbeatFailed,
+    JobCancelled,
+    JobCompleted,
+    JobError,
+    JobFailed,
+    JobStarted,
+    LeaseLost,
+    ScheduleExhausted,
+    ShutdownTimedOut,
+)
+from .jobs.job import Job, JobStatus
+from .jobs.new_job import NewJob
+from .jobs.selection import QueueStats
+from .scheduler.running_job import RunningJob
+from .scheduler.scheduler import Scheduler, open_scheduler, run_scheduler
+from .scheduler.signals import run_until_signalled
+from .scheduler.telling import SchedulerReport
+from .scheduler.workers import Worker, Workers
+
+__all__ = [
+    "AggregationTimeoutError",
+    "BrokenDocumentError",
+    "CancelReason",
+    "ClaimLostError",
+    "EmbeddedServerError",
+    "Event",
+    "HeartbeatFailed",
+    "InstanceCollisionError",
+    "InvalidCronError",
+    "InvalidCursorError",
+    "InvalidDatabaseError",
+    "InvalidJobIdentifierError",
+    "InvalidOptionError",
+    "InvalidPayloadError",
+    "Job",
+    "JobCancelled",
+    "JobCompleted",
+    "JobError",
+    "JobFailed",
+    "JobStarted",
+    "JobStateError",
+    "JobStatus",
+    "LeaseLost",
+    "Monque",
+    "MonqueConnectionError",
+    "MonqueError",
+    "NewJob",
+    "PayloadTooLargeError",
+    "QueueStats",
+    "RunningJob",
+    "ScheduleExhausted",
+    "Scheduler",
+    "SchedulerReport",
+    "ShutdownTimedOut",
+    "SyncMonque",
+    "Worker",
+    "WorkerRegistrationError",
+    "Workers",
+    "open_scheduler",
+    "run_scheduler",
+    "run_until_signalled",
+]

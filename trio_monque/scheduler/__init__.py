@@ -1,0 +1,1 @@
+"""The engine, for jobs: where the two columns meet."""

@@ -1,0 +1,246 @@
+"""The engine's port, for jobs, over the store."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+from ..backoff import Backoff
+from ..client.producer import Ground
+from ..clock import HoldingLimiter
+from ..engine.fairness import share_slots
+from ..engine.run import Run, RunEnd
+from ..engine.source import Demand, Granted
+from ..errors import MonqueConnectionError
+from ..jobs.job import Job
+from ..jobs.transitions import ClaimStamp
+from ..jobs.verdicts import Failed, RetryPolicy, decide
+from ..options import LEASE_IN_BEATS, SchedulerConfig
+from ..store import claiming, leases, queries, settling
+from ..store.offload import Channel, Door
+from ..store.settling import Fate, Statement
+from ..store.types import ObjectId
+from .job_run import call_handler, verdict_of
+from .running_job import RunningJob
+from .telling import JobSettlement, Teller
+from .workers import Worker, Workers
+
+# The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
+SHARE_OF_LOCK_TIMEOUT = 0.9
+
+
+class SettlementRefusedError(Exception):
+    """The server refuses what a run's end would store; it becomes the reason of the failure that is stored instead."""
+
+
+@dataclass(slots=True)
+class Batch:
+    """Settlements and the statements that write them; sent again as it is after an unknown outcome."""
+
+    settlements: Sequence[JobSettlement]
+    statements: list[Statement]
+
+
+class JobSource:
+    """Claims, runs and settles jobs. Used on the run's own thread; its store calls go through the door."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        door: Door,
+        workers: Workers,
+        teller: Teller,
+        config: SchedulerConfig,
+        running_job: Callable[[Run[Job]], RunningJob[Any]],
+    ) -> None:
+        self._ground = ground
+        self._door = door
+        self._workers = workers
+        self._teller = teller
+        self._config = config
+        self._running_job = running_job
+        self._threads = HoldingLimiter(math.inf)  # The slots limit them.
+        self._backoff = Backoff(
+            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
+        )
+        self._turn = 0
+        self._last_beat: datetime | None = None
+        self._disowned: dict[ClaimStamp, datetime] = {}
+
+    # --- What a claim is ---
+
+    def lane_of(self, claim: Job) -> str:
+        return claim.name
+
+    def time_limit(self, claim: Job) -> float:
+        worker = self._worker(claim)
+        own = worker.settings.timeout if claim.timeout is None else claim.timeout
+        return min(math.inf if own is None else own, self._longest_run)
+
+    @property
+    def _longest_run(self) -> float:
+        lock_timeout = self._config.lock_timeout
+        if lock_timeout is None:
+            return math.inf
+        return SHARE_OF_LOCK_TIMEOUT * lock_timeout - self._config.cleanup_timeout
+
+    def _worker(self, claim: Job) -> Worker[..., Any]:
+        worker = self._workers.get(claim.name)
+        assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
+        return worker
+
+    # --- Claiming ---
+
+    async def claim(self, demand: Demand) -> Granted[Job]:
+        now = self._ground.clock.now()
+        stamp = ClaimStamp.new(
+            self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
+        )
+        self._turn += 1
+        choose = partial(share_slots, slots=demand.total, lane_of=self.lane_of, turn=self._turn)
+        jobs = self._ground.jobs
+        try:
+            taken = await self._door.hand_over(
+                partial(claiming.claim_batch, jobs, demand.lanes, choose, now, stamp),
+                orphan=partial(self._give_back, stamp),
+                channel=Channel.CLAIMS,
+            )
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome:
+                raise
+            return Granted(await self._resolve(stamp))
+        return Granted(taken.jobs, more=taken.more)
+
+    def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
+        """In a thread that nobody waits for: what was granted too late."""
+        claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
+
+    async def _resolve(self, stamp: ClaimStamp) -> Sequence[Job]:
+        """What a claim holds whose answer was lost. Where nothing is found it is disowned: it may be applied later."""
+        try:
+            held: Sequence[Job] = await self._door.hand_over(
+                partial(claiming.resolve, self._ground.jobs, stamp, self._ground.clock.now()),
+                orphan=partial(self._give_back, stamp),
+                channel=Channel.CLAIMS,
+            )
+        except MonqueConnectionError:
+            held = ()
+        if not held:
+            self._disown(stamp)
+        return held
+
+    def _disown(self, stamp: ClaimStamp) -> None:
+        lease = timedelta(seconds=LEASE_IN_BEATS * self._config.heartbeat_interval)
+        self._disowned[stamp] = self._ground.clock.now() + lease
+
+    # --- Running ---
+
+    async def execute(self, run: Run[Job]) -> object:
+        return await call_handler(self._worker(run.claim), self._running_job(run), run, self._threads)
+
+    # --- Settling ---
+
+    def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
+        return JobSettlement(claim, verdict_of(end, self.time_limit(claim)), end.duration)
+
+    def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
+        now = self._ground.clock.now()
+        for settlement in settlements:
+            settlement.transition = decide(settlement.job, settlement.verdict, now, self._policy(settlement.job))
+        transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
+        statements = settling.grouped(transitions, secrets.token_hex(8))
+        receipts = {job_id: statement.receipt for statement in statements for job_id in statement.ids}
+        for settlement in settlements:
+            settlement.receipt = receipts[settlement.job.id]
+        return Batch(settlements, statements)
+
+    def _policy(self, job: Job) -> RetryPolicy:
+        own = self._worker(job).settings.max_retries
+        return RetryPolicy(max_retries=self._config.max_retries if own is None else own, backoff=self._backoff)
+
+    async def settle(self, batch: Batch) -> Sequence[bool]:
+        while True:
+            fates = await self._settle(batch.statements)
+            undecided = [one for one in batch.settlements if _is_undecided(one, fates[one.job.id])]
+            if not undecided:
+                break
+            await self._decide_again(batch, undecided, fates)
+        for settlement in batch.settlements:
+            settlement.fate = fates[settlement.job.id]
+        return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
+
+    async def _decide_again(
+        self, batch: Batch, undecided: Sequence[JobSettlement], fates: Mapping[ObjectId, Fate]
+    ) -> None:
+        """Replaces what the batch says of these; the rest keeps its statements, receipts and all."""
+        for settlement in undecided:
+            if fates[settlement.job.id] is Fate.REFUSED:
+                settlement.refused = True
+                settlement.verdict = Failed(SettlementRefusedError("the database refused to store the run's end"))
+            else:
+                settlement.job = await self._with_current_schedule(settlement.job)
+        ids = {settlement.job.id for settlement in undecided}
+        kept = [replace(one, ids=[job_id for job_id in one.ids if job_id not in ids]) for one in batch.statements]
+        again = self.prepare(undecided)
+        batch.statements = [one for one in kept if one.ids] + again.statements
+
+    async def _with_current_schedule(self, job: Job) -> Job:
+        current = await self._door.call(
+            partial(queries.get_job, self._ground.jobs, job.id),
+            channel=Channel.RENEWALS,
+            abandon_on_cancel=True,
+        )
+        if current is None:
+            return job  # Deleted: the next attempt finds the claim lost.
+        return replace(job, repeat_interval=current.repeat_interval, timezone=current.timezone)
+
+    async def _settle(self, statements: Sequence[Statement]) -> Mapping[ObjectId, Fate]:
+        return await self._door.call(
+            partial(settling.settle, self._ground.jobs, statements),
+            channel=Channel.RENEWALS,
+            abandon_on_cancel=True,
+        )
+
+    # --- Renewing ---
+
+    async def renew(self, claims: Sequence[Job]) -> Sequence[bool]:
+        beat = self._next_beat()
+        lost = await self._door.call(
+            partial(self._renew, claims, beat), channel=Channel.RENEWALS, abandon_on_cancel=True
+        )
+        return [claim.id not in lost for claim in claims]
+
+    def _next_beat(self) -> datetime:
+        beat = self._ground.clock.now()
+        if self._last_beat is not None:
+            # It must grow although the server's clock stepped back: observers go by its changes.
+            beat = max(beat, self._last_beat + timedelta(milliseconds=1))
+        self._last_beat = beat
+        return beat
+
+    def _renew(self, claims: Sequence[Job], beat: datetime) -> Sequence[ObjectId]:
+        """In a thread: one beat, and what goes with it."""
+        if self._ground.clock.is_stale():
+            self._ground.measure_clock_offset()
+        for stamp, until in list(self._disowned.items()):
+            claiming.release_all(self._ground.jobs, stamp, beat)
+            if beat > until:
+                del self._disowned[stamp]
+        return leases.renew(self._ground.jobs, claims, beat) if claims else ()
+
+    # --- Telling ---
+
+    def is_transient(self, error: Exception) -> bool:
+        return isinstance(error, MonqueConnectionError) and error.transient
+
+    def tell(self, notice: object) -> None:
+        self._teller.tell(notice)
+
+
+def _is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
+    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and not settlement.refused)

@@ -1,0 +1,237 @@
+"""Scheduler, open_scheduler, run_scheduler: a client that also runs workers."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any, Unpack
+
+import trio
+
+from ..client.bus import Bus, EventT, Listener, woken_by
+from ..client.monque import Monque
+from ..engine.nursery import Engine, EngineLimits, unwrapped
+from ..engine.run import Run
+from ..errors import InvalidOptionError
+from ..jobs.events import Event
+from ..jobs.job import Job
+from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
+from ..store.connection import check_database, check_pool
+from ..store.offload import CONNECTIONS_NEEDED
+from ..store.types import Database
+from .job_source import JobSource
+from .running_job import RunningJob
+from .telling import JobSettlement, SchedulerReport, Teller
+from .workers import Worker, Workers
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+Listeners = Mapping[type[Event], Any]
+
+# Seconds that listeners have, when all else has ended, to hear of it.
+LAST_WORDS = 1.0
+
+
+class Scheduler(Monque):
+    """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
+
+    Attributes:
+        id: This instance's id in the database and in logs.
+        report: What it did; None until it has been left.
+    """
+
+    def __init__(
+        self,
+        db: Database,
+        workers: Workers | None,
+        *,
+        resources: Any,
+        listeners: Listeners | None,
+        config: SchedulerConfig,
+    ) -> None:
+        check_pool(check_database(db), CONNECTIONS_NEEDED)
+        self._open(db, config)
+        self.id = config.scheduler_instance_id
+        self.report: SchedulerReport | None = None
+        self._config = config
+        self._resources = resources
+        self._workers = _copied(workers)
+        self._bus = Bus()
+        self._bus.add_all({} if listeners is None else listeners)
+        self._teller = Teller(self._bus)
+        self._ended = trio.Event()
+        self._engine: Engine[Job, JobSettlement] = Engine(
+            JobSource(self._ground, self._door, self._workers, self._teller, config, self._running_job),
+            EngineLimits(
+                poll_interval=config.poll_interval,
+                heartbeat_interval=config.heartbeat_interval,
+                shutdown_timeout=config.shutdown_timeout,
+                cleanup_timeout=config.cleanup_timeout,
+                concurrency=config.instance_concurrency,
+            ),
+        )
+        for name in self._workers.names:
+            self._open_lane(name)
+
+    def register(self, name: str, handler: Callable[..., Any], /, **settings: Any) -> Worker[..., Any]:
+        """Registers a worker with this scheduler, while it runs; see `Workers.register`.
+
+        The runs of a handler that is replaced go on, and are counted and awaited as before.
+        """
+        worker = self._workers.register(name, handler, **settings)
+        self._open_lane(name)
+        self._engine.wake.set()
+        return worker
+
+    def _open_lane(self, name: str) -> None:
+        worker = self._workers.get(name)
+        assert worker is not None
+        own = worker.settings.concurrency
+        self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
+
+    def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
+        """Calls `listener` with every event of the type; returns what removes it again.
+
+        An async listener runs as a task, a plain one in a thread. Neither a slow nor a raising one
+        slows or breaks a job; one that is too slow misses events, which is logged.
+        """
+        return self._bus.on(event_type, listener)
+
+    def drain(self) -> None:
+        """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`. May be said again."""
+        self._engine.stop.drain()
+
+    async def wait_drained(self) -> None:
+        """Returns when the scheduler has ended, which somebody must have asked for."""
+        await self._ended.wait()
+
+    def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
+        return RunningJob(run, self, self._resources)
+
+    async def _run(self, *, task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED) -> None:
+        """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""
+        try:
+            # Nothing is held yet, so this wait may be cut short at any time.
+            await self._door.call(self._get_ready, abandon_on_cancel=True)
+            with woken_by(self._namespace, self._engine.wake.set):
+                await self._run_listened_to(task_status)
+        finally:
+            crashes = tuple(self._engine.stop.crashes)
+            self.report = self._teller.report(tuple(self._engine.unfinished), crashes)
+            self._tell_unfinished(self.report)
+            self._ended.set()
+        if len(crashes) == 1:
+            raise crashes[0]
+        if crashes:
+            raise BaseExceptionGroup("several parts of the scheduler crashed", crashes)
+
+    def _get_ready(self) -> None:
+        """In a thread: the server's time and the indexes, and with them whether the database can be used at all."""
+        self._ground.measure_clock_offset()
+        self._ground.ensure_indexes()
+
+    async def _run_listened_to(self, task_status: trio.TaskStatus[Scheduler]) -> None:
+        async with trio.open_nursery() as listening:
+            hearing = await listening.start(self._deliver_events)
+            try:
+                await self._engine.run(started=partial(task_status.started, self))
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
+                    await self._bus.wait_caught_up()
+                hearing.cancel(reason="the scheduler has ended")
+
+    async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
+        with trio.CancelScope(shield=True) as scope:
+            task_status.started(scope)
+            await self._bus.run()
+
+    def _tell_unfinished(self, report: SchedulerReport) -> None:
+        for job in report.unfinished:
+            logger.error("job %s was neither settled nor given back: its claim ends with its lease", job)
+
+
+def _copied(workers: Workers | None) -> Workers:
+    if workers is None:
+        return Workers()
+    if not isinstance(workers, Workers):
+        raise InvalidOptionError("workers", workers, "must be a Workers")
+    return workers.copy()
+
+
+@asynccontextmanager
+async def open_scheduler(
+    db: Database,
+    workers: Workers | None = None,
+    *,
+    resources: Any = None,
+    listeners: Listeners | None = None,
+    **options: Unpack[SchedulerOptions],
+) -> AsyncIterator[Scheduler]:
+    """Runs a scheduler for as long as the body.
+
+    When the body ends, nothing new is claimed and running jobs get `shutdown_timeout`; when the body
+    raises, is cancelled or interrupted, they are cancelled at once and their jobs are pending again.
+
+    Args:
+        db: A `pymongo.database.Database` of a client with room for 16 connections.
+        workers: What it can run; copied.
+        resources: Given to every handler as `job.resources`.
+        listeners: Event classes and who hears of them, from the first event on.
+        options: See SchedulerConfig.
+
+    Raises:
+        InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
+    body_error: BaseException | None = None
+    try:
+        async with trio.open_nursery() as nursery:
+            await nursery.start(scheduler._run)  # noqa: SLF001
+            nursery.start_soon(_end_body_when_crashed, scheduler, nursery.cancel_scope)
+            try:
+                yield scheduler
+                scheduler.drain()
+                # Unshielded: cancellation arrives here, and makes the drain a cut.
+                await scheduler.wait_drained()
+            except BaseException as error:
+                body_error = error
+                scheduler._engine.stop.cut()  # noqa: SLF001
+                raise
+            nursery.cancel_scope.cancel(reason="the scheduler has ended")
+    except BaseExceptionGroup as group:
+        raise unwrapped(group, but_not=body_error) from None
+
+
+async def _end_body_when_crashed(scheduler: Scheduler, body: trio.CancelScope) -> None:
+    stop = scheduler._engine.stop  # noqa: SLF001
+    await stop.cutting.wait()
+    if stop.crashes:
+        body.cancel(reason="the scheduler crashed")
+
+
+async def run_scheduler(
+    db: Database,
+    workers: Workers | None = None,
+    *,
+    resources: Any = None,
+    listeners: Listeners | None = None,
+    task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED,
+    **options: Unpack[SchedulerOptions],
+) -> SchedulerReport:
+    """The same as a task of your own nursery: `scheduler = await nursery.start(run_scheduler, db, workers)`.
+
+    Returns what it did when `scheduler.drain()` was said and it has ended. Cancelled, it cuts: running
+    jobs are cancelled, and it ends within `cleanup_timeout` plus two seconds. Arguments, options and
+    errors are those of `open_scheduler`.
+    """
+    scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
+    try:
+        await scheduler._run(task_status=task_status)  # noqa: SLF001
+    except BaseExceptionGroup as group:
+        raise unwrapped(group) from None
+    assert scheduler.report is not None
+    return scheduler.report

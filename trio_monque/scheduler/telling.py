@@ -1,0 +1,128 @@
+"""What the engine noticed -> events, logs and the report."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass, replace
+
+from ..client.bus import Bus
+from ..engine import notices
+from ..jobs import events
+from ..jobs.job import Job
+from ..jobs.transitions import Transition, applied
+from ..jobs.verdicts import CutShort, Failed, Succeeded, Verdict, reason_of, will_retry
+from ..store.settling import Fate
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+
+@dataclass(slots=True, eq=False)
+class JobSettlement:
+    """One run's verdict, on its way to the database. The verdict is final; how it is written follows.
+
+    Attributes:
+        job: As it was claimed.
+        verdict: What the run's end means.
+        duration: The run's, in seconds.
+        transition, receipt: How it is written; set when its batch is prepared.
+        fate: What became of it.
+        refused: The server would not have it, and a failure is written instead.
+    """
+
+    job: Job
+    verdict: Verdict
+    duration: float
+    transition: Transition | None = None
+    receipt: str | None = None
+    fate: Fate | None = None
+    refused: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerReport:
+    """What a scheduler did, told when it has been left.
+
+    Attributes:
+        completed: Runs that succeeded.
+        failed: Runs that failed, with or without tries left.
+        released: Runs that were given back uncounted.
+        unfinished: Jobs whose claims could be neither settled nor given back; they end with their leases.
+        crashed: What crashed of the scheduler itself.
+    """
+
+    completed: int = 0
+    failed: int = 0
+    released: int = 0
+    unfinished: tuple[Job, ...] = ()
+    crashed: tuple[BaseException, ...] = ()
+
+
+class Teller:
+    """Turns notices into events and log records, and counts. Events tell what the database has accepted."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._completed = self._failed = self._released = 0
+
+    def report(self, unfinished: tuple[Job, ...], crashed: tuple[BaseException, ...]) -> SchedulerReport:
+        return SchedulerReport(
+            completed=self._completed,
+            failed=self._failed,
+            released=self._released,
+            unfinished=unfinished,
+            crashed=crashed,
+        )
+
+    def tell(self, notice: object) -> None:
+        match notice:
+            case notices.RunStarted(job):
+                self._bus.emit(events.JobStarted(job))
+            case notices.RunSettled(settlement):
+                self._tell_settled(settlement)
+            case notices.RunLost(job):
+                logger.warning("the claim on job %s was lost: its run changed nothing further", job)
+                self._bus.emit(events.LeaseLost(job))
+            case notices.CutShort(jobs):
+                logger.warning("%d runs are cut short, as the scheduler leaves", len(jobs))
+                self._bus.emit(events.ShutdownTimedOut(jobs))
+            case notices.RenewalFailed(error):
+                logger.warning("claims could not be renewed, and will be soon: %s", error)
+                self._bus.emit(events.HeartbeatFailed(error))
+            case notices.ClaimFailed(error) | notices.SettlementDelayed(error):
+                logger.warning("%s; it is tried again", error)
+                self._bus.emit(events.JobError(error))
+
+    def _tell_settled(self, settlement: JobSettlement) -> None:
+        job = _left_behind(settlement)
+        if settlement.fate is Fate.CANCELLED:
+            self._bus.emit(events.JobCancelled(job))
+            return
+        match settlement.verdict:
+            case Succeeded():
+                self._completed += 1
+                self._bus.emit(events.JobCompleted(job, settlement.duration))
+            case Failed(error):
+                self._failed += 1
+                self._tell_failed(job, error)
+            case CutShort():
+                self._released += 1
+
+    def _tell_failed(self, job: Job, error: BaseException) -> None:
+        exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
+        if exhausted:
+            logger.error("job %s used up its retries; it goes on at %s: %s", job, job.next_run_at, reason_of(error))
+            self._bus.emit(events.ScheduleExhausted(job, error))
+        elif will_retry(job):
+            logger.info("job %s failed and is tried again at %s: %s", job, job.next_run_at, reason_of(error))
+        else:
+            logger.error("job %s failed for good: %s", job, reason_of(error))
+        self._bus.emit(events.JobFailed(job, error, will_retry(job)))
+
+
+def _left_behind(settlement: JobSettlement) -> Job:
+    """The job as the settlement left it in the database."""
+    assert settlement.transition is not None, "it was written, so it was prepared"
+    transition = settlement.transition
+    if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
+        transition = transition.otherwise
+    return replace(applied(settlement.job, transition), receipt=settlement.receipt)
