@@ -1,0 +1,40 @@
+"""Fixtures for every test. The server is one per session: it starts outside any test's event loop."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from trio_monque.embedded import EmbeddedServer, embedded_mongod
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture(scope="session")
+def mongod() -> Iterator[EmbeddedServer]:
+    """A server for the whole session: the one of MONQUE_MONGODB_URI, else an embedded one."""
+    with embedded_mongod() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def client(mongod: EmbeddedServer) -> Iterator[MongoClient[Any]]:
+    with MongoClient[Any](mongod.uri, tz_aware=True) as client:
+        yield client
+
+
+@pytest.fixture
+def db(client: MongoClient[Any]) -> Iterator[Database]:
+    """A fresh database, dropped afterwards."""
+    name = f"monque_test_{secrets.token_hex(6)}"
+    yield client[name]
+    client.drop_database(name)
+
+
+@pytest.fixture
+def jobs(db: Database) -> Collection:
+    """The jobs collection, as any program sees it."""
+    return db["monque_jobs"]

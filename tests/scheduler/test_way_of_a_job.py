@@ -1,0 +1,402 @@
+"""From an enqueuing program over a real server to a handler and back."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import trio
+from bson import ObjectId
+from trio.testing import MockClock
+
+from tests.support.waiting import wait_for_jobs
+from trio_monque import (
+    JobCompleted,
+    JobFailed,
+    JobStarted,
+    JobStatus,
+    Monque,
+    RunningJob,
+    WorkerRegistrationError,
+    Workers,
+    open_scheduler,
+    run_scheduler,
+)
+from trio_monque.store.types import Collection, Database
+
+CLAIM_FIELDS = {"claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken"}
+
+
+async def test_async_handler_gets_its_job_and_it_is_completed(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    seen: list[RunningJob[Any]] = []
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[dict[str, str]]) -> None:
+        seen.append(job)
+
+    async with open_scheduler(db, workers, resources="the pool") as scheduler:
+        job = await scheduler.enqueue("greet", {"to": "a@b.c"})
+        await wait_for_jobs(jobs, 1, status="completed")
+
+    (running,) = seen
+    assert running.id == job.id
+    assert running.name == "greet"
+    assert running.data == {"to": "a@b.c"}
+    assert running.attempt == 1
+    assert running.fail_count == 0
+    assert running.resources == "the pool"
+    assert running.scheduler is scheduler
+    document = jobs.find_one({"_id": job.id})
+    assert document is not None
+    assert not CLAIM_FIELDS & document.keys()
+    assert document["attempts"] == 1
+    assert document["startedAt"] <= document["finishedAt"]
+    assert scheduler.report is not None
+    assert (scheduler.report.completed, scheduler.report.failed, scheduler.report.released) == (1, 0, 0)
+
+
+async def test_plain_handler_runs_in_a_thread(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+    workers = Workers()
+    in_trio: list[bool] = []
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        in_trio.append(trio.lowlevel.in_trio_run() and trio.lowlevel.in_trio_task())
+        job.scheduler.sync.enqueue("other", {"from": str(job.id)})
+
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.enqueue(plain)
+        await wait_for_jobs(jobs, 1, status="completed")
+
+    assert in_trio == [False]
+    assert jobs.count_documents({"name": "other", "status": "pending"}) == 1
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_failure_is_retried_with_backoff_until_it_succeeds(
+    db: Database, jobs: Collection, autojump_clock: MockClock, asynchronous: bool
+) -> None:
+    workers = Workers()
+    tries: list[tuple[int, int, str | None]] = []
+
+    def attempt(job: RunningJob[Any]) -> None:
+        tries.append((job.attempt, job.fail_count, job.fail_reason))
+        if job.fail_count < 2:
+            raise ValueError(f"no {job.fail_count}")
+
+    async def attempt_async(job: RunningJob[Any]) -> None:
+        attempt(job)
+
+    workers.register("shaky", attempt_async if asynchronous else attempt)
+    failed: list[JobFailed] = []
+    completed: list[JobCompleted] = []
+    async with open_scheduler(
+        db, workers, retry_jitter=0.0, listeners={JobFailed: failed.append, JobCompleted: completed.append}
+    ) as scheduler:
+        job = await scheduler.enqueue("shaky")
+        await wait_for_jobs(jobs, 1, status="completed")
+        # 2 ** 1 and 2 ** 2 times a base of one second, and each time up to a poll later.
+        assert 6.0 <= trio.current_time() <= 8.2
+
+    assert tries == [(1, 0, None), (2, 1, "ValueError: no 0"), (3, 2, "ValueError: no 1")]
+    assert [(event.job.fail_count, event.will_retry) for event in failed] == [(1, True), (2, True)]
+    assert failed[0].job.next_run_at - failed[0].job.updated_at == timedelta(seconds=2)
+    assert failed[1].job.next_run_at - failed[1].job.updated_at == timedelta(seconds=4)
+    assert str(failed[0].error) == "no 0"
+    assert [event.job.status for event in completed] == [JobStatus.COMPLETED]
+    stored = await Monque(db).get_job(job.id)
+    assert stored == completed[0].job  # The event carries what the database holds.
+    assert stored.fail_reason is None
+
+
+async def test_last_failure_ends_the_job(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+    workers = Workers()
+
+    @workers.register("hopeless", max_retries=2)
+    async def hopeless(job: RunningJob[Any]) -> None:
+        raise RuntimeError("never")
+
+    failed: list[JobFailed] = []
+    async with open_scheduler(db, workers, listeners={JobFailed: failed.append}) as scheduler:
+        kept = await scheduler.enqueue("hopeless", {"a": 1})
+        once = await scheduler.enqueue("hopeless", max_retries=1)
+        await wait_for_jobs(jobs, 2, status="failed")
+
+    stored = await Monque(db).get_job(str(kept.id))
+    assert stored is not None
+    assert (stored.fail_count, stored.fail_reason, stored.data) == (2, "RuntimeError: never", {"a": 1})
+    assert jobs.find_one({"_id": once.id}, {"failCount": 1, "_id": 0}) == {"failCount": 1}
+    assert [event.will_retry for event in failed].count(False) == 2
+    assert failed[-1].job == stored
+
+
+async def test_delayed_job_starts_when_it_is_due(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+    workers = Workers()
+    started: list[float] = []
+
+    @workers.register("later")
+    async def later(job: RunningJob[Any]) -> None:
+        started.append(trio.current_time())
+
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("later", delay=3600)
+        assert job.next_run_at - job.created_at == timedelta(hours=1)
+        await trio.sleep(3599)
+        assert not started
+        await wait_for_jobs(jobs, 1, status="completed")
+
+    assert 3600 <= started[0] <= 3601.1
+
+
+async def test_recurring_job_goes_on_at_its_next_occurrence(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    runs: list[datetime] = []
+
+    @workers.register("tick")
+    async def tick(job: RunningJob[Any]) -> None:
+        runs.append(job.next_run_at)
+
+    async with open_scheduler(db, workers, poll_interval=20.0) as scheduler:
+        first = await scheduler.enqueue("tick", delay=1)
+        jobs.update_one({"_id": first.id}, {"$set": {"repeatInterval": "0 * * * *"}})
+        await trio.sleep(3 * 3600)
+
+    assert len(runs) in (3, 4)  # Three full hours hold two or three of them after the first run.
+    assert all(run.minute == 0 and run.second == 0 for run in runs[1:])
+    stored = await Monque(db).get_job(first.id)
+    assert stored is not None
+    assert stored.status is JobStatus.PENDING
+    assert stored.next_run_at.minute == 0
+
+
+async def test_schedule_that_cannot_be_understood_ends_loudly(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("tick", lambda job: None)
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("tick", delay=1)
+        jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 0 * * * *"}})
+        await wait_for_jobs(jobs, 1, status="failed")
+    document = jobs.find_one({"_id": job.id})
+    assert document is not None
+    assert "6 fields" in document["failReason"]
+
+
+async def test_schedule_changed_during_the_run_decides_the_next_occurrence(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("tick")
+    async def tick(job: RunningJob[Any]) -> None:
+        jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "30 4 1 1 *"}})
+
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("tick", delay=1)
+        jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "* * * * *"}})
+        await wait_for_jobs(jobs, 1, status="pending", finishedAt={"$exists": True})
+    stored = await Monque(db).get_job(job.id)
+    assert stored is not None
+    at = stored.next_run_at
+    assert (at.month, at.day, at.hour, at.minute) == (1, 1, 4, 30)
+
+
+async def test_earliest_due_job_starts_first(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+    workers = Workers()
+    order: list[int] = []
+
+    @workers.register("ordered", concurrency=1)
+    async def ordered(job: RunningJob[int]) -> None:
+        order.append(job.data)
+
+    monque = Monque(db)
+    base = datetime(2020, 1, 1, tzinfo=UTC)
+    for number in (3, 1, 4, 0, 2):
+        await monque.enqueue("ordered", number, run_at=base + timedelta(seconds=number))
+    async with open_scheduler(db, workers):
+        await wait_for_jobs(jobs, 5, status="completed")
+    assert order == [0, 1, 2, 3, 4]
+
+
+async def test_concurrency_limits_hold_and_slots_are_refilled_at_once(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    running = {"a": 0, "b": 0}
+    most = {"a": 0, "b": 0, "all": 0}
+
+    async def work(job: RunningJob[Any]) -> None:
+        running[job.name] += 1
+        most[job.name] = max(most[job.name], running[job.name])
+        most["all"] = max(most["all"], sum(running.values()))
+        await trio.sleep(10)
+        running[job.name] -= 1
+
+    workers.register("a", work, concurrency=3)
+    workers.register("b", work, concurrency=4)
+    monque = Monque(db)
+    for _ in range(12):
+        await monque.enqueue("a")
+        await monque.enqueue("b")
+    # With polls an hour apart, only freed slots bring the next jobs.
+    async with open_scheduler(db, workers, instance_concurrency=5, poll_interval=3600):
+        await wait_for_jobs(jobs, 24, status="completed")
+        assert trio.current_time() == pytest.approx(50, abs=0.2)
+    assert most == {"a": 3, "b": 4, "all": 5} or (most["all"] == 5 and most["a"] <= 3 and most["b"] <= 4)
+
+
+async def test_long_backlog_of_one_name_does_not_starve_another(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    order: list[str] = []
+
+    async def work(job: RunningJob[Any]) -> None:
+        order.append(job.name)
+        await trio.sleep(1)
+
+    workers.register("many", work)
+    workers.register("few", work)
+    monque = Monque(db)
+    for _ in range(40):
+        await monque.enqueue("many")
+    await monque.enqueue("few")
+    async with open_scheduler(db, workers, instance_concurrency=2):
+        await wait_for_jobs(jobs, 41, status="completed")
+    assert order.index("few") <= 3
+
+
+async def test_worker_registered_while_running_gets_jobs_and_a_name_has_one_worker(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    ran: list[str] = []
+    async with open_scheduler(db) as scheduler:
+        await scheduler.enqueue("late")
+        await trio.sleep(5)
+        assert jobs.count_documents({"status": "pending"}) == 1
+        scheduler.register("late", lambda job: ran.append("first"))
+        await wait_for_jobs(jobs, 1, status="completed")
+        with pytest.raises(WorkerRegistrationError, match="'late'"):
+            scheduler.register("late", lambda job: None)
+        scheduler.register("late", lambda job: ran.append("second"), replace=True)
+        await scheduler.enqueue("late")
+        await wait_for_jobs(jobs, 2, status="completed")
+    assert ran == ["first", "second"]
+
+
+async def test_runs_of_a_replaced_handler_still_count_and_are_awaited(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    ended: list[str] = []
+    entered = trio.Event()
+
+    async def slow(job: RunningJob[Any]) -> None:
+        entered.set()
+        await trio.sleep(20)
+        ended.append("old")
+
+    async def quick(job: RunningJob[Any]) -> None:
+        ended.append("new")
+
+    async with open_scheduler(db) as scheduler:
+        scheduler.register("swap", slow, concurrency=1)
+        await scheduler.enqueue("swap")
+        await entered.wait()
+        scheduler.register("swap", quick, concurrency=1, replace=True)
+        await scheduler.enqueue("swap")
+        await trio.sleep(10)
+        assert ended == []  # The old run holds the only slot.
+    assert ended == ["old"]  # And leaving waited for it.
+    assert jobs.count_documents({"status": "pending"}) == 1
+
+
+async def test_run_scheduler_is_a_task_of_ones_own_nursery(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("greet", lambda job: None)
+    async with trio.open_nursery() as nursery:
+        scheduler = await nursery.start(run_scheduler, db, workers)
+        await scheduler.enqueue("greet")
+        await wait_for_jobs(jobs, 1, status="completed")
+        scheduler.drain()
+        scheduler.drain()
+        await scheduler.wait_drained()
+    assert scheduler.report.completed == 1
+
+
+async def test_document_with_only_the_fields_of_monque_is_claimed_and_completed(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    at = datetime.now(UTC)
+    inserted = jobs.insert_one(
+        {
+            "name": "by-hand",
+            "data": {"n": 1},
+            "status": "pending",
+            "nextRunAt": at,
+            "failCount": 0,
+            "createdAt": at,
+            "updatedAt": at,
+        }
+    )
+    workers = Workers()
+    got: list[tuple[ObjectId, Any, int]] = []
+
+    @workers.register("by-hand")
+    async def by_hand(job: RunningJob[Any]) -> None:
+        got.append((job.id, job.data, job.attempt))
+
+    async with open_scheduler(db, workers):
+        await wait_for_jobs(jobs, 1, status="completed")
+    assert got == [(inserted.inserted_id, {"n": 1}, 1)]
+
+
+async def test_broken_document_at_the_head_of_the_queue_is_told_and_starves_nobody(
+    db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    at = datetime(2020, 1, 1, tzinfo=UTC)
+    for number in range(5):
+        jobs.insert_one({"name": "greet", "status": "pending", "nextRunAt": at, "failCount": f"{number}"})
+    workers = Workers()
+    workers.register("greet", lambda job: None, concurrency=2)
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.enqueue("greet")
+        await wait_for_jobs(jobs, 1, status="completed")
+    assert jobs.count_documents({"status": "pending"}) == 5
+    assert caplog.text.count("is no job") == 5
+
+
+async def test_listeners_that_are_slow_or_raise_touch_no_job(
+    db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = Workers()
+    workers.register("greet", lambda job: None)
+    heard: list[str] = []
+
+    async def slow(event: JobStarted) -> None:
+        await trio.sleep(1000)
+
+    def raising(event: JobStarted) -> None:
+        raise RuntimeError("a listener's own fault")
+
+    def hears(event: JobCompleted) -> None:
+        heard.append(str(event.job.id))
+
+    async with open_scheduler(db, workers, listeners={JobStarted: [slow, raising], JobCompleted: hears}) as scheduler:
+        remove = scheduler.on(JobStarted, hears)
+        remove()
+        made = [await scheduler.enqueue("greet") for _ in range(5)]
+        await wait_for_jobs(jobs, 5, status="completed")
+        assert trio.current_time() < 5
+    assert sorted(heard) == sorted(str(job.id) for job in made)
+    assert "a listener's own fault" in caplog.text
+    # A listener that is far behind holds the end up for a second at most.
+    assert trio.current_time() < 7

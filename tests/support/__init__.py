@@ -1,0 +1,1 @@
+"""What several tests stand on: a Node peer, documents by hand, commands watched and held open."""

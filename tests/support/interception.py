@@ -1,0 +1,58 @@
+"""Holds a command open: does something on the server after one command was decided and before it is sent."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from pymongo import monitoring
+
+
+class Interceptor(monitoring.CommandListener):
+    """Calls `meanwhile` right before the first command that matches is sent, in the thread that sends it.
+
+    A driver's command listener is called synchronously, so that the window between the command before
+    and this one stays open for as long as `meanwhile` takes: an interleaving without chance.
+    """
+
+    def __init__(self) -> None:
+        self._matches: Callable[[str, Any], bool] | None = None
+        self._meanwhile: Callable[[], None] = lambda: None
+        self.times = 0
+
+    def before(self, matches: Callable[[str, Any], bool], meanwhile: Callable[[], None]) -> None:
+        self._matches, self._meanwhile = matches, meanwhile
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if self._matches is not None and self._matches(event.command_name, event.command):
+            self._matches = None
+            self.times += 1
+            self._meanwhile()
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+
+
+def is_claim(name: str, command: Any) -> bool:
+    """The guarded write of a claim cycle."""
+    return name == "update" and command["updates"][0]["u"].get("$set", {}).get("status") == "processing"
+
+
+def is_settlement(name: str, command: Any) -> bool:
+    """The first write of a batch of settlements."""
+    return name == "update" and "receipt" in command["updates"][0]["u"].get("$set", {})
+
+
+class Recorder(monitoring.CommandListener):
+    """Counts commands by name."""
+
+    def __init__(self) -> None:
+        self.commands: list[tuple[str, Any]] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        self.commands.append((event.command_name, event.command))
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
