@@ -58,10 +58,8 @@ def _is_virtual(clock: trio.abc.Clock) -> bool:
 
 def virtual_time() -> VirtualTime | None:
     """The virtual time of the current run, or of the run that this thread works for; None under a real clock."""
-    if (given := _virtual_time_of_thread.get()) is not None:
-        return given
     if not trio.lowlevel.in_trio_run():
-        return None
+        return _virtual_time_of_thread.get()
     clock = trio.lowlevel.current_clock()
     if not _is_virtual(clock):
         return None

@@ -134,12 +134,14 @@ class Engine(Generic[ClaimT, SettlementT]):
                 del self._runner.held[run]
 
 
-def unwrapped(group: BaseExceptionGroup[Any], *, but_not: BaseException | None = None) -> BaseException:
+def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
     """A group of one is that one: nested nurseries wrap a single error in several groups.
 
-    `but_not` is an error that is handed on as it is, also where it is such a group itself.
+    With `around_a_group` the error is a group itself: only the outermost layer is taken off.
     """
     error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and error is not but_not and len(error.exceptions) == 1:
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
         error = error.exceptions[0]
+        if around_a_group:
+            break
     return error

@@ -117,15 +117,21 @@ class Scheduler(Monque):
             await self._door.call(self._get_ready, abandon_on_cancel=True)
             with woken_by(self._namespace, self._engine.wake.set):
                 await self._run_listened_to(task_status)
-        finally:
-            crashes = tuple(self._engine.stop.crashes)
-            self.report = self._teller.report(tuple(self._engine.unfinished), crashes)
-            self._tell_unfinished(self.report)
-            self._ended.set()
-        if len(crashes) == 1:
-            raise crashes[0]
-        if crashes:
-            raise BaseExceptionGroup("several parts of the scheduler crashed", crashes)
+        except BaseException as error:
+            self._end()
+            if crashes := self._engine.stop.crashes:
+                raise BaseExceptionGroup("the scheduler crashed and was cancelled", [*crashes, error]) from None
+            raise
+        self._end()
+        if crashes := self._engine.stop.crashes:
+            raise BaseExceptionGroup("the scheduler crashed", crashes)
+
+    def _end(self) -> None:
+        report = self._teller.report(tuple(self._engine.unfinished), tuple(self._engine.stop.crashes))
+        for job in report.unfinished:
+            logger.error("job %s was neither settled nor given back: its claim ends with its lease", job)
+        self.report = report
+        self._ended.set()
 
     def _get_ready(self) -> None:
         """In a thread: the server's time and the indexes, and with them whether the database can be used at all."""
@@ -147,10 +153,6 @@ class Scheduler(Monque):
         with trio.CancelScope(shield=True) as scope:
             task_status.started(scope)
             await self._bus.run()
-
-    def _tell_unfinished(self, report: SchedulerReport) -> None:
-        for job in report.unfinished:
-            logger.error("job %s was neither settled nor given back: its claim ends with its lease", job)
 
 
 def _copied(workers: Workers | None) -> Workers:
@@ -191,25 +193,25 @@ async def open_scheduler(
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(scheduler._run)  # noqa: SLF001
-            nursery.start_soon(_end_body_when_crashed, scheduler, nursery.cancel_scope)
-            try:
-                yield scheduler
-                scheduler.drain()
-                # Unshielded: cancellation arrives here, and makes the drain a cut.
-                await scheduler.wait_drained()
-            except BaseException as error:
-                body_error = error
-                scheduler._engine.stop.cut()  # noqa: SLF001
-                raise
-            nursery.cancel_scope.cancel(reason="the scheduler has ended")
+            with trio.CancelScope() as body:
+                nursery.start_soon(_end_body_when_crashed, scheduler, body)
+                try:
+                    yield scheduler
+                    scheduler.drain()
+                    # Unshielded: cancellation arrives here, and makes the drain a cut.
+                    await scheduler.wait_drained()
+                except BaseException as error:
+                    body_error = error
+                    scheduler._engine.stop.cut()  # noqa: SLF001
+                    raise
     except BaseExceptionGroup as group:
-        raise unwrapped(group, but_not=body_error) from None
+        raise unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup)) from None
 
 
 async def _end_body_when_crashed(scheduler: Scheduler, body: trio.CancelScope) -> None:
-    stop = scheduler._engine.stop  # noqa: SLF001
-    await stop.cutting.wait()
-    if stop.crashes:
+    """The body of a scheduler that crashed is cancelled, as a child that crashes cancels its nursery's body."""
+    await scheduler.wait_drained()
+    if scheduler._engine.stop.crashes:  # noqa: SLF001
         body.cancel(reason="the scheduler crashed")
 
 
