@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -38,3 +39,12 @@ def db(client: MongoClient[Any]) -> Iterator[Database]:
 def jobs(db: Database) -> Collection:
     """The jobs collection, as any program sees it."""
     return db["monque_jobs"]
+
+
+@pytest.fixture
+def unused_port() -> int:
+    """A port of this machine where nobody listens."""
+    with socket.create_server(("127.0.0.1", 0)) as probe:
+        port = probe.getsockname()[1]
+        assert isinstance(port, int)
+        return port

@@ -14,7 +14,7 @@ async def wait_for_jobs(jobs: Collection, count: int, within: float = 3600.0, **
     """Returns when `count` documents have these fields; looks every tenth of a virtual second."""
     found = -1
     with trio.move_on_after(within):
-        while (found := jobs.count_documents(fields)) != count:  # noqa: ASYNC110  # The database sends no event.
+        while (found := jobs.count_documents(fields)) != count:
             await trio.sleep(0.1)
         return
     raise AssertionError(f"{found} jobs have {fields} after {within} s, not {count}: {_statuses(jobs)}")

@@ -6,8 +6,6 @@ import threading
 from datetime import datetime
 from typing import Any
 
-from bson import ObjectId
-
 from ..clock import ServerClock
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
@@ -15,6 +13,7 @@ from ..jobs.new_job import Named, NewJob, check_payload, name_of, pending_job
 from ..options import ClientConfig
 from ..store import indexes, inserting
 from ..store.connection import JobCollection, measure_clock_offset
+from ..store.types import ObjectId
 
 
 class Ground:

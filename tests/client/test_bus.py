@@ -1,0 +1,114 @@
+"""Listeners: each hears everything of its type in order, and none is in another's way."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import trio
+from bson import ObjectId
+from trio.testing import MockClock
+
+from tests.support.store import PAST
+from trio_monque.client import bus as bus_module
+from trio_monque.client.bus import Bus, wake_neighbours, woken_by
+from trio_monque.errors import InvalidOptionError
+from trio_monque.jobs.events import Event, JobCompleted, JobStarted
+from trio_monque.jobs.job import Job
+
+
+def job(name: str) -> Job:
+    return Job(id=ObjectId(), name=name, next_run_at=PAST, created_at=PAST, updated_at=PAST)
+
+
+STARTED = [JobStarted(job(str(number))) for number in range(5)]
+COMPLETED = JobCompleted(job("done"), 1.0)
+
+
+async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+    bus = Bus()
+    by_plain: list[Event] = []
+    by_async: list[Event] = []
+    all_of_it: list[Event] = []
+    in_thread: list[bool] = []
+
+    def plain(event: JobStarted) -> None:
+        by_plain.append(event)
+        in_thread.append(threading.current_thread() is not threading.main_thread())
+
+    async def asynchronous(event: JobStarted) -> None:
+        await trio.sleep(1)
+        by_async.append(event)
+
+    bus.on(JobStarted, plain)
+    bus.on(JobStarted, asynchronous)
+    bus.on(Event, all_of_it.append)
+    await nursery.start(bus.run)
+    for event in STARTED:
+        bus.emit(event)
+    bus.emit(COMPLETED)
+    await bus.wait_caught_up()
+    assert by_plain == by_async == STARTED
+    assert all_of_it == [*STARTED, COMPLETED]
+    assert in_thread == [True] * 5
+    assert trio.current_time() == 5
+    nursery.cancel_scope.cancel()
+
+
+async def test_listener_may_be_added_and_removed_while_events_flow(
+    autojump_clock: MockClock, nursery: trio.Nursery
+) -> None:
+    bus = Bus()
+    await nursery.start(bus.run)
+    heard: list[Event] = []
+    remove = bus.on(JobStarted, heard.append)
+    bus.emit(STARTED[0])
+    await bus.wait_caught_up()
+    remove()
+    remove()
+    bus.emit(STARTED[1])
+    await trio.sleep(1)
+    assert heard == STARTED[:1]
+    nursery.cancel_scope.cancel()
+
+
+async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
+    autojump_clock: MockClock,
+    nursery: trio.Nursery,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(bus_module, "MOST_UNHEARD", 3)
+    bus = Bus()
+    heard: list[Event] = []
+
+    async def never_ends(event: Event) -> None:
+        await trio.sleep_forever()
+
+    bus.on(Event, never_ends)
+    bus.on(Event, heard.append)
+    await nursery.start(bus.run)
+    for event in STARTED:
+        bus.emit(event)
+        await trio.sleep(1)
+    assert heard == STARTED
+    bus.emit(COMPLETED)
+    assert caplog.text.count("too slow") == 1
+    nursery.cancel_scope.cancel()
+
+
+def test_what_is_no_event_class_or_cannot_be_called_is_refused() -> None:
+    with pytest.raises(InvalidOptionError):
+        Bus().on(int, print)  # type: ignore[type-var]
+    with pytest.raises(InvalidOptionError):
+        Bus().on(JobStarted, "print")  # type: ignore[arg-type]
+
+
+async def test_wake_board_wakes_the_same_collection_of_the_same_run() -> None:
+    woken: list[str] = []
+    with woken_by("db.jobs", lambda: woken.append("a")), woken_by("db.jobs", lambda: woken.append("b")):
+        with woken_by("db.other", lambda: woken.append("c")):
+            wake_neighbours("db.jobs")
+        await trio.to_thread.run_sync(wake_neighbours, "db.jobs")  # Outside of the run: nobody is near.
+    wake_neighbours("db.jobs")
+    assert woken == ["a", "b"]

@@ -1,0 +1,129 @@
+"""What is let in, and what is refused before anything is sent."""
+
+from __future__ import annotations
+
+import uuid
+from datetime import UTC, datetime, timedelta, timezone
+from typing import Any
+
+import bson
+import pytest
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+
+from trio_monque.errors import (
+    InvalidJobIdentifierError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    PayloadTooLargeError,
+)
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.new_job import NewJob, check_name, check_payload, check_unique_key, name_of, pending_job
+
+NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
+OPTIONS: CodecOptions[Any] = CodecOptions()
+
+
+def made(**fields: Any) -> Job:
+    return pending_job(NewJob(name="greet", **fields), ObjectId(), NOW)
+
+
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "a\u00a0b", "\ud800", "x" * 256, None, 7])
+def test_name_that_cannot_be_is_refused_with_field_and_value(name: Any) -> None:
+    with pytest.raises(InvalidJobIdentifierError) as caught:
+        check_name(name)
+    assert (caught.value.field, caught.value.value) == ("name", name)
+    assert isinstance(caught.value, ValueError)
+
+
+@pytest.mark.parametrize("name", ["email:send.v2_worker-1", "job-*/15-*", "x" * 255, "größe"])
+def test_name_that_can_be_is_accepted(name: str) -> None:
+    check_name(name)
+
+
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\0", "x" * 1025, 7])
+def test_unique_key_that_cannot_be_is_refused(key: Any) -> None:
+    with pytest.raises(InvalidJobIdentifierError) as caught:
+        check_unique_key(key)
+    assert caught.value.field == "unique_key"
+
+
+def test_unique_key_may_have_spaces_inside() -> None:
+    check_unique_key("order 7 / line 3")
+    check_unique_key("x" * 1024)
+
+
+def test_name_of_takes_a_name_or_what_has_one() -> None:
+    class Named:
+        name = "greet"
+
+    assert name_of("greet") == name_of(Named()) == "greet"
+    wrong: Any = 7
+    with pytest.raises(InvalidJobIdentifierError):
+        name_of(wrong)
+
+
+def test_new_job_is_pending_and_due_now() -> None:
+    job = made(data={"a": 1})
+    assert (job.status, job.fail_count, job.attempts) == ("pending", 0, 0)
+    assert job.next_run_at == job.created_at == job.updated_at == NOW
+
+
+def test_moments_are_kept_in_utc_to_the_millisecond_and_may_have_passed() -> None:
+    berlin = timezone(timedelta(hours=1))
+    at = datetime(2030, 1, 1, 13, 0, 0, 123_999, tzinfo=berlin)
+    assert made(run_at=at).next_run_at == datetime(2030, 1, 1, 12, 0, 0, 123_000, tzinfo=UTC)
+    assert made(run_at=datetime(1999, 1, 1, tzinfo=UTC)).next_run_at.year == 1999
+    assert made(delay=1.5).next_run_at - NOW == timedelta(seconds=1.5)
+    assert made(delay=0).next_run_at == NOW
+
+
+@pytest.mark.parametrize(
+    ("fields", "option"),
+    [
+        ({"run_at": datetime(2030, 1, 1)}, "run_at"),  # noqa: DTZ001
+        ({"run_at": "tomorrow"}, "run_at"),
+        ({"delay": -1}, "delay"),
+        ({"delay": 1e12}, "delay"),
+        ({"delay": 1, "run_at": NOW}, "delay"),
+        ({"max_retries": -1}, "max_retries"),
+        ({"max_rescues": 1.5}, "max_rescues"),
+        ({"timeout": 0}, "timeout"),
+    ],
+)
+def test_time_or_limit_that_cannot_be_is_refused_by_name(fields: dict[str, Any], option: str) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        made(**fields)
+    assert caught.value.option == option
+
+
+def test_payload_is_measured_as_bson_and_may_be_as_large_as_the_limit() -> None:
+    data = {"text": "ä" * 50}
+    size = len(bson.encode(data))
+    check_payload(data, size, OPTIONS)
+    check_payload(data, None, OPTIONS)
+    with pytest.raises(PayloadTooLargeError) as caught:
+        check_payload(data, size - 1, OPTIONS)
+    assert (caught.value.actual, caught.value.maximum) == (size, size - 1)
+
+
+def test_payload_that_no_document_can_hold_is_refused_without_a_limit_too() -> None:
+    with pytest.raises(PayloadTooLargeError):
+        check_payload(b"x" * (16 * 1024 * 1024), None, OPTIONS)
+
+
+class Opaque:
+    pass
+
+
+recursive: list[Any] = []
+recursive.append(recursive)
+
+
+@pytest.mark.parametrize(
+    "data", [Opaque(), {1: "a"}, {"a": {1, 2}}, 1 << 64, uuid.uuid4(), "\ud800", {"a\0b": 1}, recursive]
+)
+def test_payload_that_bson_does_not_know_is_refused_with_its_cause(data: Any) -> None:
+    with pytest.raises(InvalidPayloadError) as caught:
+        check_payload(data, None, OPTIONS)
+    assert caught.value.__cause__ is not None

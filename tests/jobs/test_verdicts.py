@@ -1,0 +1,78 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+
+from tests.jobs.test_transitions import LATER, claimed
+from trio_monque.backoff import Backoff
+from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.jobs.transitions import applied
+from trio_monque.jobs.verdicts import (
+    LONGEST_REASON,
+    CutShort,
+    Failed,
+    RetryPolicy,
+    Succeeded,
+    Verdict,
+    decide,
+    reason_of,
+    will_retry,
+)
+
+POLICY = RetryPolicy(max_retries=3, backoff=Backoff(base=1, cap=60, jitter=0))
+
+
+def after(job: Job, verdict: Verdict, policy: RetryPolicy = POLICY) -> Job:
+    return applied(job, decide(job, verdict, LATER, policy))
+
+
+def test_success_completes_a_one_off_job() -> None:
+    assert after(claimed(), Succeeded()).status is JobStatus.COMPLETED
+
+
+def test_success_moves_a_recurring_job_to_its_next_occurrence_after_now() -> None:
+    # Twelve o'clock was due; it is one now, and what was missed is one run.
+    job = after(claimed(repeat_interval="0 * * * *"), Succeeded())
+    assert (job.status, job.next_run_at) == (JobStatus.PENDING, datetime(2026, 3, 1, 14, tzinfo=UTC))
+
+
+def test_failure_is_retried_below_the_limit_and_ends_at_it() -> None:
+    retried = after(claimed(fail_count=1), Failed(ValueError("no")))
+    assert (retried.status, retried.fail_count) == (JobStatus.PENDING, 2)
+    assert retried.next_run_at == LATER + timedelta(seconds=4)
+    assert will_retry(retried)
+    ended = after(claimed(fail_count=2), Failed(ValueError("no")))
+    assert (ended.status, ended.fail_count, ended.fail_reason) == (JobStatus.FAILED, 3, "ValueError: no")
+    assert not will_retry(ended)
+
+
+@pytest.mark.parametrize("max_retries", [0, 1])
+def test_limit_of_zero_or_one_means_a_single_try(max_retries: int) -> None:
+    policy = RetryPolicy(max_retries=max_retries, backoff=POLICY.backoff)
+    assert after(claimed(), Failed(ValueError()), policy).status is JobStatus.FAILED
+
+
+def test_limit_of_the_job_itself_comes_first() -> None:
+    assert after(claimed(max_retries=1), Failed(ValueError())).status is JobStatus.FAILED
+    assert after(claimed(max_retries=9, fail_count=5), Failed(ValueError())).status is JobStatus.PENDING
+
+
+def test_schedule_that_used_up_its_retries_goes_on_unless_told_not_to() -> None:
+    job = after(claimed(repeat_interval="0 * * * *", fail_count=2), Failed(ValueError("no")))
+    assert (job.status, job.fail_count, job.fail_reason) == (JobStatus.PENDING, 0, "ValueError: no")
+    ended = after(claimed(repeat_interval="0 * * * *", fail_count=2, on_exhausted="fail"), Failed(ValueError("no")))
+    assert ended.status is JobStatus.FAILED
+
+
+def test_run_that_was_cut_short_is_given_back_uncounted() -> None:
+    job = after(claimed(fail_count=1), CutShort())
+    assert (job.status, job.fail_count) == (JobStatus.PENDING, 1)
+
+
+def test_reason_names_the_first_leaf_and_counts_the_others() -> None:
+    assert reason_of(ValueError("no")) == "ValueError: no"
+    assert reason_of(ValueError()) == "ValueError"
+    group = ExceptionGroup("a", [ExceptionGroup("b", [KeyError("x")]), OSError("y"), OSError("z")])
+    assert reason_of(group) == "KeyError: 'x' (and 2 more)"
+    assert len(reason_of(ValueError("x" * 100_000))) == LONGEST_REASON

@@ -1,0 +1,186 @@
+"""One claim cycle: the look, the guarded write, and exact copies, with others acting in between."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.support.interception import Recorder
+from tests.support.node_peer import NodePeer
+from tests.support.store import PAST, handle, insert, stamp
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.job import Job
+from trio_monque.store import claiming, queries
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    return handle(db)
+
+
+def as_stored(store: JobCollection, job: Job) -> Job | None:
+    return queries.get_job(store, job.id)
+
+
+def test_look_finds_due_jobs_of_each_name_earliest_first_and_no_others(store: JobCollection, jobs: Collection) -> None:
+    later, first = insert(store, run_at=PAST), insert(store, run_at=PAST - timedelta(days=1))
+    other = insert(store, "other", run_at=PAST)
+    insert(store, "unwanted", run_at=PAST)
+    insert(store, run_at=PAST + timedelta(milliseconds=1))
+    for status in ("processing", "completed", "failed", "cancelled"):
+        jobs.update_one({"_id": insert(store).id}, {"$set": {"status": status}})
+    jobs.update_one({"_id": insert(store).id}, {"$set": {"claimedBy": "left over"}})
+    found = claiming.look(store, {"greet": 5, "other": 5}, PAST)
+    assert [job.id for job in found] == [first.id, later.id, other.id]
+    assert [job.id for job in claiming.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
+    assert claiming.look(store, {"greet": 0}, PAST) == []
+
+
+def test_pinned_copies_are_what_the_database_holds(store: JobCollection) -> None:
+    for number in range(5):
+        insert(store, data={"n": number})
+    taken = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
+    assert sorted(job.data["n"] for job in taken.jobs) == [0, 1, 2, 3, 4]
+    assert not taken.more
+
+
+def test_copies_of_jobs_with_different_pasts_are_what_the_database_holds(
+    store: JobCollection, jobs: Collection
+) -> None:
+    for attempts in (0, 1, 7):
+        jobs.update_one({"_id": insert(store).id}, {"$set": {"attempts": attempts, "rev": attempts}})
+    taken = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
+    assert sorted(job.attempts for job in taken.jobs) == [1, 2, 8]
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        {"$inc": {"attempts": 1}},
+        {"$inc": {"failCount": 1}},
+        {"$inc": {"rev": 1}, "$set": {"data": "edited"}},
+    ],
+)
+def test_copy_is_exact_although_the_job_changed_after_the_look(
+    store: JobCollection, jobs: Collection, edit: dict[str, Any]
+) -> None:
+    first, second = insert(store, data="as it was"), insert(store)
+    candidates = claiming.look(store, {"greet": 5}, PAST)
+    jobs.update_one({"_id": first.id}, edit)
+    mark = stamp()
+    taken = claiming.take(store, candidates, PAST, mark)
+    # What the pin excludes is not taken this time; what is taken is exact, and it is asked again at once.
+    assert [job.id for job in taken.jobs] == [second.id]
+    assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
+    assert taken.more
+    again = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    assert [job.id for job in again.jobs] == [first.id]
+    assert as_stored(store, first) == again.jobs[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"$set": {"nextRunAt": PAST + timedelta(days=1)}},
+        {"$set": {"status": "cancelled"}},
+        {"$set": {"status": "processing", "claimedBy": "another"}},
+        {"$set": {"claimedBy": "left over"}},
+        {"$set": {"name": "other"}},
+    ],
+)
+@pytest.mark.parametrize("same_past", [True, False])
+def test_guarded_write_repeats_the_whole_condition(
+    store: JobCollection, jobs: Collection, change: dict[str, Any], same_past: bool
+) -> None:
+    changed, kept = insert(store), insert(store)
+    if not same_past:
+        jobs.update_one({"_id": kept.id}, {"$set": {"attempts": 3}})
+    candidates = claiming.look(store, {"greet": 5}, PAST)
+    jobs.update_one({"_id": changed.id}, change)
+    before = jobs.find_one({"_id": changed.id})
+    taken = claiming.take(store, candidates, PAST, stamp())
+    assert [job.id for job in taken.jobs] == [kept.id]
+    assert jobs.find_one({"_id": changed.id}) == before
+
+
+def test_deleted_candidate_is_not_claimed(store: JobCollection, jobs: Collection) -> None:
+    job = insert(store)
+    candidates = claiming.look(store, {"greet": 5}, PAST)
+    jobs.delete_one({"_id": job.id})
+    assert claiming.take(store, candidates, PAST, stamp()).jobs == []
+
+
+def test_many_claimers_take_each_job_once(mongod: EmbeddedServer, db: Database, store: JobCollection) -> None:
+    for _ in range(200):
+        insert(store)
+    taken: Counter[Any] = Counter()
+    lock = threading.Lock()
+
+    def claim_until_empty(number: int) -> None:
+        peer = NodePeer(db["monque_jobs"], f"node-{number}")
+        while True:
+            found = claiming.claim_batch(store, {"greet": 7}, lambda found: found, PAST, stamp(f"us-{number}"))
+            by_node = peer.claim("greet", PAST)
+            with lock:
+                taken.update(job.id for job in found.jobs)
+                taken.update([by_node["_id"]] if by_node else [])
+            if not found.jobs and not found.more and by_node is None:
+                return
+
+    threads = [threading.Thread(target=claim_until_empty, args=(number,)) for number in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len(taken) == 200
+    assert set(taken.values()) == {1}
+
+
+def test_claim_cycle_takes_two_round_trips_whatever_the_number_of_names_and_jobs(
+    mongod: EmbeddedServer, db: Database, store: JobCollection
+) -> None:
+    names = {f"name-{number}": 10 for number in range(8)}
+    for name in names:
+        for _ in range(10):
+            insert(store, name)
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        taken = claiming.claim_batch(handle(client[db.name]), names, lambda found: found, PAST, stamp())
+    assert len(taken.jobs) == 80
+    commands = [name for name, _ in recorder.commands if name not in ("endSessions", "hello")]
+    assert commands == ["aggregate", "update"]
+
+
+def test_lost_claim_is_resolved_by_what_a_majority_holds(store: JobCollection) -> None:
+    insert(store)
+    insert(store)
+    mark = stamp()
+    taken = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, mark)
+    later = PAST + timedelta(seconds=9)
+    resolved = claiming.resolve(store, mark, later)
+    assert [job.id for job in resolved] == [job.id for job in taken.jobs]
+    assert [job.last_heartbeat for job in resolved] == [later]
+    assert claiming.resolve(store, stamp(), later) == []
+
+
+def test_disowned_claim_is_given_back_by_its_fence_and_nothing_else_is(store: JobCollection) -> None:
+    ours, others = stamp(), stamp()
+    insert(store)
+    insert(store)
+    (mine,) = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, ours).jobs
+    (kept,) = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, others).jobs
+    assert claiming.release_all(store, ours, PAST) == 1
+    assert claiming.release_all(store, ours, PAST) == 0
+    given_back = as_stored(store, mine)
+    assert given_back is not None
+    assert (given_back.status, given_back.claim_token, given_back.attempts) == ("pending", None, 1)
+    assert as_stored(store, kept) == kept

@@ -1,0 +1,185 @@
+"""Documents in and out, beside whatever codec options a caller's handle has."""
+
+from __future__ import annotations
+
+import uuid
+from dataclasses import fields
+from datetime import UTC, datetime, timedelta, timezone
+from decimal import Decimal
+from typing import Any
+
+import pytest
+from bson import DatetimeMS, Decimal128, ObjectId
+from bson.binary import UuidRepresentation
+from bson.codec_options import CodecOptions, DatetimeConversion, TypeCodec, TypeRegistry
+from bson.son import SON
+from trio.testing import MockClock
+
+from tests.support.store import PAST, handle, insert
+from tests.support.waiting import wait_for_jobs
+from trio_monque import BrokenDocumentError, Job, JobStatus, Monque, RunningJob, Workers, open_scheduler
+from trio_monque.store import queries
+from trio_monque.store.codec import FIELD, Codec, document_of
+from trio_monque.store.types import Collection, Database
+
+
+def test_every_field_of_a_job_has_its_field_in_the_document() -> None:
+    assert FIELD.keys() == {field.name for field in fields(Job)}
+
+
+def test_document_of_a_new_job_has_the_fields_of_monque_and_no_defaults(db: Database, jobs: Collection) -> None:
+    job = insert(handle(db), data=None)
+    assert jobs.find_one({"_id": job.id}) == {
+        "_id": job.id,
+        "name": "greet",
+        "data": None,
+        "status": "pending",
+        "nextRunAt": PAST,
+        "failCount": 0,
+        "createdAt": PAST,
+        "updatedAt": PAST,
+    }
+
+
+def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Collection) -> None:
+    at = PAST + timedelta(milliseconds=1)
+    job = Job(
+        id=ObjectId(),
+        name="greet",
+        data={"nested": [1, 2.5, None, True, {"text": "ä"}]},
+        status=JobStatus.PROCESSING,
+        next_run_at=at,
+        fail_count=2,
+        created_at=at,
+        updated_at=at,
+        fail_reason="why",
+        repeat_interval="* * * * *",
+        unique_key="k",
+        claimed_by="us",
+        locked_at=at,
+        claim_token="t",
+        last_heartbeat=at,
+        heartbeat_interval=0.25,
+        attempts=3,
+        receipt="r",
+        rescues=1,
+        rev=4,
+        cancel_requested_at=at,
+        timezone="Europe/Berlin",
+        timeout=2.5,
+        max_retries=0,
+        max_rescues=0,
+        on_exhausted="fail",
+        result=1,
+        progress=2,
+        saved=3,
+        started_at=at,
+        finished_at=at,
+        errors=[{"error": "x"}],
+    )
+    jobs.insert_one(document_of(job))
+    assert queries.get_job(handle(db), job.id) == job
+    document = jobs.find_one({"_id": job.id})
+    assert document is not None
+    assert document["heartbeatInterval"] == 250  # Milliseconds, as Monque has it.
+
+
+class DecimalCodec(TypeCodec):
+    python_type = Decimal  # type: ignore[assignment]
+    bson_type = Decimal128  # type: ignore[assignment]
+
+    def transform_python(self, value: Any) -> Any:
+        return Decimal128(value)
+
+    def transform_bson(self, value: Any) -> Any:
+        return value.to_decimal()
+
+
+class ShoutingCodec(TypeCodec):
+    """Changes every string that is read: our own fields must not hear of it."""
+
+    python_type = bytearray  # type: ignore[assignment]
+    bson_type = str  # type: ignore[assignment]
+
+    def transform_python(self, value: Any) -> Any:
+        return value.decode()
+
+    def transform_bson(self, value: Any) -> Any:
+        return value.upper()
+
+
+AT = datetime(2030, 5, 6, 7, 8, 9)  # noqa: DTZ001  # What an unaware handle gives and takes.
+ID = uuid.UUID("12345678123456781234567812345678")
+TOKYO = timezone(timedelta(hours=9))
+
+
+@pytest.mark.parametrize(
+    ("options", "given", "got"),
+    [
+        ({}, {"at": AT}, {"at": AT}),
+        ({"tz_aware": True}, {"at": AT.replace(tzinfo=UTC)}, {"at": AT.replace(tzinfo=UTC)}),
+        ({"tz_aware": True, "tzinfo": TOKYO}, {"at": AT.replace(tzinfo=TOKYO)}, {"at": AT.replace(tzinfo=TOKYO)}),
+        ({"uuid_representation": UuidRepresentation.STANDARD}, {"id": ID}, {"id": ID}),
+        ({"uuid_representation": UuidRepresentation.PYTHON_LEGACY}, {"id": ID}, {"id": ID}),
+        ({"type_registry": TypeRegistry([DecimalCodec()])}, {"d": Decimal("1.5")}, {"d": Decimal("1.5")}),
+        ({"type_registry": TypeRegistry([ShoutingCodec()])}, {"text": "quiet"}, {"text": "QUIET"}),
+        ({"datetime_conversion": DatetimeConversion.DATETIME_MS}, {"at": DatetimeMS(5)}, {"at": DatetimeMS(5)}),
+        ({"document_class": SON}, {"b": 1, "a": 2}, SON([("b", 1), ("a", 2)])),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+async def test_callers_codec_options_hold_for_data_and_not_for_our_own_fields(
+    db: Database, jobs: Collection, autojump_clock: MockClock, options: dict[str, Any], given: Any, got: Any
+) -> None:
+    callers = db.client.get_database(db.name, codec_options=CodecOptions(**options))
+    workers = Workers()
+    handled: list[RunningJob[Any]] = []
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        handled.append(job)
+
+    monque = Monque(callers)
+    job = await monque.enqueue("greet", given)
+    assert job.next_run_at.tzinfo is UTC
+    async with open_scheduler(callers, workers):
+        await wait_for_jobs(jobs, 1, status="completed")
+    (stored,) = await monque.get_jobs(status="completed")
+    for seen in (handled[0].job, stored):
+        assert seen.data == got
+        assert type(seen.data) is type(got)
+        assert seen.name == "greet"
+        assert isinstance(seen.status, JobStatus)
+        for moment in (seen.next_run_at, seen.created_at, seen.updated_at):
+            assert moment.tzinfo is UTC
+        assert seen.created_at == job.created_at
+    assert type(next(iter(stored.data.values()))) is type(next(iter(got.values())))
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"status": "limbo"}, "its status is 'limbo'"),
+        ({"failCount": "three"}, "its failCount is 'three'"),
+        ({"nextRunAt": "tomorrow"}, "its nextRunAt is 'tomorrow'"),
+        ({"createdAt": None}, "it has no createdAt"),
+        ({"name": 7}, "its name is 7"),
+        ({"heartbeatInterval": "often"}, "its heartbeatInterval is 'often'"),
+        ({"_id": "not an ObjectId"}, "its _id is 'not an ObjectId'"),
+    ],
+)
+def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], told: str) -> None:
+    whole = {"_id": ObjectId(), "name": "a", "status": "pending", "nextRunAt": AT, "createdAt": AT, "updatedAt": AT}
+    codec = Codec(CodecOptions())
+    assert codec.decode(whole).fail_count == 0
+    with pytest.raises(BrokenDocumentError, match=told):
+        codec.decode({**whole, **wrong})
+
+
+def test_reads_and_writes_go_to_the_primary_with_majority_whatever_the_handle_says(db: Database) -> None:
+    from pymongo import ReadPreference, WriteConcern
+
+    careless = db.client.get_database(db.name, read_preference=ReadPreference.SECONDARY, write_concern=WriteConcern(0))
+    collection = handle(careless).collection
+    assert collection.read_preference == ReadPreference.PRIMARY
+    assert collection.write_concern.document == {"w": "majority"}

@@ -1,0 +1,104 @@
+"""The indexes live beside Monque's, and each serves its query."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support import node_peer
+from tests.support.store import PAST, handle, insert, stamp
+from trio_monque import Monque, open_scheduler
+from trio_monque.jobs import transitions
+from trio_monque.store import indexes
+from trio_monque.store.codec import filter_of
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    return handle(db)
+
+
+@pytest.mark.parametrize("ours_first", [True, False])
+def test_both_libraries_can_make_their_indexes_in_either_order(
+    store: JobCollection, jobs: Collection, ours_first: bool
+) -> None:
+    if ours_first:
+        indexes.ensure(store)
+    jobs.create_indexes(list(node_peer.INDEXES))
+    if not ours_first:
+        indexes.ensure(store)
+    jobs.create_indexes(list(node_peer.INDEXES))
+    indexes.ensure(store)
+    # The unique one is shared; beside them stands the index on _id.
+    assert len(jobs.index_information()) == len(node_peer.INDEXES) + len(indexes.ALL) - 1 + 1
+
+
+def stages(plan: Any) -> Iterator[dict[str, Any]]:
+    if isinstance(plan, dict):
+        if "stage" in plan:
+            yield plan
+        for value in plan.values():
+            yield from stages(value)
+    elif isinstance(plan, list):
+        for value in plan:
+            yield from stages(value)
+
+
+def used(jobs: Collection, command: dict[str, Any]) -> set[str]:
+    explained = jobs.database.command({"explain": {**command}, "verbosity": "queryPlanner"})
+    found = list(stages(explained["queryPlanner"]["winningPlan"]))
+    assert not any(stage["stage"] in ("COLLSCAN", "SORT") for stage in found), explained["queryPlanner"]["winningPlan"]
+    return {stage["indexName"] for stage in found if stage["stage"] == "IXSCAN"}
+
+
+def test_each_query_is_served_by_its_index_without_a_sort(store: JobCollection, jobs: Collection) -> None:
+    indexes.ensure(store)
+    for number in range(300):
+        insert(store, f"name-{number % 3}")
+    look = {"find": jobs.name, "filter": filter_of(transitions.claimable(["name-1"], PAST)), "sort": {"nextRunAt": 1}}
+    assert used(jobs, look) == {"trio_monque_claim"}
+    held = {"find": jobs.name, "filter": filter_of(transitions.stamp_fence(stamp()))}
+    assert used(jobs, held) == {"trio_monque_held"}
+    page = {"find": jobs.name, "filter": {}, "sort": {"nextRunAt": 1, "_id": 1}, "limit": 100}
+    assert used(jobs, page) == {"trio_monque_listing"}
+    key = {
+        "find": jobs.name,
+        "filter": {"name": "name-1", "uniqueKey": "k", "status": {"$in": ["pending", "processing"]}},
+    }
+    assert used(jobs, key) == {"name_1_uniqueKey_1"}
+
+
+def test_claim_costs_the_same_beside_a_long_history(store: JobCollection, jobs: Collection) -> None:
+    indexes.ensure(store)
+    jobs.insert_many(
+        [
+            {"name": "greet", "status": "completed", "nextRunAt": PAST, "createdAt": PAST, "updatedAt": PAST}
+            for _ in range(3000)
+        ]
+    )
+    for _ in range(20):
+        insert(store)
+    explained = jobs.find(
+        filter_of(transitions.claimable(["greet"], PAST)), sort=[("nextRunAt", 1)], limit=10
+    ).explain()["executionStats"]
+    assert (explained["totalKeysExamined"], explained["totalDocsExamined"]) == (10, 10)
+
+
+async def test_indexes_are_made_before_the_first_write_unless_skipped(db: Database, jobs: Collection) -> None:
+    await Monque(db, skip_index_creation=True).enqueue("greet")
+    async with open_scheduler(db, skip_index_creation=True):
+        pass
+    assert list(jobs.index_information()) == ["_id_"]
+    await Monque(db).get_queue_stats()
+    assert list(jobs.index_information()) == ["_id_"]
+    await Monque(db).enqueue("greet")
+    assert len(jobs.index_information()) == len(indexes.ALL) + 1
+
+
+async def test_scheduler_makes_the_indexes_when_it_starts(db: Database, jobs: Collection) -> None:
+    async with open_scheduler(db):
+        assert len(jobs.index_information()) == len(indexes.ALL) + 1

@@ -1,0 +1,64 @@
+"""Renewals: of what is held, under the whole fence, and growing."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+
+import pytest
+
+from tests.support.node_peer import NodePeer
+from tests.support.store import PAST, claim, handle, stamp
+from trio_monque.store import leases, queries
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Collection, Database
+
+BEAT = PAST + timedelta(seconds=30)
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    return handle(db)
+
+
+def test_renewal_touches_what_is_given_and_nothing_else_that_bears_our_name(store: JobCollection) -> None:
+    held, forgotten = claim(store, 3), claim(store, 2, stamp())
+    assert leases.renew(store, held, BEAT) == []
+    for job in held:
+        stored = queries.get_job(store, job.id)
+        assert stored is not None
+        assert (stored.last_heartbeat, stored.updated_at, stored.locked_at) == (BEAT, BEAT, PAST)
+    assert [queries.get_job(store, job.id) for job in forgotten] == list(forgotten)
+
+
+def test_claims_that_are_gone_are_told_by_name(store: JobCollection, jobs: Collection) -> None:
+    held = [*claim(store, 4), *claim(store, 3, stamp())]
+    jobs.update_one({"_id": held[2].id}, {"$set": {"status": "completed"}})
+    jobs.delete_one({"_id": held[5].id})
+    assert leases.renew(store, held, BEAT) == [held[2].id, held[5].id]
+
+
+def test_claim_of_node_that_carries_our_token_is_not_renewed(store: JobCollection, jobs: Collection) -> None:
+    (job,) = claim(store, 1)
+    peer = NodePeer(jobs)
+    peer.recover(timedelta(days=-1))
+    theirs = peer.claim("greet", BEAT)
+    assert leases.renew(store, [job], BEAT) == [job.id]
+    assert jobs.find_one({"_id": job.id}) == theirs
+
+
+def test_heartbeat_never_goes_back(store: JobCollection) -> None:
+    held = claim(store, 1)
+    leases.renew(store, held, BEAT)
+    assert leases.renew(store, held, BEAT - timedelta(hours=1)) == []
+    stored = queries.get_job(store, held[0].id)
+    assert stored is not None
+    assert stored.last_heartbeat == BEAT
+
+
+def test_more_claims_than_fit_into_one_statement_are_all_renewed(
+    store: JobCollection, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(leases, "MOST_IN_ONE_STATEMENT", 4)
+    held = claim(store, 11)
+    assert leases.renew(store, held, BEAT) == []
+    assert jobs.count_documents({"lastHeartbeat": BEAT}) == 11

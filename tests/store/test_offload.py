@@ -1,0 +1,160 @@
+"""The door to threads: what cancellation leaves behind, on trio and on asyncio."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import threading
+from collections.abc import Callable
+from functools import partial
+
+import anyio
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.support.store import PAST, handle, insert, stamp
+from trio_monque.jobs.transitions import ClaimStamp
+from trio_monque.store import claiming
+from trio_monque.store.claiming import Taken
+from trio_monque.store.offload import Channel, Door
+from trio_monque.store.types import Collection, Database
+
+BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
+
+
+async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Database, jobs: Collection) -> None:
+    """On the real clock, as the moments are those of real threads: some waits end before the answer, some after."""
+    store, door = handle(db), Door()
+    for _ in range(40):
+        insert(store)
+    chance = random.Random(13)
+    delivered: list[Taken] = []
+    cancelled = 0
+
+    def claim(mark: ClaimStamp) -> Taken:
+        return claiming.claim_batch(store, {"greet": 2}, lambda found: found, PAST, mark)
+
+    def give_back(mark: ClaimStamp, _: Taken) -> None:
+        claiming.release_all(store, mark, PAST)
+
+    async def claim_and_be_cancelled() -> None:
+        nonlocal cancelled
+        mark = stamp()
+        with trio.move_on_after(chance.uniform(0, 0.006)) as scope:
+            taken = await door.hand_over(partial(claim, mark), partial(give_back, mark), channel=Channel.CLAIMS)
+            delivered.append(taken)
+            claiming.release_all(store, mark, PAST)
+        cancelled += scope.cancelled_caught
+
+    for _ in range(15):
+        async with trio.open_nursery() as nursery:
+            for _ in range(10):
+                nursery.start_soon(claim_and_be_cancelled)
+    assert cancelled > 20
+    assert len(delivered) > 5
+    with trio.fail_after(10):
+        while jobs.count_documents({"status": "processing"}):
+            await trio.sleep(0.005)
+
+
+async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(autojump_clock: MockClock) -> None:
+    door = Door()
+    entered, release = threading.Event(), threading.Event()
+    orphans: list[str] = []
+
+    def slow() -> str:
+        entered.set()
+        release.wait(10)
+        return "granted"
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(partial(door.hand_over, slow, orphans.append, channel=Channel.CLAIMS))
+        while not entered.is_set():
+            await trio.lowlevel.checkpoint()
+        nursery.cancel_scope.cancel()
+    assert orphans == []
+    release.set()
+    await trio.sleep(1)  # Virtual: passes when the thread has ended.
+    assert orphans == ["granted"]
+
+
+@pytest.mark.parametrize(("backend", "options"), BACKENDS)
+def test_call_cancelled_before_its_turn_sends_nothing_and_one_that_was_sent_is_awaited(
+    backend: str, options: dict[str, object]
+) -> None:
+    ran: list[int] = []
+    release = threading.Event()
+
+    def call(number: int) -> int:
+        ran.append(number)
+        release.wait(10)
+        return number
+
+    async def main() -> None:
+        door = Door()
+        most = Channel.COMMANDS.value
+        async with anyio.create_task_group() as group:
+            for number in range(most + 3):
+                group.start_soon(door.call, partial(call, number))
+            while len(ran) < most:
+                await anyio.sleep(0.001)
+            group.cancel_scope.cancel()
+            threading.Timer(0.05, release.set).start()
+        assert release.is_set()  # Those that were sent were awaited,
+        assert len(ran) == most  # and the others never were.
+
+    anyio.run(main, backend=backend, backend_options=options)
+
+
+@pytest.mark.parametrize("use_uvloop", [False, True])
+def test_native_cancellation_on_asyncio_awaits_the_thread_and_is_delivered(use_uvloop: bool) -> None:
+    steps: list[str] = []
+    entered, release = threading.Event(), threading.Event()
+
+    def call() -> None:
+        entered.set()
+        release.wait(10)
+        steps.append("thread ended")
+        raise ValueError("nobody hears of it")
+
+    async def main() -> None:
+        task = asyncio.create_task(Door().call(call))
+        while not entered.is_set():
+            await asyncio.sleep(0.001)
+        for _ in range(3):  # Whoever insists waits as well.
+            task.cancel()
+            await asyncio.sleep(0)
+        threading.Timer(0.02, release.set).start()
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        steps.append("cancelled")
+
+    anyio.run(main, backend="asyncio", backend_options={"use_uvloop": use_uvloop})
+    assert steps == ["thread ended", "cancelled"]
+
+
+@pytest.mark.parametrize(("backend", "options"), BACKENDS)
+def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: dict[str, object]) -> None:
+    def broken() -> None:
+        raise KeyError("x")
+
+    async def main() -> None:
+        door = Door()
+        assert await door.call(lambda: 7) == 7
+        with pytest.raises(KeyError):
+            await door.call(broken)
+
+    anyio.run(main, backend=backend, backend_options=options)
+
+
+async def test_renewals_do_not_wait_behind_commands(autojump_clock: MockClock) -> None:
+    door = Door()
+    release = threading.Event()
+    waiting: Callable[[], object] = partial(release.wait, 10)
+    async with trio.open_nursery() as nursery:
+        for _ in range(200):
+            nursery.start_soon(partial(door.call, waiting))
+        await trio.testing.wait_all_tasks_blocked()
+        assert await door.call(lambda: "renewed", channel=Channel.RENEWALS) == "renewed"
+        release.set()

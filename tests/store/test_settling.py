@@ -1,0 +1,163 @@
+"""Settlements in groups: what is written, what is lost, and what a second sending finds out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.support.interception import Recorder
+from tests.support.node_peer import NodePeer
+from tests.support.store import PAST, claim, handle, stamp
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import transitions
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.transitions import Transition, applied
+from trio_monque.store import queries, settling
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.settling import Fate, grouped
+from trio_monque.store.types import Collection, Database
+
+LATER = PAST + timedelta(minutes=1)
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    return handle(db)
+
+
+def settle(store: JobCollection, settled: Sequence[Transition], receipt: str = "r") -> list[Fate]:
+    fates = settling.settle(store, grouped(settled, receipt))
+    return [fates[transition.guard["id"]] for transition in settled]
+
+
+def status_of(jobs: Collection, job: Job) -> str:
+    document = jobs.find_one({"_id": job.id})
+    assert document is not None
+    return str(document["status"])
+
+
+def test_equal_verdicts_of_one_claim_cycle_are_one_statement(mongod: EmbeddedServer, db: Database) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        held = [*claim(store, 30), *claim(store, 20, stamp("others"))]
+        recorder.commands.clear()
+        fates = settle(store, [transitions.complete(job, LATER) for job in held])
+        names = [name for name, _ in recorder.commands]
+        updates = [command["updates"] for name, command in recorder.commands if name == "update"]
+    assert fates == [Fate.WRITTEN] * 50
+    assert [len(statements) for statements in updates] == [2]
+    assert names == ["update"]  # And nothing to ask afterwards.
+
+
+def test_after_image_is_what_the_database_holds(store: JobCollection) -> None:
+    held = claim(store, 4)
+    settled = [
+        transitions.complete(held[0], LATER),
+        transitions.retry(held[1], LATER, "why", LATER),
+        transitions.fail(held[2], LATER, "why"),
+        transitions.release(held[3], LATER),
+    ]
+    assert settle(store, settled) == [Fate.WRITTEN] * 4
+    for job, transition in zip(held, settled, strict=True):
+        stored = queries.get_job(store, job.id)
+        assert stored is not None
+        assert stored.receipt
+        assert replace(stored, receipt=None) == applied(job, transition)
+
+
+def test_lost_claims_in_a_batch_are_told_apart_and_untouched(store: JobCollection, jobs: Collection) -> None:
+    held = claim(store, 10)
+    peer = NodePeer(jobs)
+    peer.recover(timedelta(days=-1))
+    taken_by_node = [peer.claim("greet", LATER) for _ in range(10)]
+    assert settle(store, [transitions.complete(job, LATER) for job in held]) == [Fate.LOST] * 10
+    assert [jobs.find_one({"_id": document["_id"]}) for document in taken_by_node if document] == taken_by_node
+
+    others = claim(store, 10, name="other")
+    for job in others[::3]:
+        jobs.update_one({"_id": job.id}, {"$set": {"claimedBy": "node-2", "lockedAt": LATER}})
+    jobs.delete_one({"_id": others[1].id})
+    fates = settle(store, [transitions.retry(job, LATER, "why", LATER) for job in others])
+    lost = {0, 1, 3, 6, 9}
+    assert fates == [Fate.LOST if place in lost else Fate.WRITTEN for place in range(10)]
+
+
+@pytest.mark.parametrize("field", ["status", "claimedBy", "lockedAt", "claimToken"])
+def test_each_part_of_the_fence_holds_by_itself(store: JobCollection, jobs: Collection, field: str) -> None:
+    (job,) = claim(store, 1)
+    changed = {"status": "pending", "claimedBy": "x", "lockedAt": LATER, "claimToken": "x"}[field]
+    jobs.update_one({"_id": job.id}, {"$set": {field: changed}})
+    before = jobs.find_one({"_id": job.id})
+    assert settle(store, [transitions.complete(job, LATER)]) == [Fate.LOST]
+    assert jobs.find_one({"_id": job.id}) == before
+
+
+def test_batch_sent_again_writes_nothing_twice_and_tells_what_was_written(
+    store: JobCollection, jobs: Collection
+) -> None:
+    """As after a lost answer: the first sending was applied, or half of it, or the next claim has come already."""
+    held = claim(store, 6)
+    statements = grouped([transitions.retry(job, LATER, f"why {job.id}", LATER) for job in held], "r")
+    first = settling.settle(store, statements[:4])
+    assert set(first.values()) == {Fate.WRITTEN}
+    after_first = list(jobs.find({"failCount": 1}))
+    # One of the four was claimed again meanwhile: its receipt is still there.
+    jobs.update_one({"_id": held[0].id}, {"$set": {"status": "processing", "claimedBy": "another"}})
+    # And one was claimed and settled again: nobody can tell any more.
+    jobs.update_one({"_id": held[1].id}, {"$set": {"receipt": "of somebody else"}})
+    fates = settling.settle(store, statements)
+    assert [fates[job.id] for job in held] == [Fate.WRITTEN, Fate.LOST] + [Fate.WRITTEN] * 4
+    assert len(after_first) == 4
+    assert jobs.count_documents({"failCount": 1}) == 6
+
+
+def test_requested_cancellation_is_written_instead_of_every_end_but_completion(
+    store: JobCollection, jobs: Collection
+) -> None:
+    held = claim(store, 5)
+    jobs.update_many({}, {"$set": {"cancelRequestedAt": LATER}})
+    jobs.update_many({"_id": held[4].id}, {"$set": {"repeatInterval": "* * * * *"}})
+    recurring = replace(held[4], repeat_interval="* * * * *")
+    settled = [
+        transitions.complete(held[0], LATER),
+        transitions.retry(held[1], LATER, "why", LATER),
+        transitions.fail(held[2], LATER, "why"),
+        transitions.release(held[3], LATER),
+        transitions.go_on(recurring, LATER, LATER),
+    ]
+    statements = grouped(settled, "r")
+    for _ in range(2):  # The second sending tells the same.
+        fates = settling.settle(store, statements)
+        assert [fates[job.id] for job in held] == [Fate.WRITTEN] + [Fate.CANCELLED] * 4
+    assert [status_of(jobs, job) for job in held] == ["completed"] + ["cancelled"] * 4
+    assert jobs.count_documents({"cancelRequestedAt": {"$exists": True}}) == 0
+    assert jobs.count_documents({"claimToken": {"$exists": True}}) == 0
+
+
+def test_changed_schedule_is_told_and_nothing_is_written(store: JobCollection, jobs: Collection) -> None:
+    (job,) = claim(store, 1)
+    jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 9 * * *"}})
+    before = jobs.find_one({"_id": job.id})
+    recurring = replace(job, repeat_interval="0 8 * * *")
+    assert settle(store, [transitions.go_on(recurring, LATER, LATER)]) == [Fate.SCHEDULE_CHANGED]
+    assert jobs.find_one({"_id": job.id}) == before
+
+
+def test_settlement_that_the_server_refuses_spoils_no_other(
+    store: JobCollection, db: Database, jobs: Collection
+) -> None:
+    held = claim(store, 3)
+    db.command({"collMod": "monque_jobs", "validator": {"failReason": {"$ne": "forbidden"}}})
+    settled = [
+        transitions.retry(held[0], LATER, "allowed", LATER),
+        transitions.retry(held[1], LATER, "forbidden", LATER),
+        transitions.complete(held[2], LATER),
+    ]
+    assert settle(store, settled) == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
+    assert status_of(jobs, held[1]) == "processing"

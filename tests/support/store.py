@@ -1,0 +1,42 @@
+"""The store's handle on a test's collection, and claims made by hand."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from bson import ObjectId
+
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.new_job import NewJob, pending_job
+from trio_monque.jobs.transitions import ClaimStamp
+from trio_monque.store import claiming, inserting
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Database
+
+PAST = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def handle(db: Database, **options: Any) -> JobCollection:
+    return JobCollection.of(db, "monque_jobs", **{"write_concern": "majority", "operation_timeout": 5.0, **options})
+
+
+def insert(jobs: JobCollection, name: str = "greet", **fields: Any) -> Job:
+    job = pending_job(NewJob(name=name, **fields), ObjectId(), PAST)
+    inserting.insert(jobs, job)
+    return job
+
+
+def stamp(instance: str = "us", at: datetime = PAST) -> ClaimStamp:
+    return ClaimStamp.new(instance, at, 30.0, secrets.token_hex(6))
+
+
+def claim(jobs: JobCollection, count: int, mark: ClaimStamp | None = None, name: str = "greet") -> Sequence[Job]:
+    """Inserts and claims that many."""
+    for _ in range(count):
+        insert(jobs, name)
+    taken = claiming.claim_batch(jobs, {name: count}, lambda found: found, PAST, mark or stamp())
+    assert len(taken.jobs) == count
+    return taken.jobs

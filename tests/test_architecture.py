@@ -1,0 +1,88 @@
+"""The rooms of the package and who may enter whom. If this fails, docs/explanation/architecture.md is wrong, too."""
+
+from __future__ import annotations
+
+import ast
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGE = Path(__file__).parents[1] / "trio_monque"
+
+# Each room may import only from the rooms listed, and from itself. Nobody imports the package root.
+MAY_IMPORT: dict[str, set[str]] = {
+    "errors": set(),
+    "options": {"errors"},
+    "backoff": {"errors"},
+    "clock": {"errors"},
+    # What a job is, and how MongoDB remembers it.
+    "jobs": {"errors", "options", "backoff"},
+    "store": {"errors", "options", "clock", "jobs"},
+    "client": {"errors", "options", "clock", "jobs", "store"},
+    # How claimed things are run. Knows no job and no MongoDB.
+    "engine": {"errors", "options", "backoff", "clock"},
+    # Where the two columns meet.
+    "scheduler": {"errors", "options", "backoff", "clock", "jobs", "store", "client", "engine"},
+    # What stands on top.
+    "embedded": {"errors", "store"},
+    "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
+    "__main__": {"cli"},
+}
+MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
+    "pymongo": {"store"},
+    "bson": {"store", "jobs"},
+    "trio": {"clock", "store", "client", "engine", "scheduler", "embedded", "cli"},
+    "anyio": {"store", "embedded"},
+    "cronsim": {"jobs"},
+    "outcome": {"engine"},
+    "rich": {"cli"},
+}
+
+
+def room_of(path: Path) -> str:
+    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
+
+
+def imported_by(path: Path) -> Iterator[str]:
+    """Absolute names of all that is imported, also lazily and for type checking only."""
+    package = ["trio_monque", *path.relative_to(PACKAGE).parts[:-1]]
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            base = package[: len(package) - node.level + 1] if node.level else []
+            stem = ".".join([*base, *([node.module] if node.module else [])])
+            yield from (f"{stem}.{alias.name}" for alias in node.names)
+
+
+FILES = sorted(path for path in PACKAGE.rglob("*.py") if path != PACKAGE / "__init__.py")
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(PACKAGE)))
+def test_file_imports_only_what_its_room_may(path: Path) -> None:
+    here = room_of(path)
+    assert here in MAY_IMPORT, f"{here} is no room of the house"
+    for name in imported_by(path):
+        top, *rest = name.split(".")
+        if top == "trio_monque":
+            target = rest[0] if rest else "the package root"
+            assert target == here or target in MAY_IMPORT[here], f"{here} imports {target}"
+        elif top in MAY_IMPORT_LIBRARY:
+            assert here in MAY_IMPORT_LIBRARY[top], f"{here} imports {top}"
+
+
+def test_imports_of_the_rooms_point_one_way() -> None:
+    """The map itself has no cycle: there is an order in which each room imports only what came before."""
+    placed: set[str] = set()
+    while len(placed) < len(MAY_IMPORT):
+        ready = {room for room, targets in MAY_IMPORT.items() if room not in placed and targets <= placed}
+        assert ready, f"a cycle among {MAY_IMPORT.keys() - placed}"
+        placed |= ready
+
+
+def test_only_the_codec_spells_the_fields_of_documents() -> None:
+    for path in FILES:
+        if path.name != "codec.py":
+            constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+            assert not constants & {"nextRunAt", "claimedBy", "lockedAt", "claimToken", "failCount"}, path
