@@ -48,7 +48,7 @@ class Sleepers:
         wanted = self.started + len(seconds)
         for one in seconds:
             await monque.enqueue("sleep", one)
-        while self.started < wanted:  # noqa: ASYNC110
+        while self.started < wanted:
             await trio.sleep(0.01)
 
 

@@ -391,7 +391,7 @@ async def test_listeners_that_are_slow_or_raise_touch_no_job(
         heard.append(str(event.job.id))
 
     async with open_scheduler(db, workers, listeners={JobStarted: [slow, raising], JobCompleted: hears}) as scheduler:
-        remove = scheduler.on(JobStarted, hears)
+        remove = scheduler.on(JobCompleted, hears)
         remove()
         made = [await scheduler.enqueue("greet") for _ in range(5)]
         await wait_for_jobs(jobs, 5, status="completed")

@@ -85,8 +85,8 @@ def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Colle
 
 
 class DecimalCodec(TypeCodec):
-    python_type = Decimal  # type: ignore[assignment]
-    bson_type = Decimal128  # type: ignore[assignment]
+    python_type = Decimal
+    bson_type = Decimal128
 
     def transform_python(self, value: Any) -> Any:
         return Decimal128(value)
@@ -98,8 +98,8 @@ class DecimalCodec(TypeCodec):
 class ShoutingCodec(TypeCodec):
     """Changes every string that is read: our own fields must not hear of it."""
 
-    python_type = bytearray  # type: ignore[assignment]
-    bson_type = str  # type: ignore[assignment]
+    python_type = bytearray
+    bson_type = str
 
     def transform_python(self, value: Any) -> Any:
         return value.decode()

@@ -1,0 +1,415 @@
+"""The engine over another source than jobs: it knows none. Everything in virtual time, without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_monque.engine import notices
+from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
+from trio_monque.engine.run import CancelReason, Run, RunEnd
+from trio_monque.engine.settler import Settler, SettlerGoneError
+from trio_monque.engine.source import Demand, Granted
+from trio_monque.engine.wake import WakeSignal
+
+
+class NotNowError(Exception):
+    """A fault that passes."""
+
+
+def sleeping(seconds: float) -> Callable[[Run[int]], Awaitable[object]]:
+    """A handler that sleeps."""
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(seconds)
+
+    return handler
+
+
+@dataclass
+class Shelf:
+    """A source whose items are numbers on a shelf; each can be told how its parts behave."""
+
+    items: list[int] = field(default_factory=list)
+    handler: Callable[[Run[int]], Awaitable[object]] = field(default_factory=lambda: sleeping(1))
+    settled: dict[int, RunEnd] = field(default_factory=dict)
+    batches: list[list[int]] = field(default_factory=list)
+    renewed: list[tuple[float, list[int]]] = field(default_factory=list)
+    lost: set[int] = field(default_factory=set)
+    told: list[object] = field(default_factory=list)
+    limit: float = float("inf")
+    claim_takes: float = 0.0
+    settling_takes: float = 0.0
+    claim_faults: list[Exception] = field(default_factory=list)
+    settling_faults: list[Exception] = field(default_factory=list)
+    renewal_faults: list[Exception] = field(default_factory=list)
+    claimed_at: list[float] = field(default_factory=list)
+
+    def lane_of(self, claim: int) -> str:
+        return "all"
+
+    def time_limit(self, claim: int) -> float:
+        return self.limit
+
+    async def claim(self, demand: Demand) -> Granted[int]:
+        self.claimed_at.append(trio.current_time())
+        granted = [self.items.pop(0) for _ in range(min(demand.total, len(self.items)))]
+        await trio.sleep(self.claim_takes)
+        if self.claim_faults:
+            self.items[:0] = granted
+            raise self.claim_faults.pop(0)
+        return Granted(granted)
+
+    async def execute(self, run: Run[int]) -> object:
+        return await self.handler(run)
+
+    def conclude(self, claim: int, end: RunEnd) -> tuple[int, RunEnd]:
+        return claim, end
+
+    def prepare(self, settlements: Sequence[tuple[int, RunEnd]]) -> list[tuple[int, RunEnd]]:
+        return list(settlements)
+
+    async def settle(self, batch: list[tuple[int, RunEnd]]) -> Sequence[bool]:
+        self.batches.append([claim for claim, _ in batch])
+        await trio.sleep(self.settling_takes)
+        if self.settling_faults:
+            raise self.settling_faults.pop(0)
+        self.settled.update({claim: end for claim, end in batch if claim not in self.lost})
+        return [claim not in self.lost for claim, _ in batch]
+
+    async def renew(self, claims: Sequence[int]) -> Sequence[bool]:
+        self.renewed.append((trio.current_time(), sorted(claims)))
+        await trio.lowlevel.checkpoint()
+        if self.renewal_faults:
+            raise self.renewal_faults.pop(0)
+        return [claim not in self.lost for claim in claims]
+
+    def is_transient(self, error: Exception) -> bool:
+        return isinstance(error, NotNowError)
+
+    def tell(self, notice: object) -> None:
+        self.told.append(notice)
+
+    def told_of(self, kind: type) -> list[Any]:
+        return [notice for notice in self.told if isinstance(notice, kind)]
+
+
+def engine_of(shelf: Shelf, *, concurrency: int = 3, **limits: Any) -> Engine[int, tuple[int, RunEnd]]:
+    engine: Engine[int, tuple[int, RunEnd]] = Engine(
+        shelf,
+        EngineLimits(
+            **{
+                "poll_interval": 5.0,
+                "heartbeat_interval": 10.0,
+                "shutdown_timeout": 30.0,
+                "cleanup_timeout": 5.0,
+                "concurrency": concurrency,
+                **limits,
+            }
+        ),
+    )
+    engine.slots.set_limit("all", 100)
+    return engine
+
+
+@asynccontextmanager
+async def running(engine: Engine[Any, Any]) -> Any:
+    async with trio.open_nursery() as nursery:
+        started = trio.Event()
+
+        async def run() -> None:
+            await engine.run(started=started.set)
+
+        nursery.start_soon(run)
+        await started.wait()
+        yield nursery
+        engine.stop.drain()
+
+
+async def test_slot_is_free_at_the_verdict_and_claims_overlap_settlements(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=list(range(9)), settling_takes=100.0)
+    async with running(engine_of(shelf)):
+        await trio.sleep(3.5)
+        # Three at a time for a second each, although not one settlement is acknowledged yet.
+        assert sorted(notice.claim for notice in shelf.told_of(notices.RunStarted)) == list(range(9))
+    assert sorted(shelf.settled) == list(range(9))
+
+
+async def test_what_piles_up_during_one_settlement_is_the_next_batch(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=list(range(7)), settling_takes=10.0)
+
+    async def ends_in_turn(run: Run[int]) -> None:
+        await trio.sleep(run.claim)
+
+    shelf.handler = ends_in_turn
+    async with running(engine_of(shelf, concurrency=10)):
+        await trio.sleep(30)
+    assert shelf.batches == [[0], [1, 2, 3, 4, 5, 6]]
+
+
+async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=list(range(2000)), settling_takes=1000.0)
+    shelf.handler = sleeping(0.001)
+    async with running(engine_of(shelf, concurrency=3)) as nursery:
+        await trio.sleep(11)
+        started = len(shelf.told_of(notices.RunStarted))
+        assert 400 <= started <= 4 * 3 + 400 + 2 * 3
+        assert len(shelf.renewed[-1][1]) == started
+        await trio.sleep(500)
+        assert len(shelf.told_of(notices.RunStarted)) == started
+        nursery.cancel_scope.cancel()
+
+
+async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], claim_faults=[NotNowError(), NotNowError()])
+    async with running(engine_of(shelf)):
+        await trio.sleep(20)
+    assert len(shelf.told_of(notices.ClaimFailed)) == 2
+    assert list(shelf.settled) == [1]
+
+
+async def test_transient_fault_of_a_settlement_is_no_failure_of_the_run(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2], settling_faults=[NotNowError() for _ in range(20)])
+    async with running(engine_of(shelf)):
+        await trio.sleep(60)
+    assert len(shelf.told_of(notices.SettlementDelayed)) == 20
+    # The very same batch, again and again.
+    assert sorted(shelf.batches[0]) == [1, 2]
+    assert shelf.batches == [shelf.batches[0]] * 21
+    assert [shelf.settled[claim].error for claim in (1, 2)] == [None, None]
+    assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == [1, 2]
+
+
+async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], renewal_faults=[NotNowError(), NotNowError()])
+    shelf.handler = sleeping(15)
+    async with running(engine_of(shelf)):
+        await trio.sleep(25)
+    assert [at for at, _ in shelf.renewed[:4]] == [0, 1, 2, 10]
+    assert len(shelf.told_of(notices.RenewalFailed)) == 2
+
+
+async def test_run_whose_claim_is_gone_is_cancelled_and_settles_nothing(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2])
+    reasons: list[CancelReason | None] = []
+
+    async def handler(run: Run[int]) -> None:
+        try:
+            await trio.sleep(25)
+        except trio.Cancelled:
+            reasons.append(run.reason)
+            raise
+
+    shelf.handler = handler
+    async with running(engine_of(shelf)):
+        await trio.sleep(5)
+        shelf.lost.add(1)
+        await trio.sleep(6)
+        assert reasons == [CancelReason.LOST]
+        assert [notice.claim for notice in shelf.told_of(notices.RunLost)] == [1]
+    assert shelf.batches == [[2]]
+
+
+async def test_settlement_that_was_not_written_is_told_as_lost(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], lost={1})
+    engine = engine_of(shelf, heartbeat_interval=1000.0)
+    async with running(engine):
+        await trio.sleep(3)
+    assert [notice.claim for notice in shelf.told_of(notices.RunLost)] == [1]
+    assert shelf.told_of(notices.RunSettled) == []
+    assert engine.unfinished == ()
+
+
+async def test_run_that_takes_too_long_is_cancelled_for_that(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], limit=4.0)
+    shelf.handler = sleeping(100)
+    async with running(engine_of(shelf)):
+        await trio.sleep(10)
+    end = shelf.settled[1]
+    assert (end.cancelled, end.reason, end.error, end.duration) == (True, CancelReason.TIMEOUT, None, 4.0)
+
+
+async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) -> None:
+    run = Run(1, time_limit=5)
+    reasons = [run.reason]
+    for reason in (CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.TIMEOUT, CancelReason.LOST):
+        run.cancel(reason)
+        reasons.append(run.reason)
+    assert reasons == [None, CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.USER, CancelReason.LOST]
+    timed_out = Run(2, time_limit=5)
+    await trio.sleep(5)
+    assert timed_out.reason is CancelReason.TIMEOUT
+    timed_out.cancel(CancelReason.SHUTDOWN)
+    assert timed_out.reason is CancelReason.TIMEOUT
+
+
+async def test_cleanup_that_raises_is_the_end_of_the_run(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], limit=1.0)
+
+    async def handler(run: Run[int]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            raise ValueError("in the clean-up")
+
+    shelf.handler = handler
+    async with running(engine_of(shelf)):
+        await trio.sleep(5)
+    assert isinstance(shelf.settled[1].error, ValueError)
+    assert shelf.settled[1].reason is CancelReason.TIMEOUT
+
+
+async def test_handler_that_swallows_its_cancellation_and_returns_has_returned(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], limit=1.0)
+
+    async def handler(run: Run[int]) -> str:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(3)
+        return "late"
+
+    shelf.handler = handler
+    async with running(engine_of(shelf)):
+        await trio.sleep(5)
+    assert (shelf.settled[1].cancelled, shelf.settled[1].value) == (False, "late")
+
+
+async def test_claim_that_lands_after_the_end_was_asked_for_is_given_back_unrun(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2], claim_takes=3.0)
+    async with running(engine_of(shelf)):
+        await trio.sleep(1)
+    assert shelf.told_of(notices.RunStarted) == []
+    assert [shelf.settled[claim].reason for claim in (1, 2)] == [CancelReason.SHUTDOWN] * 2
+    assert trio.current_time() == 3.0
+
+
+async def test_hard_bound_ends_the_engine_although_nothing_answers(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2], settling_takes=float("inf"))
+    shelf.handler = sleeping(10)
+    engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)
+    async with running(engine):
+        await trio.sleep(5)
+    assert trio.current_time() == 5 + 20 + 4 + HARD_BOUND
+    assert sorted(engine.unfinished) == [1, 2]
+
+
+async def test_claim_that_never_lands_is_abandoned_at_the_hard_bound(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], claim_takes=float("inf"))
+    engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)
+    async with running(engine):
+        await trio.sleep(5)
+    assert trio.current_time() == 5 + 20 + 4 + HARD_BOUND
+
+
+async def test_second_cancellation_while_cutting_changes_nothing(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1])
+
+    async def handler(run: Run[int]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(3)
+
+    shelf.handler = handler
+    engine = engine_of(shelf)
+    with trio.CancelScope() as outer:
+        async with running(engine) as nursery:
+            await trio.sleep(1)
+            nursery.cancel_scope.cancel()
+            outer.deadline = trio.current_time() + 1
+    assert trio.current_time() == 4.0
+    assert list(shelf.settled) == [1]
+
+
+async def test_bug_in_one_runs_conclusion_ends_the_engine_in_order(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shelf = Shelf(items=[1, 2, 3])
+
+    def conclude(claim: int, end: RunEnd) -> tuple[int, RunEnd]:
+        if claim == 2 and end.reason is None:
+            raise ZeroDivisionError
+        return claim, end
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(1 if run.claim == 2 else 100)
+
+    monkeypatch.setattr(shelf, "conclude", conclude)
+    shelf.handler = handler
+    engine = engine_of(shelf)
+    async with running(engine):
+        await engine.stop.cutting.wait()
+    assert trio.current_time() == 1.0
+    assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
+    assert {claim: end.reason for claim, end in shelf.settled.items()} == dict.fromkeys(
+        (1, 2, 3), CancelReason.SHUTDOWN
+    )
+
+
+async def test_bug_in_the_claimer_settles_what_runs(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    shelf = Shelf(items=[1])
+    shelf.handler = sleeping(100)
+    engine = engine_of(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+
+        async def broken(demand: Demand) -> Granted[int]:
+            raise ZeroDivisionError
+
+        monkeypatch.setattr(shelf, "claim", broken)
+        await engine.stop.cutting.wait()
+    assert trio.current_time() == 5.0
+    assert shelf.settled[1].reason is CancelReason.SHUTDOWN
+
+
+async def test_wake_during_the_look_is_not_lost(autojump_clock: MockClock) -> None:
+    shelf = Shelf(claim_takes=2.0)
+    engine = engine_of(shelf, poll_interval=1000.0)
+    async with running(engine):
+        await trio.sleep(1)  # The first look is under way and will find nothing.
+        shelf.items.append(1)
+        engine.wake.set()
+        engine.wake.set()
+        await trio.sleep(10)
+        assert shelf.claimed_at[:2] == [0.0, 2.0]
+        assert list(shelf.settled) == [1]
+
+
+async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
+    wake = WakeSignal()
+    wake.set()
+    wake.set()
+    await wake.wait(100)
+    assert trio.current_time() == 0
+    await wake.wait(100)
+    assert trio.current_time() == 100
+
+
+async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
+    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0))
+    end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
+    gone: list[int] = []
+
+    async def settle(number: int) -> None:
+        try:
+            await settler.settle((number, end))
+        except SettlerGoneError:
+            gone.append(number)
+
+    async with trio.open_nursery() as nursery:
+        with trio.CancelScope() as scope:
+            nursery.start_soon(settle, 1)
+            async with trio.open_nursery() as settling:
+                settling.start_soon(settler.run)
+                await trio.sleep(1)
+                nursery.start_soon(settle, 2)
+                await trio.sleep(1)
+                scope.cancel()
+        nursery.start_soon(settle, 3)
+    assert sorted(gone) == [1, 2, 3]

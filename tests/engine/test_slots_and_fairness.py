@@ -1,0 +1,64 @@
+"""Concurrency limits and who gets a slot: pure."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from trio_monque.engine.fairness import share_slots
+from trio_monque.engine.slots import Slots
+
+
+def lane(candidate: str) -> str:
+    return candidate[0]
+
+
+def test_all_that_fit_are_taken_in_their_order() -> None:
+    assert share_slots(["a1", "b1", "a2"], 3, lane, turn=0) == ["a1", "b1", "a2"]
+
+
+def test_lanes_take_turns_where_slots_are_scarce() -> None:
+    backlog = [f"a{number}" for number in range(10)] + ["b0", "b1", "c0"]
+    assert share_slots(backlog, 6, lane, turn=0) == ["a0", "b0", "c0", "a1", "b1", "a2"]
+
+
+def test_with_one_slot_each_lane_has_its_turn() -> None:
+    backlog = ["a0", "a1", "b0", "b1", "c0", "c1"]
+    served = Counter(lane(share_slots(backlog, 1, lane, turn)[0]) for turn in range(30))
+    assert served == {"a": 10, "b": 10, "c": 10}
+
+
+def test_demand_is_bounded_by_each_lane_and_by_all() -> None:
+    slots = Slots(4)
+    assert slots.demand().total == 0
+    slots.set_limit("a", 3)
+    slots.set_limit("b", 2)
+    assert (slots.demand().total, slots.demand().lanes) == (4, {"a": 3, "b": 2})
+    assert slots.capacity == 4
+    for _ in range(3):
+        slots.take("a")
+    assert (slots.demand().total, slots.demand().lanes) == (1, {"b": 1})
+    slots.take("b")
+    assert (slots.demand().total, slots.demand().lanes) == (0, {})
+    slots.free("a")
+    assert (slots.demand().total, slots.demand().lanes) == (1, {"a": 1, "b": 1})
+
+
+def test_without_a_total_the_lanes_are_the_limit() -> None:
+    slots = Slots(None)
+    slots.set_limit("a", 3)
+    slots.take("a")
+    assert (slots.demand().total, slots.capacity, slots.running) == (2, 3, 1)
+
+
+def test_lane_whose_limit_shrinks_keeps_what_runs_and_gets_nothing_more() -> None:
+    slots = Slots(None)
+    slots.set_limit("a", 3)
+    for _ in range(3):
+        slots.take("a")
+    slots.set_limit("a", 1)
+    assert (slots.running_in("a"), slots.demand().total) == (3, 0)
+    slots.free("a")
+    slots.free("a")
+    assert slots.demand().total == 0
+    slots.free("a")
+    assert slots.demand().total == 1
