@@ -133,7 +133,7 @@ async def running(engine: Engine[Any, Any]) -> Any:
 
 
 async def test_slot_is_free_at_the_verdict_and_claims_overlap_settlements(autojump_clock: MockClock) -> None:
-    shelf = Shelf(items=list(range(9)), settling_takes=100.0)
+    shelf = Shelf(items=list(range(9)), settling_takes=10.0)
     async with running(engine_of(shelf)):
         await trio.sleep(3.5)
         # Three at a time for a second each, although not one settlement is acknowledged yet.
