@@ -1,0 +1,101 @@
+"""The demo's check of itself, from the stored jobs and records alone. Pure, but for reading the files again."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from datetime import timedelta
+from pathlib import Path
+
+from ...jobs.job import Job, JobStatus
+from .files import Content, measure
+from .records import RunRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """Something that is not as it must be."""
+
+    file: str
+    what: str
+
+
+def find_problems(files: Sequence[Path], jobs: Sequence[Job], records: Sequence[RunRecord]) -> Sequence[Problem]:
+    """Everything that contradicts: each file has exactly one job, with exactly one settled run and the right digest."""
+    jobs_of: dict[str, list[Job]] = defaultdict(list)
+    for job in jobs:
+        jobs_of[job.data["path"]].append(job)
+    records_of: dict[object, list[RunRecord]] = defaultdict(list)
+    for record in records:
+        records_of[record.job_id].append(record)
+    problems = []
+    for path in map(str, files):
+        own = jobs_of.pop(path, [])
+        if len(own) != 1:
+            problems.append(Problem(path, f"has {len(own)} jobs instead of one"))
+        problems.extend(Problem(path, what) for job in own for what in _problems_of(job, records_of.pop(job.id, [])))
+    problems.extend(Problem(path, "has a job, but was not to have one") for path in jobs_of)
+    known = {job.id for job in jobs}
+    problems.extend(
+        Problem(one.path, f"has a record of job {job_id}, which is not there")
+        for job_id, left in records_of.items()
+        if job_id not in known
+        for one in left[:1]
+    )
+    return problems
+
+
+def settled_record(job: Job, records: Sequence[RunRecord]) -> RunRecord | None:
+    """The record of the run that completed the job: the last attempt's."""
+    if job.status is not JobStatus.COMPLETED:
+        return None
+    last = [record for record in records if record.attempt == job.attempts and record.content is not None]
+    return last[0] if len(last) == 1 else None
+
+
+def _problems_of(job: Job, records: Sequence[RunRecord]) -> Iterator[str]:
+    if job.status is not JobStatus.COMPLETED:
+        reason = f": {job.fail_reason}" if job.fail_reason else ""
+        yield f"is {job.status} instead of completed{reason}"
+        return
+    yield from _problems_of_attempts(job, records)
+    yield from _problems_of_times(job, records)
+    settled = settled_record(job, records)
+    if settled is not None and settled.content is not None:
+        yield from _problems_of_content(job.data["path"], settled, settled.content)
+
+
+def _problems_of_attempts(job: Job, records: Sequence[RunRecord]) -> Iterator[str]:
+    digested = sorted(record.attempt for record in records if record.content is not None)
+    failed = [record for record in records if record.failure is not None]
+    if digested != [job.attempts]:
+        told = ", ".join(map(str, digested)) or "none"
+        yield f"has digests of the attempts: {told}; the one settled run was attempt {job.attempts}"
+    if any(not 1 <= record.attempt < job.attempts for record in failed):
+        yield f"has failures of other attempts than those before the settled one, which was {job.attempts}"
+    if len(failed) != job.fail_count:
+        yield f"has records of {len(failed)} failures, and its job counts {job.fail_count}"
+    if job.data["fails_once"] != bool(failed):
+        yield "was to fail once and did not" if job.data["fails_once"] else f"failed unplanned: {failed[0].failure}"
+
+
+def _problems_of_times(job: Job, records: Sequence[RunRecord]) -> Iterator[str]:
+    due = job.created_at + timedelta(seconds=job.data["delay"])
+    for record in records:
+        if record.claimed_at < max(due, record.due_at):
+            yield f"was started (attempt {record.attempt}) before it was due"
+    if job.started_at is None or job.started_at < job.next_run_at:
+        yield "was settled by a run that started before it was due"
+
+
+def _problems_of_content(path: str, record: RunRecord, stored: Content) -> Iterator[str]:
+    if record.path != path:
+        yield f"has the record of another file: {record.path}"
+    try:
+        found = measure(Path(path))
+    except OSError as error:
+        yield f"cannot be read again: {error}"
+        return
+    if found != stored:
+        yield f"has the digest {stored.digest[:12]}..., and its content now has {found.digest[:12]}..."

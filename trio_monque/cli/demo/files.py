@@ -1,0 +1,58 @@
+"""The input: which files there are, and what is found in one."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import sysconfig
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from fnmatch import fnmatch
+from itertools import islice
+from pathlib import Path
+
+# What others installed is no part of the standard library.
+_NOT_OURS = frozenset({"site-packages", "dist-packages"})
+
+
+@dataclass(frozen=True, slots=True)
+class Content:
+    """What a job finds out about a file."""
+
+    digest: str
+    lines: int
+    bytes: int
+
+
+def standard_library() -> Path:
+    """Where the running interpreter has its standard library."""
+    return Path(sysconfig.get_path("stdlib"))
+
+
+def find_files(folder: Path, pattern: str, most: int | None) -> Sequence[Path]:
+    """The readable files below the folder, in the same order every time."""
+    return list(islice(_walk(folder, pattern), most))
+
+
+def _walk(folder: Path, pattern: str) -> Iterator[Path]:
+    for parent, subfolders, names in os.walk(folder):
+        subfolders[:] = sorted(set(subfolders) - _NOT_OURS)
+        for name in sorted(names):
+            path = Path(parent, name)
+            if fnmatch(name, pattern) and path.is_file() and os.access(path, os.R_OK) and _can_be_stored(path):
+                yield path
+
+
+def _can_be_stored(path: Path) -> bool:
+    # A name that is not in the file system's encoding has surrogates, which UTF-8 and so BSON do not take.
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def measure(path: Path) -> Content:
+    """Reads the file; raises OSError where it cannot be read."""
+    content = path.read_bytes()
+    return Content(hashlib.sha256(content).hexdigest(), content.count(b"\n"), len(content))

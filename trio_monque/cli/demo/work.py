@@ -1,0 +1,102 @@
+"""The work: one job a file, and the handler that does it. This is what a program of yours looks like."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final
+
+import trio
+
+from ...client.monque import Monque
+from ...scheduler.running_job import RunningJob
+from ...scheduler.workers import Workers
+from .files import measure
+from .progress import Progress
+from .records import Records, RunRecord
+
+FAILS_ONCE_IN: Final = 50
+DELAYED_ONE_IN: Final = 100
+DELAYS: Final = (1.0, 0.75, 0.5)
+
+ENQUEUERS: Final = 3
+"""Tasks that enqueue at a time. Three: on two cores the two schedulers just keep up (a median wait of 5 ms). With
+eight it is done a quarter sooner, and the wait (830 ms) only tells how long the line is."""
+
+workers = Workers()
+
+
+@dataclass(frozen=True)
+class Resources:
+    """What every handler gets from the program that opened the scheduler."""
+
+    records: Records
+    job_seconds: float = 0.0
+
+
+class PlannedFailure(Exception):  # noqa: N818  # It is what the demo wants to show, not an error of it.
+    """The failure that one file in fifty meets once."""
+
+
+@workers.register("digest-file", concurrency=8, max_retries=4)
+def digest_file(job: RunningJob[Any]) -> None:
+    """Reads a file and stores what is in it. A plain function, as reading and hashing block: it runs in a thread."""
+    resources: Resources = job.resources
+    claimed_at = job.job.locked_at
+    assert claimed_at is not None, "a claimed job has the moment of its claim"
+    record = RunRecord(
+        job_id=job.id,
+        attempt=job.attempt,
+        instance=job.scheduler.id,
+        due_at=job.next_run_at,
+        claimed_at=claimed_at,
+        path=job.data["path"],
+    )
+    _take_longer(job, resources.job_seconds)
+    try:
+        if job.data["fails_once"] and job.fail_count == 0:
+            raise PlannedFailure("the demo lets one file in fifty fail once")
+        resources.records.store(replace(record, content=measure(Path(record.path))))
+    except (PlannedFailure, OSError) as error:
+        resources.records.store(replace(record, failure=f"{type(error).__name__}: {error}"))
+        raise
+
+
+def _take_longer(job: RunningJob[Any], seconds: float) -> None:
+    """A thread cannot be cancelled, so it asks now and then whether its run is."""
+    until = time.monotonic() + seconds
+    while (left := until - time.monotonic()) > 0:
+        job.check_cancelled()
+        time.sleep(min(left, 0.05))
+
+
+@dataclass(frozen=True, slots=True)
+class PlannedJob:
+    """One job of the demo: its data, and how long it is put off."""
+
+    data: dict[str, Any]
+    delay: float
+
+
+def planned(files: Sequence[Path]) -> Iterator[PlannedJob]:
+    """What to enqueue: one job a file. Which fail and which are delayed is the same every time."""
+    for index, path in enumerate(files):
+        delay = DELAYS[index // DELAYED_ONE_IN % len(DELAYS)] if index % DELAYED_ONE_IN == 1 else 0.0
+        yield PlannedJob({"path": str(path), "fails_once": index % FAILS_ONCE_IN == 0, "delay": delay}, delay)
+
+
+async def enqueue_all(monque: Monque, files: Sequence[Path], progress: Progress) -> None:
+    """Enqueues a job for every file, from several tasks at a time. Cancelled, what was sent is enqueued."""
+    left = planned(files)
+
+    async def enqueue_some() -> None:
+        for job in left:
+            await monque.enqueue(digest_file, job.data, delay=job.delay or None)
+            progress.enqueued += 1
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(ENQUEUERS):
+            nursery.start_soon(enqueue_some)
+    progress.all_enqueued = True

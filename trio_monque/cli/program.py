@@ -1,0 +1,68 @@
+"""Finds the command, runs it, and turns how it ended into an exit status."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Iterator, Sequence
+from importlib import metadata
+
+from ..errors import EmbeddedServerError, MonqueError
+from .demo import command as demo
+from .statuses import FAILED, INTERRUPTED, SUCCEEDED
+
+_COMMANDS = (demo,)
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs one command and returns its exit status; arguments that cannot be raise SystemExit, as argparse does.
+
+    An error of this library ends in one line on standard error; any other is a bug and keeps its traceback.
+    """
+    parser = _parser()
+    arguments = parser.parse_args(argv)
+    if not hasattr(arguments, "run"):
+        parser.print_help()
+        return SUCCEEDED
+    errors: list[MonqueError] = []
+    try:
+        return int(arguments.run(arguments))
+    except* MonqueError as group:
+        errors.extend(_leaves(group))
+    except* KeyboardInterrupt:  # Outside the command's own care, such as during an import.
+        pass
+    if not errors:
+        return INTERRUPTED
+    # Several parts of a program may fail of one cause, such as a server that is gone: the first tells it.
+    print(f"trio-monque: {_in_one_line(errors[0])}", file=sys.stderr)
+    return FAILED
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="trio-monque", description="Background jobs for trio programs on MongoDB.")
+    parser.add_argument("--version", action="version", version=f"trio-monque {_version()}")
+    commands = parser.add_subparsers(title="commands", metavar="command")
+    for command in _COMMANDS:
+        command.add_to(commands)
+    return parser
+
+
+def _version() -> str:
+    try:
+        return metadata.version("trio-monque")
+    except metadata.PackageNotFoundError:
+        return "(a source tree that is not installed)"
+
+
+def _leaves(group: BaseExceptionGroup[MonqueError]) -> Iterator[MonqueError]:
+    for error in group.exceptions:
+        if isinstance(error, BaseExceptionGroup):
+            yield from _leaves(error)
+        else:
+            yield error
+
+
+def _in_one_line(error: MonqueError) -> str:
+    if isinstance(error, EmbeddedServerError) and error.log_tail:
+        return str(error)  # Without the server's last words nobody could say why it did not start.
+    return " ".join(str(error).split())
