@@ -16,14 +16,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors"},
     "backoff": {"errors"},
     "clock": {"errors"},
+    "callables": set(),
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "options", "backoff"},
     "store": {"errors", "options", "clock", "jobs"},
-    "client": {"errors", "options", "clock", "jobs", "store"},
+    "client": {"errors", "options", "clock", "callables", "jobs", "store"},
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {"errors", "options", "backoff", "clock"},
     # Where the two columns meet.
-    "scheduler": {"errors", "options", "backoff", "clock", "jobs", "store", "client", "engine"},
+    "scheduler": {"errors", "options", "backoff", "clock", "callables", "jobs", "store", "client", "engine"},
     # What stands on top.
     "embedded": {"errors", "store"},
     "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},

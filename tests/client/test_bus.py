@@ -40,8 +40,12 @@ async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock,
         await trio.sleep(1)
         by_async.append(event)
 
+    class Called:
+        async def __call__(self, event: JobStarted) -> None:
+            await asynchronous(event)
+
     bus.on(JobStarted, plain)
-    bus.on(JobStarted, asynchronous)
+    bus.on(JobStarted, Called())
     bus.on(Event, all_of_it.append)
     await nursery.start(bus.run)
     for event in STARTED:

@@ -330,6 +330,8 @@ async def test_plain_handler_that_checks_is_cut_and_given_back(
 
     @workers.register("thread")
     def thread(job: RunningJob[Any]) -> None:
+        assert job.cancel_reason is None
+        job.check_cancelled()
         trio.from_thread.run_sync(scheduler._engine.stop.cut, trio_token=token)
         while True:
             trio.from_thread.run(trio.lowlevel.checkpoint, trio_token=token)
@@ -370,7 +372,7 @@ def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_the_rep
     assert scheduler.report is not None
     assert [job.name for job in scheduler.report.unfinished] == ["stuck"]
     assert jobs.count_documents({"status": "processing", "claimedBy": scheduler.id}) == 1
-    assert "neither settled nor given back" in caplog.text
+    assert "left to their leases: stuck" in caplog.text
 
 
 async def test_two_schedulers_in_one_program_end_independently(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 import logging
 from collections import defaultdict, deque
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
@@ -13,6 +12,7 @@ from typing import Any, Final, TypeVar, cast
 
 import trio
 
+from ..callables import is_async
 from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
@@ -56,7 +56,10 @@ class _Subscription:
 
 
 class Bus:
-    """Delivers events to listeners, in order for each, and never in the way of the job that an event is about.
+    """Delivers events to listeners, and never in the way of the job that an event is about.
+
+    Each subscription hears its events in order. Two subscriptions are independent of each other: to hear
+    of several types in order, listen to what they have in common.
 
     An async listener runs as a task, a plain one in a thread (as handlers do): neither a slow nor a
     raising one touches a job, a slot or another listener.
@@ -121,9 +124,9 @@ class Bus:
         while subscription in self._subscriptions:
             await subscription.arrived.wait()
             events = subscription.take()
-            if inspect.iscoroutinefunction(subscription.listener):
+            if is_async(subscription.listener):
                 for event in events:
-                    await _tell(subscription.listener, event)
+                    await _tell(cast("Callable[[Event], Awaitable[object]]", subscription.listener), event)
             elif events:
                 await trio.to_thread.run_sync(
                     partial(_tell_in_thread, virtual_time(), subscription.listener, events),

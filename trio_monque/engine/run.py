@@ -63,7 +63,9 @@ class Run(Generic[ClaimT]):
         self.patience = trio.CancelScope(shield=True)
         self.abandoned = False
         self._reason: CancelReason | None = None
-        self._started = trio.current_time()
+        # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
+        self._clock = trio.lowlevel.current_clock()
+        self._started = self._clock.current_time()
         self.scope.deadline = self._started + time_limit
 
     @property
@@ -73,7 +75,7 @@ class Run(Generic[ClaimT]):
 
     @property
     def duration(self) -> float:
-        return trio.current_time() - self._started
+        return self._clock.current_time() - self._started
 
     @property
     def reason(self) -> CancelReason | None:
@@ -81,7 +83,7 @@ class Run(Generic[ClaimT]):
 
         Ours, and not the scope's: with several cancellations, trio keeps the first reason.
         """
-        if self._reason is None and self.scope.deadline <= trio.current_time():
+        if self._reason is None and self.scope.deadline <= self._clock.current_time():
             return CancelReason.TIMEOUT
         return self._reason
 

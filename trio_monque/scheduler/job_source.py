@@ -209,6 +209,8 @@ class JobSource:
     # --- Renewing ---
 
     async def renew(self, claims: Sequence[Job]) -> Sequence[bool]:
+        if not (claims or self._disowned or self._ground.clock.is_stale()):
+            return []
         beat = self._next_beat()
         lost = await self._door.call(
             partial(self._renew, claims, beat), channel=Channel.RENEWALS, abandon_on_cancel=True

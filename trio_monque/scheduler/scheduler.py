@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, ParamSpec, TypeVar, Unpack, overload
 
 import trio
 
@@ -14,7 +13,7 @@ from ..client.bus import Bus, EventT, Listener, woken_by
 from ..client.monque import Monque
 from ..engine.nursery import Engine, EngineLimits, unwrapped
 from ..engine.run import Run
-from ..errors import InvalidOptionError
+from ..errors import InvalidOptionError, MonqueError
 from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
@@ -24,9 +23,10 @@ from ..store.types import Database
 from .job_source import JobSource
 from .running_job import RunningJob
 from .telling import JobSettlement, SchedulerReport, Teller
-from .workers import Worker, Workers
+from .workers import Worker, WorkerOptions, Workers
 
-logger = logging.getLogger("trio_monque.scheduler")
+P = ParamSpec("P")
+R = TypeVar("R")
 
 Listeners = Mapping[type[Event], Any]
 
@@ -51,6 +51,11 @@ class Scheduler(Monque):
         listeners: Listeners | None,
         config: SchedulerConfig,
     ) -> None:
+        if not trio.lowlevel.in_trio_run():
+            raise MonqueError(
+                "a scheduler runs inside trio.run: start one in a trio program. "
+                "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
+            )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
         self._open(db, config)
         self.id = config.scheduler_instance_id
@@ -75,15 +80,37 @@ class Scheduler(Monque):
         for name in self._workers.names:
             self._open_lane(name)
 
-    def register(self, name: str, handler: Callable[..., Any], /, **settings: Any) -> Worker[..., Any]:
+    @overload
+    def register(
+        self, name: str, handler: Callable[P, R], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
+    ) -> Worker[P, R]: ...
+
+    @overload
+    def register(
+        self, name: str, handler: None = None, /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
+    ) -> Callable[[Callable[P, R]], Worker[P, R]]: ...
+
+    def register(
+        self,
+        name: str,
+        handler: Callable[..., Any] | None = None,
+        /,
+        *,
+        replace: bool = False,
+        **options: Unpack[WorkerOptions],
+    ) -> Any:
         """Registers a worker with this scheduler, while it runs; see `Workers.register`.
 
         The runs of a handler that is replaced go on, and are counted and awaited as before.
         """
-        worker = self._workers.register(name, handler, **settings)
-        self._open_lane(name)
-        self._engine.wake.set()
-        return worker
+
+        def add(function: Callable[..., Any]) -> Worker[..., Any]:
+            worker = self._workers.register(name, function, replace=replace, **options)
+            self._open_lane(name)
+            self._engine.wake.set()
+            return worker
+
+        return add if handler is None else add(handler)
 
     def _open_lane(self, name: str) -> None:
         worker = self._workers.get(name)
@@ -128,8 +155,7 @@ class Scheduler(Monque):
 
     def _end(self) -> None:
         report = self._teller.report(tuple(self._engine.unfinished), tuple(self._engine.stop.crashes))
-        for job in report.unfinished:
-            logger.error("job %s was neither settled nor given back: its claim ends with its lease", job)
+        self._teller.tell_unfinished(report.unfinished)
         self.report = report
         self._ended.set()
 

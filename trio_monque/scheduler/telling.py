@@ -15,6 +15,9 @@ from ..store.settling import Fate
 
 logger = logging.getLogger("trio_monque.scheduler")
 
+# In one log record; all of them are in the event and in the report.
+MOST_NAMED = 10
+
 
 @dataclass(slots=True, eq=False)
 class JobSettlement:
@@ -73,6 +76,11 @@ class Teller:
             crashed=crashed,
         )
 
+    def tell_unfinished(self, jobs: tuple[Job, ...]) -> None:
+        """At the very end: whose claims are left to end with their leases."""
+        if jobs:
+            logger.error("neither settled nor given back, and left to their leases: %s", _named(jobs))
+
     def tell(self, notice: object) -> None:
         match notice:
             case notices.RunStarted(job):
@@ -83,7 +91,7 @@ class Teller:
                 logger.warning("the claim on job %s was lost: its run changed nothing further", job)
                 self._bus.emit(events.LeaseLost(job))
             case notices.CutShort(jobs):
-                logger.warning("%d runs are cut short, as the scheduler leaves", len(jobs))
+                logger.warning("the scheduler leaves and cuts short %s", _named(jobs))
                 self._bus.emit(events.ShutdownTimedOut(jobs))
             case notices.RenewalFailed(error):
                 logger.warning("claims could not be renewed, and will be soon: %s", error)
@@ -117,6 +125,11 @@ class Teller:
         else:
             logger.error("job %s failed for good: %s", job, reason_of(error))
         self._bus.emit(events.JobFailed(job, error, will_retry(job)))
+
+
+def _named(jobs: tuple[Job, ...]) -> str:
+    shown = ", ".join(str(job) for job in jobs[:MOST_NAMED])
+    return shown if len(jobs) <= MOST_NAMED else f"{shown} and {len(jobs) - MOST_NAMED} more"
 
 
 def _left_behind(settlement: JobSettlement) -> Job:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from functools import partial, update_wrapper
-from typing import Any, Generic, ParamSpec, TypeVar, overload
+from functools import update_wrapper
+from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
 
+from ..callables import is_async
 from ..errors import WorkerRegistrationError
 from ..jobs.new_job import check_name
 from ..options import check_count, check_seconds
@@ -19,14 +20,22 @@ R = TypeVar("R")
 Handler = Callable[[RunningJob[Any]], Awaitable[object]] | Callable[[RunningJob[Any]], object]
 
 
+class WorkerOptions(TypedDict, total=False):
+    """What a worker can say of itself; what it does not say, the scheduler decides."""
+
+    concurrency: int | None
+    timeout: float | None
+    max_retries: int | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """What a worker says of itself; None leaves it to the scheduler.
+    """The options of a worker, checked; None leaves it to the scheduler.
 
     Attributes:
         concurrency: How many of its jobs run at a time in one scheduler.
-        timeout: Seconds that one run may take.
-        max_retries: After how many failures a job of it is `failed`.
+        timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
+        max_retries: After how many failures a job of it is `failed`; a job can say otherwise of itself.
     """
 
     concurrency: int | None = None
@@ -55,7 +64,7 @@ class Worker(Generic[P, R]):
     def __init__(self, name: str, handler: Callable[P, R], settings: WorkerSettings) -> None:
         self.name = name
         self.handler = handler
-        self.is_async = _is_async(handler)
+        self.is_async = is_async(handler)
         self.settings = settings
         update_wrapper(self, handler)
 
@@ -66,12 +75,6 @@ class Worker(Generic[P, R]):
         return f"<Worker {self.name!r} of {self.handler!r}>"
 
 
-def _is_async(handler: Callable[..., Any]) -> bool:
-    while isinstance(handler, partial):
-        handler = handler.func
-    return inspect.iscoroutinefunction(handler) or inspect.iscoroutinefunction(getattr(handler, "__call__", None))  # noqa: B004
-
-
 class Workers:
     """A set of workers. Made at a module's top level, given to any number of schedulers."""
 
@@ -80,28 +83,12 @@ class Workers:
 
     @overload
     def register(
-        self,
-        name: str,
-        handler: Callable[P, R],
-        /,
-        *,
-        concurrency: int | None = ...,
-        timeout: float | None = ...,
-        max_retries: int | None = ...,
-        replace: bool = ...,
+        self, name: str, handler: Callable[P, R], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
     ) -> Worker[P, R]: ...
 
     @overload
     def register(
-        self,
-        name: str,
-        handler: None = None,
-        /,
-        *,
-        concurrency: int | None = ...,
-        timeout: float | None = ...,
-        max_retries: int | None = ...,
-        replace: bool = ...,
+        self, name: str, handler: None = None, /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
     ) -> Callable[[Callable[P, R]], Worker[P, R]]: ...
 
     def register(
@@ -110,28 +97,24 @@ class Workers:
         handler: Callable[..., Any] | None = None,
         /,
         *,
-        concurrency: int | None = None,
-        timeout: float | None = None,
-        max_retries: int | None = None,
         replace: bool = False,
+        **options: Unpack[WorkerOptions],
     ) -> Any:
         """Registers a handler for the jobs of a name; without a handler it is a decorator.
 
         Args:
             name: 1 to 255 characters, no whitespace or control characters.
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
-            concurrency: How many of its jobs run at a time in one scheduler.
-            timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
-            max_retries: After how many failures a job is `failed`; a job can say otherwise of itself.
             replace: Take the place of a worker of that name.
+            options: See WorkerSettings: concurrency, timeout, max_retries.
 
         Raises:
             InvalidJobIdentifierError: No job can have that name.
             WorkerRegistrationError: The name is taken, or the handler cannot be called.
-            InvalidOptionError: A limit cannot be.
+            InvalidOptionError: An option cannot be.
         """
         check_name(name)
-        settings = WorkerSettings(concurrency=concurrency, timeout=timeout, max_retries=max_retries)
+        settings = WorkerSettings(**options)
 
         def add(function: Callable[..., Any]) -> Worker[..., Any]:
             return self._add(name, function, settings, replace=replace)

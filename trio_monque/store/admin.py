@@ -14,6 +14,7 @@ from typing import Any
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError, WriteConcernError
 
+from .connection import connect
 from .outcomes import translated
 
 _TIMEOUT_MS = 5_000
@@ -93,12 +94,8 @@ def ping(uri: str) -> None:
     Raises:
         MonqueConnectionError: There is none within five seconds, or the URI is not one.
     """
-    with _translated("reach the server"):
-        client: MongoClient[dict[str, Any]] = MongoClient(uri, serverSelectionTimeoutMS=_TIMEOUT_MS)
-        try:
-            client["admin"].command("ping")
-        finally:
-            client.close()
+    with connect(uri, database="admin", timeout=_TIMEOUT_MS / 1000):
+        pass
 
 
 @contextmanager

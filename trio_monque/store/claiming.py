@@ -40,7 +40,7 @@ class Taken:
     more: bool = False
 
 
-@command("look for due jobs")
+@command("look for due jobs", writes=False)
 def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Sequence[Job]:
     """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims."""
     names = [name for name, slots in wanted.items() if slots > 0]

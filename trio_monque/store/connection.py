@@ -94,7 +94,7 @@ def check_pool(database: Database, needed: int) -> None:
         )
 
 
-@command("reach the database")
+@command("reach the database", writes=False)
 def measure_clock_offset(jobs: JobCollection) -> float | None:
     """Seconds to add to this machine's clock to have the primary's; None where the sample was too slow to tell."""
     sent = time.time()
@@ -120,13 +120,18 @@ def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Databa
     Raises:
         MonqueConnectionError: The string is wrong, or the server does not answer; says which.
     """
+    milliseconds = round(timeout * 1000)
     try:
         client: MongoClient[Any] = MongoClient(
-            uri, serverSelectionTimeoutMS=round(timeout * 1000), appname="trio_monque"
+            uri,
+            serverSelectionTimeoutMS=milliseconds,
+            connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
+            appname="trio_monque",
         )
-    except (driver.PyMongoError, ValueError) as error:
+    except (driver.PyMongoError, ValueError, OSError) as error:  # OSError: a certificate file that is not there.
         raise MonqueConnectionError(
-            f"{uri!r} is no MongoDB connection string ({error}): one looks like mongodb://localhost:27017"
+            f"{_without_password(uri)!r} cannot be used as a MongoDB connection string ({error}): "
+            "one looks like mongodb://localhost:27017"
         ) from error
     try:
         try:

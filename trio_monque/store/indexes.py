@@ -44,10 +44,7 @@ UNIQUE_KEY: Final = _index(
 # get_jobs: pages of jobs, earliest first, with the id as tie-break.
 LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
 
-# get_queue_stats: how many jobs are in which status, of one name or all, counted on keys alone.
-STATUS: Final = _index("trio_monque_status", "status", "name")
-
-ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, STATUS)
+ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING)
 
 
 @command("create the indexes")

@@ -51,11 +51,11 @@ HandleT = TypeVar("HandleT", bound=HasTimeout)
 
 
 def command(
-    purpose: str,
+    purpose: str, *, writes: bool = True
 ) -> Callable[[Callable[Concatenate[HandleT, P], T]], Callable[Concatenate[HandleT, P], T]]:
     """Marks a function that talks to the database: bounds its time, and translates what the driver raises.
 
-    `purpose` completes "could not ..." in the message.
+    `purpose` completes "could not ..." in the message. What only reads has no unknown outcome.
     """
 
     def decorate(function: Callable[Concatenate[HandleT, P], T]) -> Callable[Concatenate[HandleT, P], T]:
@@ -65,7 +65,7 @@ def command(
                 with pymongo.timeout(handle.operation_timeout):
                     return function(handle, *args, **kwargs)
             except driver.PyMongoError as error:
-                raise translated(error, purpose) from error
+                raise translated(error, purpose, writes=writes) from error
             except InvalidDocument as error:
                 raise InvalidPayloadError(f"could not {purpose}: {error}") from error
 
@@ -74,7 +74,7 @@ def command(
     return decorate
 
 
-def translated(error: driver.PyMongoError, purpose: str) -> MonqueError:
+def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True) -> MonqueError:
     """Our error for the driver's."""
     if isinstance(error, driver.OperationFailure) and error.code in _CREDENTIALS:
         advice = "check the user, the password and the rights in the connection string"
@@ -86,7 +86,7 @@ def translated(error: driver.PyMongoError, purpose: str) -> MonqueError:
     return MonqueConnectionError(
         f"{message} ({advice})" if advice else message,
         transient=is_transient(error),
-        unknown_outcome=has_unknown_outcome(error),
+        unknown_outcome=writes and has_unknown_outcome(error),
     )
 
 
@@ -120,6 +120,9 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
 
 
 def _first_line(error: BaseException) -> str:
-    # The driver appends a description of the whole topology.
-    text = str(error).split(", Timeout: ")[0].split("full error:")[0].strip(" ,")
+    # The driver appends its timeouts, and a description of the whole topology.
+    text = str(error)
+    for appended in (" (configured timeouts:", ", Timeout: ", ", full error:"):
+        text = text.split(appended)[0]
+    text = text.strip(" ,")
     return text.splitlines()[0] if text else type(error).__name__

@@ -21,14 +21,14 @@ logger = logging.getLogger("trio_monque.store")
 _EARLIEST = [(FIELD["next_run_at"], ASCENDING), ("_id", ASCENDING)]
 
 
-@command("read the job")
+@command("read the job", writes=False)
 def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """The job; None where there is none. Raises BrokenDocumentError where the document is none."""
     document = jobs.collection.find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
 
 
-@command("read jobs")
+@command("read jobs", writes=False)
 def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
     """A page of jobs, earliest first; documents that are no jobs are left out, and told once."""
     guard: dict[str, object] = {}

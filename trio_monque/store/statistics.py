@@ -9,7 +9,7 @@ from .connection import JobCollection
 from .outcomes import command
 
 
-@command("count jobs")
+@command("count jobs", writes=False)
 def queue_stats(jobs: JobCollection, name: str | None) -> QueueStats:
     """How many jobs are in which status, of one name or of all; statuses that are none are not counted."""
     match: dict[str, object] = {FIELD["status"]: {"$in": [status.value for status in JobStatus]}}

@@ -1,0 +1,139 @@
+"""Workers: a declaration, checked when it is made and copied when a scheduler opens."""
+
+from __future__ import annotations
+
+import asyncio
+from contextvars import ContextVar
+from functools import partial
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from trio.testing import MockClock
+
+from tests.support.waiting import wait_for_jobs
+from trio_monque import (
+    InvalidJobIdentifierError,
+    InvalidOptionError,
+    MonqueError,
+    RunningJob,
+    Worker,
+    WorkerRegistrationError,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.store.types import Collection, Database
+
+
+def test_decorated_function_is_callable_as_it_was_and_has_a_name() -> None:
+    workers = Workers()
+
+    @workers.register("greet", concurrency=3, timeout=2.5)
+    def greet(job: RunningJob[Any] | None, polite: bool = False) -> str:
+        """Says hello."""
+        return "good day" if polite else "hello"
+
+    assert isinstance(greet, Worker)
+    assert (greet.name, greet.__doc__, greet.is_async) == ("greet", "Says hello.", False)
+    assert greet(None, polite=True) == "good day"
+    assert (greet.settings.concurrency, greet.settings.timeout, greet.settings.max_retries) == (3, 2.5, None)
+
+
+def test_async_handlers_are_told_from_plain_ones() -> None:
+    class Called:
+        async def __call__(self, job: RunningJob[Any]) -> None: ...
+
+        async def method(self, job: RunningJob[Any]) -> None: ...
+
+    async def function(x: int, job: RunningJob[Any]) -> None: ...
+
+    workers = Workers()
+    handlers: list[Any] = [Called(), Called().method, partial(function, 1), partial(partial(function), 1)]
+    assert all(workers.register(f"w{n}", handler).is_async for n, handler in enumerate(handlers))
+    assert not workers.register("plain", print).is_async
+
+
+@pytest.mark.parametrize("name", ["", "a b", "x" * 256])
+def test_name_that_no_job_can_have_is_refused(name: str) -> None:
+    with pytest.raises(InvalidJobIdentifierError):
+        Workers().register(name, print)
+
+
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": 0}, {"max_retries": -1}])
+def test_option_that_cannot_be_is_refused_by_name(options: dict[str, Any]) -> None:
+    with pytest.raises(InvalidOptionError) as caught:
+        Workers().register("greet", print, **options)
+    assert caught.value.option in options
+
+
+def test_handler_that_cannot_be_called_is_refused() -> None:
+    def generates(job: RunningJob[Any]) -> Any:
+        yield 1
+
+    wrong: Any = "print"
+    for handler in (wrong, generates):
+        with pytest.raises(WorkerRegistrationError, match="'greet'"):
+            Workers().register("greet", handler)
+
+
+def test_name_is_taken_once_unless_it_is_replaced() -> None:
+    workers = Workers()
+    workers.register("greet", print)
+    with pytest.raises(WorkerRegistrationError, match="'greet': is registered already"):
+        workers.register("greet", repr)
+    assert workers.register("greet", repr, replace=True).handler is repr
+
+
+async def test_declaration_is_copied_when_a_scheduler_opens(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    ran: list[str] = []
+    workers.register("greet", lambda job: ran.append("first"))
+    async with open_scheduler(db, workers) as scheduler:
+        workers.register("greet", lambda job: ran.append("second"), replace=True)
+        await scheduler.enqueue("greet")
+        await wait_for_jobs(jobs, 1, status="completed")
+
+        @scheduler.register("late")
+        def late(job: RunningJob[Any]) -> None:
+            ran.append("late")
+
+        await scheduler.enqueue(late)
+        await wait_for_jobs(jobs, 2, status="completed")
+    assert ran == ["first", "late"]
+    assert workers.get("late") is None
+
+
+who: ContextVar[str] = ContextVar("who", default="nobody")
+
+
+async def test_handlers_run_in_the_context_of_open_schedulers_caller(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    seen: list[str] = []
+
+    @workers.register("asynchronous")
+    async def asynchronous(job: RunningJob[Any]) -> None:
+        seen.append(who.get())
+        who.set("a handler")
+
+    workers.register("plain", lambda job: seen.append(who.get()))
+    who.set("the caller")
+    async with open_scheduler(db, workers) as scheduler:
+        who.set("the body")
+        for name in ("asynchronous", "asynchronous", "plain"):
+            await scheduler.enqueue(name)
+        await wait_for_jobs(jobs, 3, status="completed")
+    assert seen == ["the caller"] * 3
+
+
+def test_scheduler_outside_of_trio_says_what_to_do() -> None:
+    async def main() -> None:
+        with MongoClient[Any]("localhost:1", connect=False) as client:
+            async with open_scheduler(client["x"]):
+                pass
+
+    with pytest.raises(MonqueError, match="inside trio.run"):
+        asyncio.run(main())
