@@ -8,8 +8,10 @@ import pytest
 from bson import ObjectId
 
 from trio_monque.jobs import transitions
+from trio_monque.jobs.fences import CLAIM_FIELDS, ClaimStamp, is_ours
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.transitions import CLAIM_FIELDS, AtMost, ClaimStamp, OneOf, Transition, applied
+from trio_monque.jobs.transition import AtMost, OneOf, Transition, applied
+from trio_monque.jobs.transitions import Failure
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)
@@ -27,9 +29,9 @@ def claimed(**fields: object) -> Job:
 ENDS = {
     "complete": lambda job: transitions.complete(job, LATER),
     "go_on": lambda job: transitions.go_on(job, LATER, LATER),
-    "go_on after exhaustion": lambda job: transitions.go_on(job, LATER, LATER, "why"),
-    "retry": lambda job: transitions.retry(job, LATER, "why", LATER),
-    "fail": lambda job: transitions.fail(job, LATER, "why"),
+    "go_on after exhaustion": lambda job: transitions.go_on(job, LATER, LATER, Failure("why")),
+    "retry": lambda job: transitions.retry(job, LATER, Failure("why"), LATER),
+    "fail": lambda job: transitions.fail(job, LATER, Failure("why")),
     "release": lambda job: transitions.release(job, LATER),
     "cancel": lambda job: transitions.cancel_claimed(job, LATER),
 }
@@ -92,16 +94,16 @@ def test_pins_take_absent_counters_for_zero() -> None:
 
 def test_claim_is_ours_only_while_its_token_belongs_to_its_owner_and_lock() -> None:
     job = claimed()
-    assert transitions.is_ours(job)
-    assert not transitions.is_ours(pending())
+    assert is_ours(job)
+    assert not is_ours(pending())
     # As Node leaves it behind: claimed anew, with our token in place.
     for fields in ({"claimed_by": "node-1"}, {"locked_at": LATER}, {"claim_token": None}):
-        assert not transitions.is_ours(Job(**{**vars(job), **fields}))
+        assert not is_ours(Job(**{**vars(job), **fields}))
 
 
 def test_retry_counts_the_failure_and_puts_the_job_off() -> None:
     job = claimed(fail_count=2, rescues=2)
-    after = applied(job, transitions.retry(job, LATER, "why", LATER + timedelta(seconds=8)))
+    after = applied(job, transitions.retry(job, LATER, Failure("why"), LATER + timedelta(seconds=8)))
     assert (after.status, after.fail_count, after.fail_reason) == (JobStatus.PENDING, 3, "why")
     assert after.next_run_at == LATER + timedelta(seconds=8)
     assert (after.rescues, after.started_at, after.finished_at) == (0, NOW, LATER)
@@ -120,7 +122,7 @@ def test_next_occurrence_is_fenced_on_the_schedule_that_it_was_computed_from() -
     assert (transition.guard["repeat_interval"], transition.guard["timezone"]) == ("0 9 * * *", "Europe/Berlin")
     after = applied(job, transition)
     assert (after.status, after.fail_count, after.fail_reason) == (JobStatus.PENDING, 0, None)
-    exhausted = applied(job, transitions.go_on(job, LATER, LATER, "why"))
+    exhausted = applied(job, transitions.go_on(job, LATER, LATER, Failure("why")))
     assert (exhausted.fail_count, exhausted.fail_reason) == (0, "why")
 
 

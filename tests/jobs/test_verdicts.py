@@ -7,7 +7,7 @@ import pytest
 from tests.jobs.test_transitions import LATER, claimed
 from trio_monque.backoff import Backoff
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.transitions import applied
+from trio_monque.jobs.transition import applied
 from trio_monque.jobs.verdicts import (
     LONGEST_REASON,
     CutShort,

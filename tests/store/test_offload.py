@@ -16,7 +16,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque.jobs.transitions import ClaimStamp
+from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
 from trio_monque.store.claiming import Taken
 from trio_monque.store.offload import Channel, Door, _Handoff

@@ -16,7 +16,8 @@ from tests.support.store import PAST, claim, handle, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transitions import Transition, applied
+from trio_monque.jobs.transition import Transition, applied
+from trio_monque.jobs.transitions import Failure
 from trio_monque.store import queries, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, grouped
@@ -59,8 +60,8 @@ def test_after_image_is_what_the_database_holds(store: JobCollection) -> None:
     held = claim(store, 4)
     settled = [
         transitions.complete(held[0], LATER),
-        transitions.retry(held[1], LATER, "why", LATER),
-        transitions.fail(held[2], LATER, "why"),
+        transitions.retry(held[1], LATER, Failure("why"), LATER),
+        transitions.fail(held[2], LATER, Failure("why")),
         transitions.release(held[3], LATER),
     ]
     assert settle(store, settled) == [Fate.WRITTEN] * 4
@@ -83,7 +84,7 @@ def test_lost_claims_in_a_batch_are_told_apart_and_untouched(store: JobCollectio
     for job in others[::3]:
         jobs.update_one({"_id": job.id}, {"$set": {"claimedBy": "node-2", "lockedAt": LATER}})
     jobs.delete_one({"_id": others[1].id})
-    fates = settle(store, [transitions.retry(job, LATER, "why", LATER) for job in others])
+    fates = settle(store, [transitions.retry(job, LATER, Failure("why"), LATER) for job in others])
     lost = {0, 1, 3, 6, 9}
     assert fates == [Fate.LOST if place in lost else Fate.WRITTEN for place in range(10)]
 
@@ -103,7 +104,7 @@ def test_batch_sent_again_writes_nothing_twice_and_tells_what_was_written(
 ) -> None:
     """As after a lost answer: the first sending was applied, or half of it, or the next claim has come already."""
     held = claim(store, 6)
-    statements = grouped([transitions.retry(job, LATER, f"why {job.id}", LATER) for job in held], "r")
+    statements = grouped([transitions.retry(job, LATER, Failure(f"why {job.id}"), LATER) for job in held], "r")
     first = settling.settle(store, statements[:4])
     assert set(first.values()) == {Fate.WRITTEN}
     after_first = list(jobs.find({"failCount": 1}))
@@ -126,8 +127,8 @@ def test_requested_cancellation_is_written_instead_of_every_end_but_completion(
     recurring = replace(held[4], repeat_interval="* * * * *")
     settled = [
         transitions.complete(held[0], LATER),
-        transitions.retry(held[1], LATER, "why", LATER),
-        transitions.fail(held[2], LATER, "why"),
+        transitions.retry(held[1], LATER, Failure("why"), LATER),
+        transitions.fail(held[2], LATER, Failure("why")),
         transitions.release(held[3], LATER),
         transitions.go_on(recurring, LATER, LATER),
     ]
@@ -155,8 +156,8 @@ def test_settlement_that_the_server_refuses_spoils_no_other(
     held = claim(store, 3)
     db.command({"collMod": "monque_jobs", "validator": {"failReason": {"$ne": "forbidden"}}})
     settled = [
-        transitions.retry(held[0], LATER, "allowed", LATER),
-        transitions.retry(held[1], LATER, "forbidden", LATER),
+        transitions.retry(held[0], LATER, Failure("allowed"), LATER),
+        transitions.retry(held[1], LATER, Failure("forbidden"), LATER),
         transitions.complete(held[2], LATER),
     ]
     assert settle(store, settled) == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]

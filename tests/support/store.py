@@ -9,9 +9,9 @@ from typing import Any
 
 from bson import ObjectId
 
+from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import NewJob, pending_job
-from trio_monque.jobs.transitions import ClaimStamp
 from trio_monque.store import claiming, inserting
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database

@@ -2,133 +2,84 @@
 
 Each function returns a Transition: what must hold of the document (the guard), what is written, and
 what is to be written instead where the guard failed for a known reason. The codec turns it into a
-MongoDB filter and update; tests read and apply it without a database.
-
-    pending    -> processing   claim
-    processing -> completed    complete
-    processing -> pending      retry, go_on (the next occurrence), release
-    processing -> failed       fail
-    processing -> cancelled    cancel_claimed (a requested cancellation wins over every end but completion)
+MongoDB filter and update; tests read and apply it without a database. TABLE lists them all.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from bson import ObjectId
+
+from .fences import CLAIM_FIELDS, ClaimStamp, fence, stamp_fence
 from .job import Job, JobStatus
+from .transition import AtMost, OneOf, Transition
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
+MOST_ERRORS: Final = 5
+"""How many of the last errors a job remembers."""
 
-# --- Conditions a guard may put on a field; a plain value means equality, and None means absent ---
-
-
-@dataclass(frozen=True, slots=True)
-class AtMost:
-    """The field is at most this."""
-
-    value: Any
+PENDING, PROCESSING = JobStatus.PENDING, JobStatus.PROCESSING
+COMPLETED, FAILED, CANCELLED = JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
-class OneOf:
-    """The field is one of these; None among them means that it may be absent."""
+class Row:
+    """One line of the state machine: which transition leads from where to where, and why it is made."""
 
-    values: tuple[Any, ...]
+    name: str
+    source: JobStatus
+    target: JobStatus | None
+    why: str
+
+
+TABLE: Final = (
+    Row("claim", PENDING, PROCESSING, "an instance takes a due job"),
+    Row("complete", PROCESSING, COMPLETED, "a one-off job succeeded"),
+    Row("go_on", PROCESSING, PENDING, "a recurring job moves to its next occurrence"),
+    Row("retry", PROCESSING, PENDING, "a try failed, and others are left"),
+    Row("snooze", PROCESSING, PENDING, "the handler asked to be run later"),
+    Row("release", PROCESSING, PENDING, "the claim is given back, uncounted"),
+    Row("rescue", PROCESSING, PENDING, "the claim had died"),
+    Row("fail", PROCESSING, FAILED, "the last try failed, or no other can be made"),
+    Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
+    Row("cancel_pending", PENDING, CANCELLED, "somebody cancelled it"),
+    Row("retry_again", FAILED, PENDING, "somebody gave it new tries"),
+    Row("retry_again", CANCELLED, PENDING, "somebody gave it new tries"),
+    Row("reschedule", PENDING, PENDING, "somebody changed when it is due"),
+    Row("update_pending", PENDING, PENDING, "its schedule or data was brought up to date"),
+    Row("update_claimed", PROCESSING, PROCESSING, "its schedule or data was brought up to date"),
+    Row("request_cancel", PROCESSING, PROCESSING, "somebody asked for the run to be cancelled"),
+)
+"""All changes of a job's status, and the changes of a pending or processing job that keep it. Deletion is from any."""
 
 
 @dataclass(frozen=True, slots=True)
-class Transition:
-    """One conditional write.
+class Failure:
+    """What a failed try leaves in the job.
 
     Attributes:
-        guard: What must hold, by field; all of it is repeated in the write.
-        set: Fields and their new values.
-        cleared: Fields that are removed.
-        added: Fields and what is added to them; an absent field counts as 0.
-        otherwise: What to write where the guard failed because a cancellation had been requested.
+        reason: `failReason`.
+        record: One entry of the history of errors.
     """
 
-    guard: Mapping[str, Any]
-    set: Mapping[str, Any]
-    cleared: tuple[str, ...] = ()
-    added: Mapping[str, int] = field(default_factory=lambda: _NOTHING)
-    otherwise: Transition | None = None
+    reason: str
+    record: Mapping[str, Any] | None = None
 
+    def written(self, job: Job) -> dict[str, Any]:
+        """The fields; the history is the copy's, which the fence proves to be current."""
+        if self.record is None:
+            return {"fail_reason": self.reason}
+        return {"fail_reason": self.reason, "errors": [*job.errors, self.record][-MOST_ERRORS:]}
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ClaimStamp:
-    """What one claim cycle writes into every job it takes. Sent once; a repetition takes a new one.
-
-    Attributes:
-        claimed_by: The instance's id.
-        locked_at: The moment of the claim, UTC.
-        claim_token: The fencing token; embeds the other two, so that a token left behind by us in a
-            document that another library claimed since is not taken for its claim.
-        heartbeat_interval: Seconds between renewals.
-    """
-
-    claimed_by: str
-    locked_at: datetime
-    claim_token: str
-    heartbeat_interval: float
-
-    @classmethod
-    def new(cls, claimed_by: str, locked_at: datetime, heartbeat_interval: float, random: str) -> ClaimStamp:
-        token = f"{_token_prefix(claimed_by, locked_at)}{random}"
-        return cls(
-            claimed_by=claimed_by,
-            locked_at=locked_at,
-            claim_token=token,
-            heartbeat_interval=heartbeat_interval,
-        )
-
-
-def _token_prefix(claimed_by: str, locked_at: datetime) -> str:
-    return f"{claimed_by}:{round(locked_at.timestamp() * 1000)}:"
-
-
-def is_ours(job: Job) -> bool:
-    """Whether the job's claim was made by this library: its token belongs to its current owner and lock time."""
-    if job.claimed_by is None or job.locked_at is None or job.claim_token is None:
-        return False
-    return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at))
-
-
-# What a claim writes and every end of a claim clears.
-CLAIM_FIELDS: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token")
 
 # What no end of a claim leaves behind: the claim, and a request that was meant for it.
 _ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
-
-
-def fence(job: Job) -> dict[str, Any]:
-    """The condition that only the current claim satisfies.
-
-    All five. Node's recovery and Node's next claim leave our token in place, so the token alone would
-    let our dead run settle Node's claim; `locked_at` alone may coincide.
-    """
-    return {
-        "id": job.id,
-        "status": JobStatus.PROCESSING,
-        "claimed_by": job.claimed_by,
-        "locked_at": job.locked_at,
-        "claim_token": job.claim_token,
-    }
-
-
-def stamp_fence(stamp: ClaimStamp) -> dict[str, Any]:
-    """The fence of all the jobs that one claim cycle took, for where their ids are not known or given apart."""
-    return {
-        "status": JobStatus.PROCESSING,
-        "claimed_by": stamp.claimed_by,
-        "locked_at": stamp.locked_at,
-        "claim_token": stamp.claim_token,
-    }
 
 
 # --- pending -> processing ---
@@ -173,79 +124,78 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
     )
 
 
-# --- processing -> anything: all under the fence ---
+# --- The ends of a claim: all under the fence ---
 
 
-def complete(job: Job, now: datetime) -> Transition:
+def _ended(job: Job, now: datetime) -> dict[str, Any]:
+    """What every counted end of a run writes."""
+    return {"updated_at": now, "started_at": job.locked_at, "finished_at": now}
+
+
+def _unless_cancelled(job: Job) -> dict[str, Any]:
+    """The fence of every end but the completion of a one-off job: a requested cancellation must not be wiped."""
+    return {**fence(job), "cancel_requested_at": None}
+
+
+def complete(job: Job, now: datetime, result: Any = None) -> Transition:
     """processing -> completed: a one-off job that succeeded. A cancellation requested meanwhile came too late."""
     return Transition(
         guard=fence(job),
-        set={
-            "status": JobStatus.COMPLETED,
-            "updated_at": now,
-            "started_at": job.locked_at,
-            "finished_at": now,
-        },
-        cleared=(*_ENDED, "fail_reason", "rescues"),
+        set={"status": COMPLETED, **_ended(job, now), **({} if result is None else {"result": result})},
+        cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
     )
 
 
-def go_on(job: Job, now: datetime, next_run_at: datetime, fail_reason: str | None = None) -> Transition:
+def go_on(
+    job: Job, now: datetime, next_run_at: datetime, failure: Failure | None = None, result: Any = None
+) -> Transition:
     """processing -> pending at the next occurrence of a recurring job.
 
     Fenced on the schedule too: it may have been changed since `next_run_at` was computed from it. With
-    a `fail_reason` this occurrence used up its retries; without, it succeeded.
+    a `failure` this occurrence used up its retries; without, it succeeded.
     """
     return Transition(
-        guard={
-            **fence(job),
-            "cancel_requested_at": None,
-            "repeat_interval": job.repeat_interval,
-            "timezone": job.timezone,
-        },
+        guard={**_unless_cancelled(job), "repeat_interval": job.repeat_interval, "timezone": job.timezone},
         set={
-            "status": JobStatus.PENDING,
+            "status": PENDING,
             "next_run_at": next_run_at,
             "fail_count": 0,
-            "updated_at": now,
-            "started_at": job.locked_at,
-            "finished_at": now,
-            **({} if fail_reason is None else {"fail_reason": fail_reason}),
+            **_ended(job, now),
+            **({} if failure is None else failure.written(job)),
+            **({} if result is None else {"result": result}),
         },
-        cleared=(*_ENDED, "rescues", *(("fail_reason",) if fail_reason is None else ())),
+        # What was saved was for another try at this occurrence.
+        cleared=(*_ENDED, "rescues", "saved", *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
 
 
-def retry(job: Job, now: datetime, fail_reason: str, next_run_at: datetime) -> Transition:
+def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> Transition:
     """processing -> pending after a failure, with tries left."""
     return Transition(
-        guard={**fence(job), "cancel_requested_at": None},
-        set={
-            "status": JobStatus.PENDING,
-            "next_run_at": next_run_at,
-            "fail_reason": fail_reason,
-            "updated_at": now,
-            "started_at": job.locked_at,
-            "finished_at": now,
-        },
+        guard=_unless_cancelled(job),
+        set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
         cleared=(*_ENDED, "rescues"),
         otherwise=cancel_claimed(job, now),
     )
 
 
-def fail(job: Job, now: datetime, fail_reason: str) -> Transition:
+def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
+    """processing -> pending, as the handler asked: no failure is counted, and what it saved is kept."""
+    return Transition(
+        guard=_unless_cancelled(job),
+        set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now)},
+        cleared=(*_ENDED, "rescues"),
+        otherwise=cancel_claimed(job, now),
+    )
+
+
+def fail(job: Job, now: datetime, failure: Failure) -> Transition:
     """processing -> failed: the last try failed, or no other can be made."""
     return Transition(
-        guard={**fence(job), "cancel_requested_at": None},
-        set={
-            "status": JobStatus.FAILED,
-            "fail_reason": fail_reason,
-            "updated_at": now,
-            "started_at": job.locked_at,
-            "finished_at": now,
-        },
+        guard=_unless_cancelled(job),
+        set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
         cleared=(*_ENDED, "rescues"),
         otherwise=cancel_claimed(job, now),
@@ -255,8 +205,8 @@ def fail(job: Job, now: datetime, fail_reason: str) -> Transition:
 def release(job: Job, now: datetime) -> Transition:
     """processing -> pending, uncounted: the claim is given back, due as it was."""
     return Transition(
-        guard={**fence(job), "cancel_requested_at": None},
-        set={"status": JobStatus.PENDING, "updated_at": now},
+        guard=_unless_cancelled(job),
+        set={"status": PENDING, "updated_at": now},
         cleared=_ENDED,
         otherwise=cancel_claimed(job, now),
     )
@@ -266,8 +216,22 @@ def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
     """processing -> pending for everything that one claim cycle may have taken: for claims whose answer was lost."""
     return Transition(
         guard={**stamp_fence(stamp), "cancel_requested_at": None},
-        set={"status": JobStatus.PENDING, "updated_at": now},
+        set={"status": PENDING, "updated_at": now},
         cleared=_ENDED,
+    )
+
+
+def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
+    """processing -> pending for a claim that was seen dead: counted apart from failures.
+
+    `job` is as it was observed: besides the fence, its heartbeat must not have moved since.
+    """
+    return Transition(
+        guard={**_unless_cancelled(job), "last_heartbeat": job.last_heartbeat},
+        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now},
+        added={"rescues": 1},
+        cleared=_ENDED,
+        otherwise=cancel_claimed(job, now),
     )
 
 
@@ -275,24 +239,73 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
     """processing -> cancelled, as was requested of the claim."""
     return Transition(
         guard=fence(job),
-        set={
-            "status": JobStatus.CANCELLED,
-            "updated_at": now,
-            "started_at": job.locked_at,
-            "finished_at": now,
-        },
+        set={"status": CANCELLED, **_ended(job, now)},
         cleared=(*_ENDED, "rescues"),
     )
 
 
-_ABSENT: Final[Mapping[str, Any]] = MappingProxyType({"attempts": 0, "rescues": 0, "rev": 0})
+# --- Under a claim, without ending it ---
 
 
-def applied(job: Job, transition: Transition) -> Job:
-    """The job after the transition, as the database holds it: the after-image of a write whose guard held."""
-    changes = {
-        **{name: _ABSENT.get(name) for name in transition.cleared},
-        **{name: getattr(job, name) + step for name, step in transition.added.items()},
-        **transition.set,
-    }
-    return replace(job, **changes)
+def report(job: Job, now: datetime, **reported: Any) -> Transition:
+    """What a handler saves or reports: written under the fence, so that a run that lost its claim writes nothing."""
+    return Transition(guard=fence(job), set={**reported, "updated_at": now})
+
+
+def request_cancel(job: Job, now: datetime) -> Transition:
+    """Asks the holder of a claim of ours to cancel its run. By status alone it might land on a claim of Node's."""
+    return Transition(guard=_unless_cancelled(job), set={"cancel_requested_at": now, "updated_at": now})
+
+
+# --- By hand ---
+
+
+def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
+    """pending -> cancelled."""
+    return Transition(guard={"id": job_id, "status": PENDING}, set={"status": CANCELLED, "updated_at": now})
+
+
+def retry_again(job_id: ObjectId, now: datetime) -> Transition:
+    """failed or cancelled -> pending, due now, with all its tries."""
+    return Transition(
+        guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
+        set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
+        cleared=(*_ENDED, "fail_reason", "rescues"),
+    )
+
+
+def reschedule(job_id: ObjectId, now: datetime, next_run_at: datetime) -> Transition:
+    """pending -> pending at another time."""
+    return Transition(guard={"id": job_id, "status": PENDING}, set={"next_run_at": next_run_at, "updated_at": now})
+
+
+def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: Any) -> Transition:
+    """Changes what a pending job is about; `rev` tells whoever read a copy that it is stale.
+
+    Guarded by what was read: of two changes at once, the second is made on top of the first, or not at all.
+    """
+    return Transition(
+        guard={"id": job.id, "status": PENDING, "rev": job.rev or OneOf((None, 0))},
+        set={"next_run_at": next_run_at, "updated_at": now, **_present(content)},
+        cleared=_absent(content),
+        added={"rev": 1},
+    )
+
+
+def update_claimed(job: Job, now: datetime, **content: Any) -> Transition:
+    """Changes what a job that runs is about, from its next occurrence on: the run keeps its copy and its claim."""
+    return Transition(
+        guard={"id": job.id, "status": PROCESSING, "rev": job.rev or OneOf((None, 0))},
+        set={"updated_at": now, **_present(content)},
+        cleared=_absent(content),
+        added={"rev": 1},
+    )
+
+
+def _present(content: Mapping[str, Any]) -> dict[str, Any]:
+    # `data` may be None and mean it; any other field is absent then.
+    return {name: value for name, value in content.items() if value is not None or name == "data"}
+
+
+def _absent(content: Mapping[str, Any]) -> tuple[str, ...]:
+    return tuple(name for name, value in content.items() if value is None and name != "data")

@@ -2,30 +2,104 @@
 
 from __future__ import annotations
 
+import traceback
+from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Any, Final
 
-from ..backoff import Backoff
-from ..errors import InvalidCronError
+from ..backoff import SHORTEST, Backoff
+from ..errors import InvalidCronError, InvalidOptionError
+from ..options import check_seconds
 from . import transitions
 from .cron import next_occurrence
 from .job import Job, JobStatus
-from .transitions import Transition
+from .new_job import checked_moment
+from .transition import Transition
+from .transitions import Failure
 
 # A reason is for people; a megabyte of one would travel with every read of the job.
-LONGEST_REASON = 10_000
+LONGEST_REASON: Final = 10_000
+LONGEST_TRACEBACK: Final = 4_000
+
+
+# --- What a handler may raise to say what is to become of its job ---
+
+
+class Retry(Exception):  # noqa: N818  # It is no error: it says what to do.
+    """Counts as a failed try, and says when the next one is.
+
+    Args:
+        reason: Becomes the job's `fail_reason`.
+        after: Seconds until the next try; None for the backoff.
+    """
+
+    def __init__(self, reason: str = "", *, after: float | None = None) -> None:
+        if after is not None:
+            check_seconds("after", after, zero=True)
+        super().__init__(reason)
+        self.after = after
+
+
+class Snooze(Exception):  # noqa: N818
+    """Runs the job again later, with no failure counted.
+
+    Args:
+        after: Seconds from now.
+        until: Or a moment, timezone-aware.
+    """
+
+    def __init__(self, *, after: float | None = None, until: datetime | None = None) -> None:
+        if (after is None) == (until is None):
+            raise InvalidOptionError("after", after, "give one of after= and until=")
+        if after is not None:
+            check_seconds("after", after, zero=True)
+        super().__init__(f"for {after:g} s" if after is not None else f"until {until}")
+        self.after = after
+        self.until = None if until is None else checked_moment("until", until)
+
+
+class Discard(Exception):  # noqa: N818
+    """Gives the job up: it has failed for good. An occurrence of a recurring job is given up, and the schedule goes on.
+
+    Args:
+        reason: Becomes the job's `fail_reason`.
+    """
+
+    def __init__(self, reason: str = "discarded") -> None:
+        super().__init__(reason)
+
+
+# --- What an end means ---
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned."""
+    """The handler returned; `result` is what is to be stored of that."""
+
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The handler raised, or ran out of its time: a counted try."""
+    """A counted try; the next one is `after` seconds away, where the handler said so."""
 
     error: BaseException
+    after: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Discarded:
+    """A counted try, and the last one."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class Snoozed:
+    """No failure; it is run again later."""
+
+    snooze: Snooze
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,31 +107,65 @@ class CutShort:
     """The scheduler left before the handler was through: not a try, the claim is given back."""
 
 
-Verdict = Succeeded | Failed | CutShort
+Verdict = Succeeded | Failed | Discarded | Snoozed | CutShort
+
+ErrorTypes = tuple[type[BaseException], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """After how many failures a job has failed for good, and how long it waits before that."""
+    """What is tried again, how often, and how long it waits before that.
+
+    Attributes:
+        max_retries: After how many failures a job has failed for good.
+        backoff: Computes the delay.
+        own_backoff: The worker's own instead: fixed (seconds), or asked with the number of failures and the error.
+        retry_on: Only these errors are tried again; None for all.
+        discard_on: These errors are never tried again.
+    """
 
     max_retries: int
     backoff: Backoff
+    own_backoff: float | Callable[[int, BaseException], float] | None = None
+    retry_on: ErrorTypes | None = None
+    discard_on: ErrorTypes = ()
+
+    def delay(self, failures: int, error: BaseException) -> float:
+        """Seconds until the next try: never at once, or a job that fails at once would spin."""
+        if self.own_backoff is None:
+            return self.backoff.delay(failures)
+        seconds = self.own_backoff(failures, error) if callable(self.own_backoff) else self.own_backoff
+        return max(SHORTEST, min(round(seconds, 3), self.backoff.cap))
 
 
-def reason_of(error: BaseException) -> str:
-    """What `failReason` says of an error: the type and message of its first leaf, and how many others there were."""
-    leaves = _leaves(error)
-    first = leaves[0]
-    text = f"{type(first).__name__}: {first}" if str(first) else type(first).__name__
-    if len(leaves) > 1:
-        text += f" (and {len(leaves) - 1} more)"
-    return text if len(text) <= LONGEST_REASON else text[: LONGEST_REASON - 1] + "…"
+def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
+    """What an error means. Of a group, its leaves decide: Discard before errors before Retry before Snooze.
+
+    A handler's own nursery wraps what is raised inside, so a Retry may arrive in a group, and beside errors.
+    """
+    leaves = leaves_of(error)
+    for leaf in leaves:
+        if isinstance(leaf, (Discard, *policy.discard_on)):
+            return Discarded(leaf)
+    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
+    if errors:
+        final = [leaf for leaf in errors if policy.retry_on is not None and not isinstance(leaf, policy.retry_on)]
+        return Discarded(final[0]) if final else Failed(error)
+    for leaf in leaves:
+        if isinstance(leaf, Retry):
+            return Failed(leaf, leaf.after)
+    (first, *_) = (leaf for leaf in leaves if isinstance(leaf, Snooze))
+    return Snoozed(first)
 
 
-def _leaves(error: BaseException) -> list[BaseException]:
+def leaves_of(error: BaseException) -> list[BaseException]:
+    """The errors in a group, at any depth; an error that is none, itself."""
     if not isinstance(error, BaseExceptionGroup):
         return [error]
-    return [leaf for part in error.exceptions for leaf in _leaves(part)]
+    return [leaf for part in error.exceptions for leaf in leaves_of(part)]
+
+
+# --- What is written ---
 
 
 def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Transition:
@@ -65,35 +173,98 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
     match verdict:
         case CutShort():
             return transitions.release(job, now)
-        case Succeeded() if job.repeat_interval is None:
-            return transitions.complete(job, now)
-        case Succeeded():
-            return _next_occurrence(job, now)
-        case Failed(error):
-            return _after_failure(job, now, reason_of(error), policy)
+        case Succeeded(result) if job.repeat_interval is None:
+            return transitions.complete(job, now, result)
+        case Succeeded(result):
+            return _next_occurrence(job, now, result=result)
+        case Snoozed(snooze):
+            return transitions.snooze(job, now, _awake_at(snooze, now))
+        case Discarded(error):
+            return _give_up(job, now, failure_of(error, job, now))
+        case Failed(error, after):
+            return _after_failure(job, now, error, after, policy)
 
 
-def _after_failure(job: Job, now: datetime, reason: str, policy: RetryPolicy) -> Transition:
+def _after_failure(
+    job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
+) -> Transition:
+    failure = failure_of(error, job, now)
     failures = job.fail_count + 1
     max_retries = policy.max_retries if job.max_retries is None else job.max_retries
-    if failures < max_retries:
-        return transitions.retry(job, now, reason, now + timedelta(seconds=policy.backoff.delay(failures)))
+    if failures >= max_retries:
+        return _give_up(job, now, failure)
+    delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
+    return transitions.retry(job, now, failure, now + timedelta(milliseconds=round(delay * 1000)))
+
+
+def _give_up(job: Job, now: datetime, failure: Failure) -> Transition:
     # A schedule must not die unnoticed of one bad day: it goes on, unless it was told not to.
     if job.repeat_interval is not None and job.on_exhausted != "fail":
-        return _next_occurrence(job, now, reason)
-    return transitions.fail(job, now, reason)
+        return _next_occurrence(job, now, failure)
+    return transitions.fail(job, now, failure)
 
 
-def _next_occurrence(job: Job, now: datetime, reason: str | None = None) -> Transition:
+def _next_occurrence(job: Job, now: datetime, failure: Failure | None = None, result: Any = None) -> Transition:
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
     except InvalidCronError as error:
         # Monque for Node allows lines that this library does not: end loudly, and do not guess.
-        return transitions.fail(job, now, str(error))
-    return transitions.go_on(job, now, following, reason)
+        return transitions.fail(job, now, failure_of(error, job, now))
+    return transitions.go_on(job, now, following, failure, result)
+
+
+def _awake_at(snooze: Snooze, now: datetime) -> datetime:
+    if snooze.until is not None:
+        return snooze.until
+    return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))
 
 
 def will_retry(after: Job) -> bool:
     """Whether the job that a failure left behind runs again by itself: told from what was stored."""
     return after.status is JobStatus.PENDING
+
+
+# --- Words for people ---
+
+
+def failure_of(error: BaseException, job: Job, now: datetime) -> Failure:
+    """What a failed try leaves in its job."""
+    return Failure(
+        reason_of(error),
+        {"at": now, "attempt": job.attempts, "error": reason_of(error), "traceback": _traceback_of(error)},
+    )
+
+
+def reason_of(error: BaseException) -> str:
+    """What `failReason` says of an error: the type and message of its first leaf, and how many others there were."""
+    leaves = leaves_of(error)
+    first = leaves[0]
+    text = type(first).__name__
+    if message := _message_of(first):
+        text = message if isinstance(first, Retry | Discard) else f"{text}: {message}"
+    if len(leaves) > 1:
+        text += f" (and {len(leaves) - 1} more)"
+    return _storable(text, LONGEST_REASON)
+
+
+def _message_of(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception:  # noqa: BLE001  # Whatever the author of that error did: the job's fate does not hang on it.
+        return "(its message cannot be shown)"
+
+
+def _traceback_of(error: BaseException) -> str:
+    try:
+        text = "".join(traceback.format_exception(error))
+    except Exception:  # noqa: BLE001  # The same.
+        return ""
+    # The end says where it happened; the beginning is ours.
+    return _storable(text[-LONGEST_TRACEBACK:], LONGEST_TRACEBACK)
+
+
+def _storable(text: str, longest: int) -> str:
+    """As BSON can hold it: one lone surrogate would spoil the batch that it is written in."""
+    text = text.encode("utf-8", "backslashreplace").decode()
+    return text if len(text) <= longest else text[: longest - 1] + "…"

@@ -17,8 +17,8 @@ from ..engine.fairness import share_slots
 from ..engine.run import Run, RunEnd
 from ..engine.source import Demand, Granted
 from ..errors import MonqueConnectionError
+from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
-from ..jobs.transitions import ClaimStamp
 from ..jobs.verdicts import Failed, RetryPolicy, decide
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, queries, settling

@@ -9,7 +9,7 @@ from ..client.bus import Bus
 from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job
-from ..jobs.transitions import Transition, applied
+from ..jobs.transition import Transition, applied
 from ..jobs.verdicts import CutShort, Failed, Succeeded, Verdict, reason_of, will_retry
 from ..store.settling import Fate
 

@@ -14,8 +14,9 @@ from pymongo.read_concern import ReadConcern
 
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
+from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
-from ..jobs.transitions import ClaimStamp
+from ..jobs.transition import applied
 from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
@@ -100,14 +101,14 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
         {"_id": {"$in": ids}, **filter_of(transition.guard)}, update_of(transition), hint=_BY_ID
     ).matched_count
     if agree and matched == len(candidates):
-        return Taken([transitions.applied(job, transition) for job in candidates])
+        return Taken([applied(job, transition) for job in candidates])
     missed = matched < len(candidates)
     return Taken(read_back(jobs, ids, stamp) if matched else [], more=missed)
 
 
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp) -> Sequence[Job]:
     """Which of the ids bear this claim."""
-    held = {"_id": {"$in": list(ids)}, **filter_of(transitions.stamp_fence(stamp))}
+    held = {"_id": {"$in": list(ids)}, **filter_of(stamp_fence(stamp))}
     return _decoded(jobs, jobs.collection.find(held, sort=_EARLIEST, hint=_BY_ID))
 
 
@@ -132,7 +133,7 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> Sequence[J
     A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
     So a renewal first, acknowledged by a majority; what a majority read then finds is held.
     """
-    held = filter_of(transitions.stamp_fence(stamp))
+    held = filter_of(stamp_fence(stamp))
     reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
         jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: now}}, session=session)

@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
-from ..jobs.transitions import AtMost, OneOf, Transition
+from ..jobs.transition import AtMost, OneOf, Transition
 
 FIELD: Final[Mapping[str, str]] = {
     "id": "_id",

@@ -6,7 +6,7 @@ from pymongo import ReturnDocument
 from pymongo import errors as driver
 
 from ..jobs.job import Job, JobStatus
-from ..jobs.transitions import OneOf
+from ..jobs.transition import OneOf
 from .codec import document_of, filter_of
 from .connection import JobCollection
 from .outcomes import command

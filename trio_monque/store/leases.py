@@ -11,8 +11,8 @@ from typing import Any
 from bson import ObjectId
 from pymongo import UpdateMany
 
+from ..jobs.fences import fence
 from ..jobs.job import Job
-from ..jobs.transitions import fence
 from .codec import FIELD, filter_of
 from .connection import JobCollection
 from .outcomes import command

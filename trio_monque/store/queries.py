@@ -11,7 +11,7 @@ from pymongo import ASCENDING
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job
 from ..jobs.selection import JobQuery
-from ..jobs.transitions import OneOf
+from ..jobs.transition import OneOf
 from .codec import FIELD, filter_of
 from .connection import JobCollection
 from .outcomes import command

@@ -19,7 +19,7 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from ..jobs.transitions import Transition
+from ..jobs.transition import Transition
 from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command, is_transient

@@ -1,0 +1,77 @@
+"""Whose claim it is: the stamp that a claim leaves, and the condition that only the current claim satisfies. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from .job import Job, JobStatus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ClaimStamp:
+    """What one claim cycle writes into every job it takes. Sent once; a repetition takes a new one.
+
+    Attributes:
+        claimed_by: The instance's id.
+        locked_at: The moment of the claim, UTC.
+        claim_token: The fencing token; embeds the other two, so that a token left behind by us in a
+            document that another library claimed since is not taken for its claim.
+        heartbeat_interval: Seconds between renewals.
+    """
+
+    claimed_by: str
+    locked_at: datetime
+    claim_token: str
+    heartbeat_interval: float
+
+    @classmethod
+    def new(cls, claimed_by: str, locked_at: datetime, heartbeat_interval: float, random: str) -> ClaimStamp:
+        token = f"{_token_prefix(claimed_by, locked_at)}{random}"
+        return cls(
+            claimed_by=claimed_by,
+            locked_at=locked_at,
+            claim_token=token,
+            heartbeat_interval=heartbeat_interval,
+        )
+
+
+def _token_prefix(claimed_by: str, locked_at: datetime) -> str:
+    return f"{claimed_by}:{round(locked_at.timestamp() * 1000)}:"
+
+
+def is_ours(job: Job) -> bool:
+    """Whether the job's claim was made by this library: its token belongs to its current owner and lock time."""
+    if job.claimed_by is None or job.locked_at is None or job.claim_token is None:
+        return False
+    return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at))
+
+
+# What a claim writes and every end of a claim clears.
+CLAIM_FIELDS: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token")
+
+
+def fence(job: Job) -> dict[str, Any]:
+    """The condition that only the current claim satisfies.
+
+    All five. Node's recovery and Node's next claim leave our token in place, so the token alone would
+    let our dead run settle Node's claim; `locked_at` alone may coincide.
+    """
+    return {
+        "id": job.id,
+        "status": JobStatus.PROCESSING,
+        "claimed_by": job.claimed_by,
+        "locked_at": job.locked_at,
+        "claim_token": job.claim_token,
+    }
+
+
+def stamp_fence(stamp: ClaimStamp) -> dict[str, Any]:
+    """The fence of all the jobs that one claim cycle took, for where their ids are not known or given apart."""
+    return {
+        "status": JobStatus.PROCESSING,
+        "claimed_by": stamp.claimed_by,
+        "locked_at": stamp.locked_at,
+        "claim_token": stamp.claim_token,
+    }
