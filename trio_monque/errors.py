@@ -114,8 +114,8 @@ class JobStateError(MonqueError):
         action: What was asked for.
     """
 
-    def __init__(self, job_id: object, status: str, action: str) -> None:
-        super().__init__(f"cannot {action} job {job_id}: its status is {status!r}")
+    def __init__(self, job_id: object, status: str, action: str, because: str = "") -> None:
+        super().__init__(f"cannot {action} job {job_id}: " + (because or f"its status is {str(status)!r}"))
         self.job_id = str(job_id)
         self.status = status
         self.action = action

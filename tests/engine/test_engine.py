@@ -15,7 +15,7 @@ from trio_monque.engine import notices
 from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
-from trio_monque.engine.source import Demand, Granted
+from trio_monque.engine.source import ClaimState, Demand, Granted
 from trio_monque.engine.wake import WakeSignal
 
 
@@ -42,6 +42,7 @@ class Shelf:
     batches: list[list[int]] = field(default_factory=list)
     renewed: list[tuple[float, list[int]]] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
+    unwanted: set[int] = field(default_factory=set)
     told: list[object] = field(default_factory=list)
     limit: float = float("inf")
     claim_takes: float = 0.0
@@ -83,12 +84,17 @@ class Shelf:
         self.settled.update({claim: end for claim, end in batch if claim not in self.lost})
         return [claim not in self.lost for claim, _ in batch]
 
-    async def renew(self, claims: Sequence[int]) -> Sequence[bool]:
+    async def renew(self, claims: Sequence[int]) -> Sequence[ClaimState]:
         self.renewed.append((trio.current_time(), sorted(claims)))
         await trio.lowlevel.checkpoint()
         if self.renewal_faults:
             raise self.renewal_faults.pop(0)
-        return [claim not in self.lost for claim in claims]
+        return [self.state_of(claim) for claim in claims]
+
+    def state_of(self, claim: int) -> ClaimState:
+        if claim in self.lost:
+            return ClaimState.LOST
+        return ClaimState.CANCEL_REQUESTED if claim in self.unwanted else ClaimState.HELD
 
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, NotNowError)
@@ -214,6 +220,18 @@ async def test_run_whose_claim_is_gone_is_cancelled_and_settles_nothing(autojump
         assert reasons == [CancelReason.LOST]
         assert [notice.claim for notice in shelf.told_of(notices.RunLost)] == [1]
     assert shelf.batches == [[2]]
+
+
+async def test_cancel_request_reaches_the_run_with_a_beat(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2])
+    shelf.handler = sleeping(15)
+    async with running(engine_of(shelf)):
+        await trio.sleep(5)
+        shelf.unwanted.add(1)
+        await trio.sleep(6)
+        assert (shelf.settled[1].cancelled, shelf.settled[1].reason) == (True, CancelReason.USER)
+        assert shelf.settled[1].duration == 10.0
+    assert not shelf.settled[2].cancelled
 
 
 async def test_settlement_that_was_not_written_is_told_as_lost(autojump_clock: MockClock) -> None:

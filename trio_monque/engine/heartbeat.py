@@ -1,4 +1,4 @@
-"""Renews what is held: what runs, and what has ended and is not yet settled."""
+"""Renews what is held: what runs, and what has ended and is not yet settled. Carries cancel requests to the runs."""
 
 from __future__ import annotations
 
@@ -9,11 +9,17 @@ import trio
 from . import notices
 from .run import CancelReason
 from .runner import Runner
-from .source import Source
+from .source import ClaimState, Source
 
 # A failed renewal is tried again after this share of the interval, not a whole one later.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
+
+_REASONS: Final = {
+    ClaimState.HELD: None,
+    ClaimState.CANCEL_REQUESTED: CancelReason.USER,
+    ClaimState.LOST: CancelReason.LOST,
+}
 
 
 async def run_heartbeat(source: Source[Any, Any], runner: Runner[Any, Any], interval: float) -> NoReturn:
@@ -34,8 +40,8 @@ async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
             raise
         source.tell(notices.RenewalFailed(error))
         return False
-    for run, is_held in zip(runs, renewed, strict=True):
+    for run, state in zip(runs, renewed, strict=True):
         # What was settled while the renewal was under way is no longer held, and not lost.
-        if not is_held and run in runner.held:
-            run.cancel(CancelReason.LOST)
+        if run in runner.held and (reason := _REASONS[state]) is not None:
+            run.cancel(reason)
     return True

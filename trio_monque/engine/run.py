@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -63,6 +64,7 @@ class Run(Generic[ClaimT]):
         self.patience = trio.CancelScope(shield=True)
         self.abandoned = False
         self._reason: CancelReason | None = None
+        self._cancelled_at = math.inf
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -72,6 +74,11 @@ class Run(Generic[ClaimT]):
     def deadline(self) -> float:
         """On trio's clock; infinity for none."""
         return self.scope.deadline
+
+    @property
+    def cancelled_at(self) -> float:
+        """When it was cancelled, or will be for taking too long; on trio's clock, infinity for never."""
+        return min(self._cancelled_at, self.scope.deadline)
 
     @property
     def duration(self) -> float:
@@ -92,6 +99,7 @@ class Run(Generic[ClaimT]):
         current = self.reason
         if current is None or _PRECEDENCE.index(reason) > _PRECEDENCE.index(current):
             self._reason = reason
+        self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
         self.scope.cancel(reason=str(reason))
 
     def end_unsettled(self) -> RunEnd:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
 from .run import Run, RunEnd
@@ -36,6 +37,14 @@ class Granted(Generic[ClaimT]):
 
     claims: Sequence[ClaimT]
     more: bool = False
+
+
+class ClaimState(Enum):
+    """What a renewal found of one claim."""
+
+    HELD = auto()
+    CANCEL_REQUESTED = auto()
+    LOST = auto()
 
 
 class Source(Protocol[ClaimT, SettlementT]):
@@ -73,8 +82,8 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Writes a batch; tells for each settlement whether it was written under the claim."""
         ...
 
-    async def renew(self, claims: Sequence[ClaimT]) -> Sequence[bool]:
-        """Renews claims; tells for each whether it is still held."""
+    async def renew(self, claims: Sequence[ClaimT]) -> Sequence[ClaimState]:
+        """Renews claims; tells what it found of each."""
         ...
 
     def is_transient(self, error: Exception) -> bool:

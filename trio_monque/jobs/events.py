@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from .job import Job
+from bson import ObjectId
+
+from .job import Job, JobStatus
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +43,21 @@ class JobCancelled(Event):
     """A job was cancelled."""
 
     job: Job
+
+
+@dataclass(frozen=True, slots=True)
+class JobRetried(Event):
+    """A failed or cancelled job was given new tries by hand."""
+
+    job: Job
+    previous_status: JobStatus
+
+
+@dataclass(frozen=True, slots=True)
+class JobDeleted(Event):
+    """A job was deleted by hand."""
+
+    job_id: ObjectId
 
 
 @dataclass(frozen=True, slots=True)

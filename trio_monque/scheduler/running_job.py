@@ -2,22 +2,34 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
 
+import trio
+
+from ..callables import is_async
+from ..clock import clock_hold
 from ..engine.run import CancelReason, Run
 from ..jobs.job import Job
+from ..options import check_seconds
 from ..store.types import ObjectId
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-class RunCancelled(BaseException):  # It is no error: it unwinds a thread, as Cancelled unwinds a task.
+class RunCancelled(BaseException):  # noqa: N818  # It is no error: it unwinds a thread, as Cancelled unwinds a task.
     """Raised by `check_cancelled` to end a plain handler. No Exception, so that no handler swallows it by accident."""
+
+
+class Reporting(Protocol):
+    """Writes what a run reports, under its claim."""
+
+    async def __call__(self, run: Run[Job], **reported: Any) -> None: ...
 
 
 class RunningJob(Generic[T]):
@@ -25,15 +37,26 @@ class RunningJob(Generic[T]):
 
     Attributes:
         job: The job, exactly as it was claimed.
+        data: The payload: as it was stored, or what the worker's `payload` made of it.
         scheduler: The scheduler that runs it; enqueue further jobs through it.
         resources: What was given to `open_scheduler`.
     """
 
-    def __init__(self, run: Run[Job], scheduler: Scheduler, resources: Any) -> None:
+    data: T
+
+    def __init__(
+        self, run: Run[Job], scheduler: Scheduler, resources: Any, report: Reporting, cleanup_timeout: float
+    ) -> None:
         self._run = run
+        self._report = report
+        self._cleanup_timeout = cleanup_timeout
+        self._saved = run.claim.saved
         self.job = run.claim
+        self.data = cast("T", run.claim.data)
         self.scheduler = scheduler
         self.resources = resources
+
+    # --- The job ---
 
     @property
     def id(self) -> ObjectId:
@@ -42,11 +65,6 @@ class RunningJob(Generic[T]):
     @property
     def name(self) -> str:
         return self.job.name
-
-    @property
-    def data(self) -> T:
-        """The payload."""
-        return cast("T", self.job.data)
 
     @property
     def attempt(self) -> int:
@@ -69,13 +87,19 @@ class RunningJob(Generic[T]):
         return self.job.next_run_at
 
     @property
+    def created_at(self) -> datetime:
+        return self.job.created_at
+
+    @property
     def unique_key(self) -> str | None:
         return self.job.unique_key
 
     @property
     def errors(self) -> Sequence[Mapping[str, Any]]:
-        """The last errors, oldest first."""
+        """The last errors, oldest first: each with `at`, `attempt`, `error` and `traceback`."""
         return self.job.errors
+
+    # --- The run ---
 
     @property
     def deadline(self) -> float:
@@ -87,10 +111,63 @@ class RunningJob(Generic[T]):
         """Why the run is cancelled; None while it is not."""
         return self._run.reason
 
+    @property
+    def saved(self) -> Any:
+        """What this or an earlier try of the job saved last; None where nothing was."""
+        return self._saved
+
+    async def save(self, state: Any) -> None:
+        """Saves a checkpoint, which the next try gets as `job.saved`. Under the claim, acknowledged by a majority.
+
+        Cancelled before it was sent, nothing is saved; once sent it is awaited.
+
+        Args:
+            state: Any BSON value; it replaces what was saved before.
+
+        Raises:
+            ClaimLostError: The claim is gone: nothing was saved, and the run is cancelled.
+            InvalidPayloadError: It cannot be stored.
+            MonqueConnectionError: The database did not take it.
+        """
+        await self._report(self._run, saved=state)
+        self._saved = state
+
+    async def set_progress(self, value: Any) -> None:
+        """Stores how far the run is, for whoever looks at the job. Like `save`, but not given to the next try."""
+        await self._report(self._run, progress=value)
+
+    def cleanup(self, seconds: float) -> trio.CancelScope:
+        """`with job.cleanup(5): ...` shields its body from the run's cancellation for that long at most.
+
+        And no longer than `cleanup_timeout` after the run was cancelled, however much is asked for.
+        """
+        check_seconds("seconds", seconds, zero=True)
+        limit = self._run.cancelled_at + self._cleanup_timeout
+        return trio.CancelScope(shield=True, deadline=min(trio.current_time() + seconds, limit))
+
+    # --- For plain handlers, from their thread ---
+
     def check_cancelled(self) -> None:
-        """For plain handlers: ends the handler here if its run is cancelled. Call it now and then."""
+        """Ends a plain handler here if its run is cancelled. Call it now and then."""
         if self._run.reason is not None:
             raise RunCancelled
 
+    def from_thread(self, function: Callable[..., R | Awaitable[R]], /, *args: Any) -> R:
+        """Calls a function of the trio side from a plain handler: an async one is awaited, `job.save` for example.
+
+        While it waits there, the thread does not hold virtual time.
+        """
+        return trio.from_thread.run(_outside_the_hold, function, args)
+
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"
+
+
+async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    hold = clock_hold()
+    hold.release()
+    try:
+        result = function(*arguments)
+        return await result if is_async(function) else result
+    finally:
+        hold.acquire()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, ParamSpec, TypeVar, Unpack, overload
+from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
@@ -23,10 +23,9 @@ from ..store.types import Database
 from .job_source import JobSource
 from .running_job import RunningJob
 from .telling import JobSettlement, SchedulerReport, Teller
-from .workers import Worker, WorkerOptions, Workers
+from .workers import Handler, Worker, WorkerOptions, Workers
 
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
 Listeners = Mapping[type[Event], Any]
 
@@ -82,13 +81,13 @@ class Scheduler(Monque):
 
     @overload
     def register(
-        self, name: str, handler: Callable[P, R], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Worker[P, R]: ...
+        self, name: str, handler: Handler[T], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
+    ) -> Worker[T]: ...
 
     @overload
     def register(
         self, name: str, handler: None = None, /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Callable[[Callable[P, R]], Worker[P, R]]: ...
+    ) -> Callable[[Handler[T]], Worker[T]]: ...
 
     def register(
         self,
@@ -104,7 +103,7 @@ class Scheduler(Monque):
         The runs of a handler that is replaced go on, and are counted and awaited as before.
         """
 
-        def add(function: Callable[..., Any]) -> Worker[..., Any]:
+        def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
             self._open_lane(name)
             self._engine.wake.set()

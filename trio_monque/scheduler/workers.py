@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
-from typing import Any, Generic, ParamSpec, TypedDict, TypeVar, Unpack, overload
+from types import MappingProxyType
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from ..callables import is_async
-from ..errors import WorkerRegistrationError
+from ..errors import InvalidOptionError, WorkerRegistrationError
+from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_name
+from ..jobs.verdicts import ErrorTypes
 from ..options import check_count, check_seconds
 from .running_job import RunningJob
 
-P = ParamSpec("P")
-R = TypeVar("R")
+T = TypeVar("T")
 
-Handler = Callable[[RunningJob[Any]], Awaitable[object]] | Callable[[RunningJob[Any]], object]
+Handler = Callable[[RunningJob[T]], Awaitable[object]] | Callable[[RunningJob[T]], object]
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -26,6 +28,11 @@ class WorkerOptions(TypedDict, total=False):
     concurrency: int | None
     timeout: float | None
     max_retries: int | None
+    backoff: float | Callable[[int, BaseException], float] | None
+    retry_on: type[BaseException] | ErrorTypes | None
+    discard_on: type[BaseException] | ErrorTypes
+    payload: Callable[..., Any] | None
+    store_result: bool
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +43,23 @@ class WorkerSettings:
         concurrency: How many of its jobs run at a time in one scheduler.
         timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
         max_retries: After how many failures a job of it is `failed`; a job can say otherwise of itself.
+        backoff: How long a failed try waits for the next, instead of the scheduler's exponential backoff:
+            seconds, or a callable of (number of failures, error) that gives seconds.
+        retry_on: Only these errors are tried again; None for all.
+        discard_on: These errors are never tried again.
+        payload: Makes `job.data` of what is stored: a dataclass, or anything callable with the stored
+            value. Data that it refuses is never tried again.
+        store_result: Store what the handler returns; it must be a BSON value.
     """
 
     concurrency: int | None = None
     timeout: float | None = None
     max_retries: int | None = None
+    backoff: float | Callable[[int, BaseException], float] | None = None
+    retry_on: type[BaseException] | ErrorTypes | None = None
+    discard_on: type[BaseException] | ErrorTypes = ()
+    payload: Callable[..., Any] | None = None
+    store_result: bool = False
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -49,9 +68,24 @@ class WorkerSettings:
             check_seconds("timeout", self.timeout)
         if self.max_retries is not None:
             check_count("max_retries", self.max_retries, at_least=0)
+        if self.backoff is not None and not callable(self.backoff):
+            check_seconds("backoff", self.backoff, zero=True)
+        if self.payload is not None and not callable(self.payload):
+            raise InvalidOptionError("payload", self.payload, "must be a type, or callable with the stored value")
+        for option in ("retry_on", "discard_on"):
+            object.__setattr__(self, option, _error_types(option, getattr(self, option)))
 
 
-class Worker(Generic[P, R]):
+def _error_types(option: str, given: object) -> ErrorTypes | None:
+    if given is None and option == "retry_on":
+        return None
+    types = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
+        raise InvalidOptionError(option, given, "must be an exception class, or a tuple of them")
+    return types
+
+
+class Worker(Generic[T]):
     """A registered handler: callable as the function was, and accepted by `enqueue` in place of its name.
 
     Attributes:
@@ -61,35 +95,55 @@ class Worker(Generic[P, R]):
         settings: How it wants to be run.
     """
 
-    def __init__(self, name: str, handler: Callable[P, R], settings: WorkerSettings) -> None:
+    def __init__(self, name: str, handler: Callable[..., Any], settings: WorkerSettings) -> None:
         self.name = name
         self.handler = handler
         self.is_async = is_async(handler)
         self.settings = settings
         update_wrapper(self, handler)
 
-    def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.handler(*args, **kwargs)
+    @property
+    def payload(self) -> Callable[..., Any] | None:
+        """What makes `job.data`; where it is a type, `enqueue` accepts nothing else."""
+        return self.settings.payload
+
+    def __call__(self, job: RunningJob[T], /, *args: Any, **kwargs: Any) -> Any:
+        return self.handler(job, *args, **kwargs)
 
     def __repr__(self) -> str:
         return f"<Worker {self.name!r} of {self.handler!r}>"
+
+
+@dataclass(frozen=True, slots=True)
+class CronDeclaration:
+    """A schedule that exists as long as a worker for it does.
+
+    Attributes:
+        expression, timezone: When.
+        data: The payload of its job.
+    """
+
+    expression: str
+    timezone: str
+    data: Any
 
 
 class Workers:
     """A set of workers. Made at a module's top level, given to any number of schedulers."""
 
     def __init__(self) -> None:
-        self._workers: dict[str, Worker[..., Any]] = {}
+        self._workers: dict[str, Worker[Any]] = {}
+        self._crons: dict[str, CronDeclaration] = {}
 
     @overload
     def register(
-        self, name: str, handler: Callable[P, R], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Worker[P, R]: ...
+        self, name: str, handler: Handler[T], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
+    ) -> Worker[T]: ...
 
     @overload
     def register(
         self, name: str, handler: None = None, /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Callable[[Callable[P, R]], Worker[P, R]]: ...
+    ) -> Callable[[Handler[T]], Worker[T]]: ...
 
     def register(
         self,
@@ -106,7 +160,8 @@ class Workers:
             name: 1 to 255 characters, no whitespace or control characters.
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
             replace: Take the place of a worker of that name.
-            options: See WorkerSettings: concurrency, timeout, max_retries.
+            options: See WorkerSettings: concurrency, timeout, max_retries, backoff, retry_on, discard_on,
+                payload, store_result.
 
         Raises:
             InvalidJobIdentifierError: No job can have that name.
@@ -116,33 +171,78 @@ class Workers:
         check_name(name)
         settings = WorkerSettings(**options)
 
-        def add(function: Callable[..., Any]) -> Worker[..., Any]:
+        def add(function: Callable[..., Any]) -> Worker[Any]:
             return self._add(name, function, settings, replace=replace)
 
         return add if handler is None else add(handler)
 
+    def cron(
+        self,
+        expression: str,
+        name: str,
+        *,
+        timezone: str = "UTC",
+        data: Any = None,
+        replace: bool = False,
+        **options: Unpack[WorkerOptions],
+    ) -> Callable[[Handler[T]], Worker[T]]:
+        """A decorator that registers a handler and declares its schedule.
+
+        Every scheduler that starts with it sees to it that one job of the schedule exists, under the
+        unique key `cron:<name>`, and brings it up to date.
+
+        Args:
+            expression: Five fields (minute, hour, day of month, month, day of week), or an alias such as
+                "@daily".
+            name: As in `register`.
+            timezone: The IANA name of the zone that the expression speaks of.
+            data: The payload.
+            replace, options: As in `register`.
+
+        Raises:
+            InvalidCronError: The expression or the zone cannot be understood.
+            InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
+        """
+        declaration = CronDeclaration(normalised(expression), check_timezone(timezone), data)
+        check_name(name)
+        settings = WorkerSettings(**options)
+
+        def add(function: Handler[T]) -> Worker[T]:
+            worker = self._add(name, function, settings, replace=replace)
+            self._crons[name] = declaration
+            return worker
+
+        return add
+
     def _add(
         self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool
-    ) -> Worker[..., Any]:
+    ) -> Worker[Any]:
         if not callable(handler):
             raise WorkerRegistrationError(name, f"its handler {handler!r} is not callable")
         if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
             raise WorkerRegistrationError(name, "its handler is a generator: a handler returns, it does not yield")
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
-        worker: Worker[..., Any] = Worker(name, handler, settings)
+        worker: Worker[Any] = Worker(name, handler, settings)
         self._workers[name] = worker
+        self._crons.pop(name, None)
         return worker
 
     def copy(self) -> Workers:
-        """An independent set of the same workers."""
+        """An independent set of the same workers and schedules."""
         copied = Workers()
         copied._workers.update(self._workers)
+        copied._crons.update(self._crons)
         return copied
 
-    def get(self, name: str) -> Worker[..., Any] | None:
+    def get(self, name: str) -> Worker[Any] | None:
         return self._workers.get(name)
 
     @property
     def names(self) -> tuple[str, ...]:
         return tuple(self._workers)
+
+    @property
+    def crons(self) -> Mapping[str, CronDeclaration]:
+        """The declared schedules, by the name of their worker."""
+        return MappingProxyType(self._crons)

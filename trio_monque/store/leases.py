@@ -43,6 +43,17 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Sequence[
     return lost
 
 
+@command("look for cancel requests", writes=False)
+def cancel_requests(jobs: JobCollection, held: Sequence[Job]) -> set[ObjectId]:
+    """The ids of those claims whose run somebody wants cancelled."""
+    requested: set[ObjectId] = set()
+    for group in _chunks(held):
+        for one in _by_cycle(group):
+            asked = {**one, FIELD["cancel_requested_at"]: {"$ne": None}}
+            requested.update(document["_id"] for document in jobs.collection.find(asked, {"_id": 1}, hint=_BY_ID))
+    return requested
+
+
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
     """One filter for each claim cycle: the ids that it took, and its fence."""
     cycles: dict[str | None, list[Job]] = defaultdict(list)

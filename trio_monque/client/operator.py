@@ -1,0 +1,128 @@
+"""What manages single jobs: blocking calls, for threads, scripts and the async client behind the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+
+from ..errors import JobStateError
+from ..jobs import events, transitions
+from ..jobs.fences import is_ours
+from ..jobs.job import Job, JobStatus
+from ..jobs.new_job import checked_moment
+from ..jobs.selection import object_id
+from ..jobs.transition import Transition, applied
+from ..store import managing, queries
+from ..store.managing import KeyInUseError
+from ..store.types import ObjectId
+from .producer import Ground
+
+# Between a write whose guard failed and the read that tells why, the state may change again. It cannot go
+# on for ever by chance.
+MOST_ROUNDS = 10
+
+
+class Operator:
+    """Manages jobs; every call blocks until the database has answered.
+
+    `tell` hears of what was done; see `Monque.on`.
+    """
+
+    def __init__(self, ground: Ground, tell: Callable[[events.Event], None]) -> None:
+        self._ground = ground
+        self._tell = tell
+
+    def cancel_job(self, job_id: ObjectId | str) -> Job | None:
+        """See `Monque.cancel_job`."""
+        return self._act(job_id, "cancel", self._cancel)
+
+    def retry_job(self, job_id: ObjectId | str) -> Job | None:
+        """See `Monque.retry_job`."""
+        return self._act(job_id, "retry", self._retry)
+
+    def reschedule_job(self, job_id: ObjectId | str, run_at: datetime) -> Job | None:
+        """See `Monque.reschedule_job`."""
+        moment = checked_moment("run_at", run_at)
+
+        def reschedule(job_id: ObjectId, now: datetime) -> Job | None:
+            return self._applied(transitions.reschedule(job_id, now, moment))
+
+        return self._act(job_id, "reschedule", reschedule)
+
+    def delete_job(self, job_id: ObjectId | str) -> bool:
+        """See `Monque.delete_job`."""
+        known = object_id(job_id)
+        if known is None or not managing.delete(self._ground.jobs, known):
+            return False
+        self._tell(events.JobDeleted(known))
+        return True
+
+    def _act(
+        self, job_id: ObjectId | str, action: str, attempt: Callable[[ObjectId, datetime], Job | None]
+    ) -> Job | None:
+        """Tries the guarded write; where its guard failed, the job's status says why."""
+        known = object_id(job_id)
+        if known is None:
+            return None
+        status = JobStatus.PENDING
+        for _ in range(MOST_ROUNDS):
+            try:
+                done = attempt(known, self._ground.now())
+            except KeyInUseError as error:
+                raise JobStateError(known, _status_of(self._ground, known), action, str(error)) from error
+            if done is not None:
+                return done
+            current = queries.get_job(self._ground.jobs, known)
+            if current is None:
+                return None
+            status = current.status
+            if action == "cancel" and status is JobStatus.CANCELLED:
+                return current
+            if status not in _ALLOWED[action]:
+                break
+        raise JobStateError(known, status, action)
+
+    def _applied(self, transition: Transition) -> Job | None:
+        before = managing.apply_if_allowed(self._ground.jobs, transition)
+        return None if before is None else applied(before, transition)
+
+    def _cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
+        cancelled = self._applied(transitions.cancel_pending(job_id, now))
+        if cancelled is not None:
+            self._tell(events.JobCancelled(cancelled))
+            return cancelled
+        return self._request_cancel(job_id, now)
+
+    def _request_cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
+        """Asks a run of ours to stop; nobody could hear it for a claim of another library."""
+        current = queries.get_job(self._ground.jobs, job_id)
+        if current is None or current.status is not JobStatus.PROCESSING:
+            return None
+        if not is_ours(current):
+            raise JobStateError(job_id, current.status, "cancel", "it is held by another library, which would not hear")
+        if current.cancel_requested_at is not None:
+            return current
+        return self._applied(transitions.request_cancel(current, now))
+
+    def _retry(self, job_id: ObjectId, now: datetime) -> Job | None:
+        transition = transitions.retry_again(job_id, now)
+        before = managing.apply_if_allowed(self._ground.jobs, transition)
+        if before is None:
+            return None
+        after = applied(before, transition)
+        self._tell(events.JobRetried(after, before.status))
+        return after
+
+
+# From which statuses each action is possible: found in one of these after the guard failed, the state changed
+# meanwhile, and it is tried again.
+_ALLOWED = {
+    "cancel": {JobStatus.PENDING, JobStatus.PROCESSING},
+    "retry": {JobStatus.FAILED, JobStatus.CANCELLED},
+    "reschedule": {JobStatus.PENDING},
+}
+
+
+def _status_of(ground: Ground, job_id: ObjectId) -> str:
+    job = queries.get_job(ground.jobs, job_id)
+    return "gone" if job is None else job.status
