@@ -1,0 +1,27 @@
+# One command equals CI: `just ci`. The others are its parts, in the environment that is active.
+
+# All that is checked, in a fresh virtual environment.
+ci:
+    bash .ci/run
+
+# The tests; arguments go to pytest.
+test *arguments:
+    python -m pytest {{arguments}}
+
+# Style and format.
+lint:
+    python -m ruff check
+    python -m ruff format --check
+
+# Types: the package and its tests, then the programs beside them.
+types:
+    python -m mypy
+    python -m mypy examples docs/conf.py
+
+# The documentation, any warning an error.
+docs:
+    python -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# See it work.
+demo:
+    python -m trio_monque demo

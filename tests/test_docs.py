@@ -1,0 +1,131 @@
+"""What the docs say of options, errors and indexes is so, and their programs run."""
+
+from __future__ import annotations
+
+import ast
+import re
+import secrets
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+import trio_monque
+from tests.support.programs import ROOT, fenced_blocks, run_program
+from tests.support.store import PAST, handle, insert, stamp
+from trio_monque import MonqueError
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import transitions
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.transitions import Transition
+from trio_monque.options import SchedulerConfig
+from trio_monque.store import claiming, indexes, leases, settling
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Database
+
+DOCS = ROOT / "docs"
+PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
+
+
+def rows(page: str, heading: str = "") -> Sequence[Sequence[str]]:
+    """The rows of all tables of a page from a heading on, without their heads."""
+    text = (DOCS / page).read_text(encoding="utf-8").partition(heading)[2]
+    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
+    return [row for number, row in enumerate(found) if not {"---"} & {row[0], *found[(number + 1) % len(found)]}]
+
+
+def test_options_page_has_every_option_with_its_default() -> None:
+    told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/options.md", "# Options")}
+    assert told == {field.name: _default(field) for field in fields(SchedulerConfig)}
+
+
+def _default(field: Field[Any]) -> object:
+    return None if field.default is MISSING else field.default  # The instance's id is made where None is given.
+
+
+def test_reference_has_every_public_name() -> None:
+    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
+    documented = set(re.findall(r"\.\. auto(?:class|function):: (\w+)", text))
+    assert set(trio_monque.__all__) - documented == set()
+    errors = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
+    for name in trio_monque.__all__:
+        public = getattr(trio_monque, name)
+        if isinstance(public, type) and issubclass(public, MonqueError):
+            assert f":: {name}()" in errors
+
+
+def test_index_page_has_every_index() -> None:
+    told = [row[0].strip("`") for row in rows("reference/indexes.md", "# Indexes") if row[0].startswith("`")]
+    assert told == [index.document["name"] for index in indexes.ALL]
+
+
+SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
+    "complete": lambda job: transitions.complete(job, PAST),
+    "fail": lambda job: transitions.fail(job, PAST, "no"),
+    "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
+    "release": lambda job: transitions.release(job, PAST),
+    "retry": lambda job: transitions.retry(job, PAST, "no", PAST + timedelta(seconds=2)),
+    "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),
+}
+
+
+@pytest.fixture
+def profiled(db: Database) -> JobCollection:
+    """The jobs collection with its indexes, in a database that records what each write costs."""
+    jobs = handle(db)
+    indexes.ensure(jobs)
+    db.command("profile", 2)
+    return jobs
+
+
+def costs(jobs: JobCollection) -> Sequence[tuple[int, int]]:
+    """Index entries written and removed, by each write that was recorded."""
+    database = jobs.collection.database
+    written = database["system.profile"].find({"op": {"$in": ["insert", "update"]}}, sort=[("$natural", 1)])
+    found = [(one.get("keysInserted", 0), one.get("keysDeleted", 0)) for one in written]
+    database.command("profile", 0)
+    return found
+
+
+@pytest.mark.parametrize("unique_key", [None, "k"])
+@pytest.mark.parametrize("settlement", SETTLEMENTS)
+def test_index_page_tells_what_a_transition_costs(
+    profiled: JobCollection, settlement: str, unique_key: str | None
+) -> None:
+    insert(profiled, **({} if unique_key is None else {"unique_key": unique_key}))
+    (job,) = claiming.claim_batch(profiled, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    leases.renew(profiled, [job], PAST + timedelta(seconds=1))
+    settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
+    told = {row[0]: _told_cost(row, with_key=unique_key is not None) for row in rows("reference/indexes.md", "## What")}
+    assert costs(profiled) == [told[write] for write in ("enqueue", "claim", "renewal", settlement)]
+
+
+def _told_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
+    def count(cell: str) -> int:
+        plain, *keyed = re.findall(r"\d+", cell)
+        return int(keyed[0] if with_key and keyed else plain)
+
+    def marks(sign: str) -> int:
+        return sum(sign in cell and (with_key or "(" not in cell) for cell in row[1:-2])
+
+    written, removed = count(row[-2]), count(row[-1])
+    assert (written, removed) == (marks("+"), marks("−")), f"the marks and the counts of {row[0]} differ"  # noqa: RUF001
+    return written, removed
+
+
+def test_program_of_the_first_steps_runs_and_prints_what_is_told(mongod: EmbeddedServer, db: Database) -> None:
+    page = DOCS / "tutorial/first-steps.md"
+    (program,) = (block for block in fenced_blocks(page, "python") if "embedded_mongod" in block)
+    (told,) = fenced_blocks(page, "text")
+    assert run_program("-c", program, uri=mongod.uri, database=db.name) == told
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
+def test_python_of_the_docs_can_be_parsed_and_imports_what_exists(page: Any) -> None:
+    for block in fenced_blocks(page, "python"):
+        tree = compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
+        for node in ast.walk(tree):
+            if isinstance(node, ast.ImportFrom) and node.module == "trio_monque":
+                assert {alias.name for alias in node.names} <= set(trio_monque.__all__)

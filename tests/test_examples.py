@@ -1,0 +1,38 @@
+"""The examples run, each as its header says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import ROOT, run_program
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Database
+
+EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+
+
+def test_hello_greets_and_ends(mongod: EmbeddedServer, db: Database) -> None:
+    assert run_program("examples/hello.py", uri=mongod.uri, database=db.name) == "Hello, world!\n"
+
+
+def test_jobs_from_an_asyncio_program_run_in_a_worker_process(mongod: EmbeddedServer, db: Database) -> None:
+    *squares, last = run_program("examples/enqueue_from_asyncio.py", uri=mongod.uri, database=db.name).splitlines()
+    assert sorted(squares) == ["0 squared is 0", "1 squared is 1", "2 squared is 4"]
+    assert last == "the worker completed 3 jobs"
+    assert db["monque_jobs"].count_documents({"status": "completed"}) == 3
+
+
+def test_retry_over_hours_is_tested_in_no_time(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("-m", "pytest", "-q", "examples/virtual_time.py", uri=mongod.uri, database=db.name)
+    assert "1 passed" in printed
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)
+def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
+    text = example.read_text(encoding="utf-8")
+    assert text.startswith('"""')
+    assert len(text.splitlines()) <= 60
+    assert f"examples/{example.name}`" in text.split('"""')[1]
+    assert f"examples/{example.name}" in Path(__file__).read_text(encoding="utf-8"), "no test runs it"

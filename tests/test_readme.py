@@ -1,0 +1,61 @@
+"""What the README promises: its programs run, and its two commands are the ones that are checked."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+
+import pytest
+
+from tests.support.programs import ROOT, fenced_blocks, run_program
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.options import SchedulerConfig
+from trio_monque.scheduler.job_source import SHARE_OF_LOCK_TIMEOUT
+from trio_monque.store.types import Database
+
+README = ROOT / "README.md"
+DEMO = 'python -m pip install ".[embedded]" && trio-monque demo'
+TEST = 'python -m pip install -e ".[dev]" && pytest'
+
+
+@pytest.mark.parametrize("program", fenced_blocks(README, "python"))
+def test_program_of_the_readme_runs(mongod: EmbeddedServer, db: Database, program: str) -> None:
+    assert run_program("-c", program, uri=mongod.uri, database=db.name) == "Hello, world!\n"
+    assert [job["status"] for job in db["monque_jobs"].find()] == ["completed"]
+
+
+def test_readme_has_one_program_and_it_is_an_example() -> None:
+    (program,) = fenced_blocks(README, "python")
+    # The example says `MongoClient[Any]`, for a type checker; the README is read by people.
+    example = (ROOT / "examples/hello.py").read_text(encoding="utf-8").replace("MongoClient[Any]", "MongoClient")
+    assert example.replace("from typing import Any\n\n", "").endswith(program)
+
+
+def test_readme_gives_the_two_commands_each_on_a_line_of_its_own() -> None:
+    assert [block.strip() for block in fenced_blocks(README, "")] == [DEMO, TEST]
+
+
+def test_ci_runs_the_second_command_of_the_readme() -> None:
+    assert f"install_and_test='{TEST}'" in (ROOT / ".ci/run").read_text(encoding="utf-8").splitlines()
+
+
+def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert {"embedded", "dev"} <= project["optional-dependencies"].keys()
+    assert any(requirement.startswith("pytest") for requirement in project["optional-dependencies"]["dev"])
+    assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
+
+
+def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
+    config = SchedulerConfig()
+    assert (config.poll_interval, config.worker_concurrency, config.max_retries) == (1.0, 5, 10)
+    assert (config.base_retry_interval, config.max_backoff_delay) == (1.0, 24 * 3600.0)
+    assert (config.shutdown_timeout, config.cleanup_timeout) == (30.0, 5.0)
+    assert config.lock_timeout is not None
+    assert SHARE_OF_LOCK_TIMEOUT * config.lock_timeout - config.cleanup_timeout == 26 * 60 + 55
+
+
+def test_every_page_that_the_readme_links_to_exists() -> None:
+    links = re.findall(r"\]\(([^)#:]+)\)", README.read_text(encoding="utf-8"))
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
