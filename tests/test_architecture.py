@@ -34,7 +34,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
     "bson": {"store", "jobs"},
     "trio": {"clock", "store", "client", "engine", "scheduler", "embedded", "cli"},
-    "anyio": {"store", "embedded"},
+    "anyio": {"store", "client", "embedded"},
     "cronsim": {"jobs"},
     "outcome": {"engine"},
     "rich": {"cli"},

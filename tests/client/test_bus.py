@@ -11,7 +11,8 @@ from trio.testing import MockClock
 
 from tests.support.store import PAST
 from trio_monque.client import bus as bus_module
-from trio_monque.client.bus import Bus, wake_neighbours, woken_by
+from trio_monque.client.bus import Bus
+from trio_monque.client.wake_board import wake_neighbours, woken_by
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.events import Event, JobCompleted, JobStarted
 from trio_monque.jobs.job import Job

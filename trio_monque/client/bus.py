@@ -1,29 +1,31 @@
-"""Who hears of what: listeners for events, and the wake board that joins enqueuers with schedulers nearby."""
+"""Who hears of what."""
 
 from __future__ import annotations
 
 import logging
-from collections import defaultdict, deque
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, TypeVar, cast
 
+import anyio
+import anyio.to_thread
 import trio
 
 from ..callables import is_async
 from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
+from .event_stream import MOST_UNHEARD, EventStream
 
 logger = logging.getLogger("trio_monque.events")
 
 EventT = TypeVar("EventT", bound=Event)
 Listener = Callable[[EventT], None] | Callable[[EventT], Awaitable[None]]
 
-MOST_UNHEARD: Final = 10_000
-"""How many events may wait for a slow listener; beyond, the newest are dropped and counted."""
+AsyncListener = Callable[[Event], Awaitable[object]]
 
 
 @dataclass(eq=False)
@@ -58,21 +60,23 @@ class _Subscription:
 class Bus:
     """Delivers events to listeners, and never in the way of the job that an event is about.
 
+    In a scheduler (while `run` runs), an async listener is a task and a plain one is called in a thread,
+    as handlers are: neither a slow nor a raising one touches a job, a slot or another listener. In a
+    client that runs no jobs, who listens is called by the call that did what is told, before it returns.
+
     Each subscription hears its events in order. Two subscriptions are independent of each other: to hear
     of several types in order, listen to what they have in common.
-
-    An async listener runs as a task, a plain one in a thread (as handlers do): neither a slow nor a
-    raising one touches a job, a slot or another listener.
     """
 
     def __init__(self) -> None:
         self._subscriptions: list[_Subscription] = []
+        self._streams: list[EventStream[Any]] = []
         self._nursery: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
 
     def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
         """Calls `listener` with every event of the type, its subtypes included; returns what removes it again."""
-        if not _is_event_class(event_type):
-            raise InvalidOptionError("listeners", event_type, "must be an event class, for example JobFailed")
+        _check_event_class(event_type)
         if not callable(listener):
             raise InvalidOptionError("listeners", listener, "must be callable with one event")
         subscription = _Subscription(event_type, listener)
@@ -96,23 +100,43 @@ class Bus:
             for listener in given if isinstance(given, list | tuple) else [given]:
                 self.on(event_type, listener)
 
+    @asynccontextmanager
+    async def events(self, *types: type[EventT]) -> AsyncIterator[EventStream[EventT]]:
+        """Events of these types as an async iterator, from now until the block is left."""
+        for one in types:
+            _check_event_class(one)
+        stream: EventStream[EventT] = EventStream(*types)
+        self._streams.append(stream)
+        try:
+            yield stream
+        finally:
+            self._streams.remove(stream)
+            stream.close()
+
+    # --- In a scheduler ---
+
     def emit(self, event: Event) -> None:
-        """Hands the event to whoever listens; returns at once. On the run's own thread."""
+        """Hands the event to whoever listens; returns at once. On the run's own thread, while `run` runs."""
         for subscription in self._subscriptions:
             if isinstance(event, subscription.listens_to):
                 subscription.offer(event)
+        for stream in self._streams:
+            stream.offer(event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
         """Delivers until cancelled; what a plain listener is doing then goes on in its thread."""
         async with trio.open_nursery() as nursery:
             self._nursery = nursery
+            self._token = trio.lowlevel.current_trio_token()
             try:
                 for subscription in self._subscriptions:
                     nursery.start_soon(self._pump, subscription)
                 task_status.started()
                 await trio.sleep_forever()
             finally:
-                self._nursery = None
+                self._nursery = self._token = None
+                for stream in self._streams:
+                    stream.end()
 
     async def wait_caught_up(self) -> None:
         """Returns when every listener has heard all that was emitted before."""
@@ -126,7 +150,7 @@ class Bus:
             events = subscription.take()
             if is_async(subscription.listener):
                 for event in events:
-                    await _tell(cast("Callable[[Event], Awaitable[object]]", subscription.listener), event)
+                    await _tell(cast("AsyncListener", subscription.listener), event)
             elif events:
                 await trio.to_thread.run_sync(
                     partial(_tell_in_thread, virtual_time(), subscription.listener, events),
@@ -136,9 +160,43 @@ class Bus:
             if not subscription.unheard:
                 subscription.caught_up.set()
 
+    # --- For what a call did ---
 
-def _is_event_class(given: object) -> bool:
-    return isinstance(given, type) and issubclass(given, Event)
+    async def tell(self, event: Event) -> None:
+        """Tells of what an async call did; in a client that runs no jobs, returns when all have heard."""
+        if self._token is not None:
+            self.emit(event)
+            return
+        self._offer_to_streams(event)
+        for subscription in self._listening_to(event):
+            if is_async(subscription.listener):
+                await _tell(cast("AsyncListener", subscription.listener), event)
+            else:
+                await anyio.to_thread.run_sync(_tell_in_thread, None, subscription.listener, [event])
+
+    def tell_blocking(self, event: Event) -> None:
+        """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
+        if self._token is not None:
+            self._token.run_sync_soon(self.emit, event)
+            return
+        self._offer_to_streams(event)
+        for subscription in self._listening_to(event):
+            if is_async(subscription.listener):
+                logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
+            else:
+                _tell_in_thread(None, subscription.listener, [event])
+
+    def _listening_to(self, event: Event) -> list[_Subscription]:
+        return [one for one in self._subscriptions if isinstance(event, one.listens_to)]
+
+    def _offer_to_streams(self, event: Event) -> None:
+        for stream in list(self._streams):
+            stream.offer(event)
+
+
+def _check_event_class(given: object) -> None:
+    if not (isinstance(given, type) and issubclass(given, Event)):
+        raise InvalidOptionError("listeners", given, "must be an event class, for example JobFailed")
 
 
 async def _tell(listener: Callable[[Event], Awaitable[object]], event: Event) -> None:
@@ -155,39 +213,3 @@ def _tell_in_thread(virtual: VirtualTime | None, listener: Callable[[Event], obj
                 listener(event)
             except Exception:
                 logger.exception("listener %s failed for %s", listener, type(event).__name__)
-
-
-# --- The wake board ---
-
-_Wakers = dict[str, list[Callable[[], None]]]
-_board_of_run: trio.lowlevel.RunVar[_Wakers] = trio.lowlevel.RunVar("monque_wake_board")
-
-
-def _board() -> _Wakers:
-    try:
-        return _board_of_run.get()
-    except LookupError:
-        board: _Wakers = defaultdict(list)
-        _board_of_run.set(board)
-        return board
-
-
-@contextmanager
-def woken_by(namespace: str, wake: Callable[[], None]) -> Iterator[None]:
-    """While inside: `wake` is called whenever a client of the same run says that the collection has work."""
-    board = _board()
-    board[namespace].append(wake)
-    try:
-        yield
-    finally:
-        board[namespace].remove(wake)
-
-
-def wake_neighbours(namespace: str) -> None:
-    """Wakes the schedulers of this run that work on the collection; outside of trio there are none.
-
-    Two servers may hold a collection of the same name: that costs the wrong scheduler one look.
-    """
-    if trio.lowlevel.in_trio_run():
-        for wake in list(_board()[namespace]):
-            wake()

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from datetime import datetime
 from functools import partial
 from typing import Any, Unpack
 
+from ..jobs.events import Event
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Named
 from ..jobs.selection import QueueStats
@@ -15,18 +16,26 @@ from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door
 from ..store.types import Database, ObjectId
-from .bus import wake_neighbours
+from .bus import Bus
+from .managing import Managing
+from .operator import Operator
 from .producer import Ground, Producer
 from .reader import Reader
+from .wake_board import wake_neighbours
 
 logger = logging.getLogger("trio_monque")
 
 
-class SyncMonque(Producer, Reader):
+class SyncMonque(Producer, Reader, Operator):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
+    def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
+        Producer.__init__(self, ground)
+        Reader.__init__(self, ground)
+        Operator.__init__(self, ground, tell)
 
-class Monque:
+
+class Monque(Managing):
     """The client: enqueues and inspects jobs, and runs none.
 
     Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works
@@ -62,7 +71,8 @@ class Monque:
             operation_timeout=config.operation_timeout,
         )
         self._ground = Ground(jobs, config)
-        self._sync = SyncMonque(self._ground)
+        self._bus = Bus()
+        self._sync = SyncMonque(self._ground, self._bus.tell_blocking)
         self._door = Door()
         self._namespace = jobs.collection.full_name
 

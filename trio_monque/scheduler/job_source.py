@@ -2,26 +2,29 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 from ..backoff import Backoff
 from ..client.producer import Ground
 from ..clock import HoldingLimiter
 from ..engine.fairness import share_slots
-from ..engine.run import Run, RunEnd
-from ..engine.source import Demand, Granted
-from ..errors import MonqueConnectionError
+from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.source import ClaimState, Demand, Granted
+from ..errors import ClaimLostError, InvalidPayloadError, MonqueConnectionError
+from ..jobs import transitions
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
-from ..jobs.verdicts import Failed, RetryPolicy, decide
+from ..jobs.new_job import check_payload
+from ..jobs.verdicts import ErrorTypes, Failed, RetryPolicy, Succeeded, Verdict, decide
 from ..options import LEASE_IN_BEATS, SchedulerConfig
-from ..store import claiming, leases, queries, settling
+from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
@@ -29,6 +32,8 @@ from .job_run import call_handler, verdict_of
 from .running_job import RunningJob
 from .telling import JobSettlement, Teller
 from .workers import Worker, Workers
+
+logger = logging.getLogger("trio_monque.scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
@@ -89,7 +94,7 @@ class JobSource:
             return math.inf
         return SHARE_OF_LOCK_TIMEOUT * lock_timeout - self._config.cleanup_timeout
 
-    def _worker(self, claim: Job) -> Worker[..., Any]:
+    def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
         assert worker is not None, "only jobs with a worker are claimed, and workers are never removed"
         return worker
@@ -146,12 +151,25 @@ class JobSource:
     # --- Settling ---
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
-        return JobSettlement(claim, verdict_of(end, self.time_limit(claim)), end.duration)
+        settings = self._worker(claim).settings
+        policy = self._policy(claim)
+        verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
+        if isinstance(verdict, Succeeded) and verdict.result is not None:
+            verdict = self._storable(verdict)
+        return JobSettlement(claim, verdict, policy, end.duration)
+
+    def _storable(self, verdict: Succeeded) -> Verdict:
+        """A result is encoded before it joins a batch: one that cannot be stored fails its own job and no other."""
+        try:
+            check_payload(verdict.result, self._config.max_payload_size, self._ground.jobs.codec.callers)
+        except InvalidPayloadError as error:
+            return Failed(error)
+        return verdict
 
     def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
         now = self._ground.clock.now()
         for settlement in settlements:
-            settlement.transition = decide(settlement.job, settlement.verdict, now, self._policy(settlement.job))
+            settlement.transition = decide(settlement.job, settlement.verdict, now, settlement.policy)
         transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
         statements = settling.grouped(transitions, secrets.token_hex(8))
         receipts = {job_id: statement.receipt for statement in statements for job_id in statement.ids}
@@ -160,8 +178,26 @@ class JobSource:
         return Batch(settlements, statements)
 
     def _policy(self, job: Job) -> RetryPolicy:
-        own = self._worker(job).settings.max_retries
-        return RetryPolicy(max_retries=self._config.max_retries if own is None else own, backoff=self._backoff)
+        settings = self._worker(job).settings
+        backoff = settings.backoff
+        return RetryPolicy(
+            max_retries=self._config.max_retries if settings.max_retries is None else settings.max_retries,
+            backoff=self._backoff,
+            own_backoff=partial(self._ask_backoff, backoff) if callable(backoff) else backoff,
+            retry_on=cast("ErrorTypes | None", settings.retry_on),
+            discard_on=cast("ErrorTypes", settings.discard_on),
+        )
+
+    def _ask_backoff(self, ask: Callable[[int, BaseException], float], failures: int, error: BaseException) -> float:
+        """A worker's own backoff is a user's code: a fault of it must not keep the run's end from being written."""
+        try:
+            seconds = float(ask(failures, error))
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"backoff gave {seconds} seconds")
+        except Exception:
+            logger.exception("the backoff of a worker failed; the scheduler's own is used instead")
+            return self._backoff.delay(failures)
+        return seconds
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
         while True:
@@ -208,14 +244,13 @@ class JobSource:
 
     # --- Renewing ---
 
-    async def renew(self, claims: Sequence[Job]) -> Sequence[bool]:
+    async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
         if not (claims or self._disowned or self._ground.clock.is_stale()):
             return []
         beat = self._next_beat()
-        lost = await self._door.call(
+        return await self._door.call(
             partial(self._renew, claims, beat), channel=Channel.RENEWALS, abandon_on_cancel=True
         )
-        return [claim.id not in lost for claim in claims]
 
     def _next_beat(self) -> datetime:
         beat = self._ground.clock.now()
@@ -225,7 +260,7 @@ class JobSource:
         self._last_beat = beat
         return beat
 
-    def _renew(self, claims: Sequence[Job], beat: datetime) -> Sequence[ObjectId]:
+    def _renew(self, claims: Sequence[Job], beat: datetime) -> Sequence[ClaimState]:
         """In a thread: one beat, and what goes with it."""
         if self._ground.clock.is_stale():
             self._ground.measure_clock_offset()
@@ -233,7 +268,30 @@ class JobSource:
             claiming.release_all(self._ground.jobs, stamp, beat)
             if beat > until:
                 del self._disowned[stamp]
-        return leases.renew(self._ground.jobs, claims, beat) if claims else ()
+        if not claims:
+            return ()
+        lost = set(leases.renew(self._ground.jobs, claims, beat))
+        unwanted = leases.cancel_requests(self._ground.jobs, claims)
+        return [
+            ClaimState.LOST
+            if claim.id in lost
+            else ClaimState.CANCEL_REQUESTED
+            if claim.id in unwanted
+            else ClaimState.HELD
+            for claim in claims
+        ]
+
+    # --- Reporting ---
+
+    async def report(self, run: Run[Job], **reported: Any) -> None:
+        """What a handler saves or reports of its run; see `RunningJob.save`."""
+        codec_options = self._ground.jobs.codec.callers
+        for value in reported.values():
+            check_payload(value, self._config.max_payload_size, codec_options)
+        transition = transitions.report(run.claim, self._ground.clock.now(), **reported)
+        if not await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition)):
+            run.cancel(CancelReason.LOST)
+            raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
 
     # --- Telling ---
 

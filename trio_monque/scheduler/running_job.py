@@ -22,7 +22,7 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RunCancelled(BaseException):  # noqa: N818  # It is no error: it unwinds a thread, as Cancelled unwinds a task.
+class RunCancelled(BaseException):  # It is no error: it unwinds a thread, as Cancelled unwinds a task.
     """Raised by `check_cancelled` to end a plain handler. No Exception, so that no handler swallows it by accident."""
 
 
@@ -157,7 +157,7 @@ class RunningJob(Generic[T]):
 
         While it waits there, the thread does not hold virtual time.
         """
-        return trio.from_thread.run(_outside_the_hold, function, args)
+        return cast("R", trio.from_thread.run(_outside_the_hold, function, args))
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"

@@ -9,8 +9,8 @@ from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
-from ..client.bus import Bus, EventT, Listener, woken_by
 from ..client.monque import Monque
+from ..client.wake_board import woken_by
 from ..engine.nursery import Engine, EngineLimits, unwrapped
 from ..engine.run import Run
 from ..errors import InvalidOptionError, MonqueError
@@ -62,12 +62,12 @@ class Scheduler(Monque):
         self._config = config
         self._resources = resources
         self._workers = _copied(workers)
-        self._bus = Bus()
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
+        self._source = JobSource(self._ground, self._door, self._workers, self._teller, config, self._running_job)
         self._engine: Engine[Job, JobSettlement] = Engine(
-            JobSource(self._ground, self._door, self._workers, self._teller, config, self._running_job),
+            self._source,
             EngineLimits(
                 poll_interval=config.poll_interval,
                 heartbeat_interval=config.heartbeat_interval,
@@ -117,14 +117,6 @@ class Scheduler(Monque):
         own = worker.settings.concurrency
         self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
 
-    def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
-        """Calls `listener` with every event of the type; returns what removes it again.
-
-        An async listener runs as a task, a plain one in a thread. Neither a slow nor a raising one
-        slows or breaks a job; one that is too slow misses events, which is logged.
-        """
-        return self._bus.on(event_type, listener)
-
     def drain(self) -> None:
         """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`. May be said again."""
         self._engine.stop.drain()
@@ -134,7 +126,7 @@ class Scheduler(Monque):
         await self._ended.wait()
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
-        return RunningJob(run, self, self._resources)
+        return RunningJob(run, self, self._resources, self._source.report, self._config.cleanup_timeout)
 
     async def _run(self, *, task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED) -> None:
         """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""

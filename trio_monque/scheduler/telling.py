@@ -10,7 +10,17 @@ from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job
 from ..jobs.transition import Transition, applied
-from ..jobs.verdicts import CutShort, Failed, Succeeded, Verdict, reason_of, will_retry
+from ..jobs.verdicts import (
+    CutShort,
+    Discarded,
+    Failed,
+    RetryPolicy,
+    Snoozed,
+    Succeeded,
+    Verdict,
+    reason_of,
+    will_retry,
+)
 from ..store.settling import Fate
 
 logger = logging.getLogger("trio_monque.scheduler")
@@ -26,6 +36,7 @@ class JobSettlement:
     Attributes:
         job: As it was claimed.
         verdict: What the run's end means.
+        policy: By which the verdict is written.
         duration: The run's, in seconds.
         transition, receipt: How it is written; set when its batch is prepared.
         fate: What became of it.
@@ -34,6 +45,7 @@ class JobSettlement:
 
     job: Job
     verdict: Verdict
+    policy: RetryPolicy
     duration: float
     transition: Transition | None = None
     receipt: str | None = None
@@ -48,7 +60,7 @@ class SchedulerReport:
     Attributes:
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
-        released: Runs that were given back uncounted.
+        released: Runs that were given back uncounted, or snoozed.
         unfinished: Jobs whose claims could be neither settled nor given back; they end with their leases.
         crashed: What crashed of the scheduler itself.
     """
@@ -88,7 +100,7 @@ class Teller:
             case notices.RunSettled(settlement):
                 self._tell_settled(settlement)
             case notices.RunLost(job):
-                logger.warning("the claim on job %s was lost: its run changed nothing further", job)
+                logger.warning("the claim on job %s was lost: its run changed nothing further", job, extra=about(job))
                 self._bus.emit(events.LeaseLost(job))
             case notices.CutShort(jobs):
                 logger.warning("the scheduler leaves and cuts short %s", _named(jobs))
@@ -109,22 +121,42 @@ class Teller:
             case Succeeded():
                 self._completed += 1
                 self._bus.emit(events.JobCompleted(job, settlement.duration))
-            case Failed(error):
+            case Failed(error) | Discarded(error):
                 self._failed += 1
                 self._tell_failed(job, error)
+            case Snoozed(snooze):
+                self._released += 1
+                logger.info("job %s is snoozed %s", job, snooze, extra=about(job))
             case CutShort():
                 self._released += 1
 
     def _tell_failed(self, job: Job, error: BaseException) -> None:
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
         if exhausted:
-            logger.error("job %s used up its retries; it goes on at %s: %s", job, job.next_run_at, reason_of(error))
+            logger.error(
+                "job %s used up its retries; it goes on at %s: %s",
+                job,
+                job.next_run_at,
+                reason_of(error),
+                extra=about(job),
+            )
             self._bus.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job):
-            logger.info("job %s failed and is tried again at %s: %s", job, job.next_run_at, reason_of(error))
+            logger.info(
+                "job %s failed and is tried again at %s: %s",
+                job,
+                job.next_run_at,
+                reason_of(error),
+                extra=about(job),
+            )
         else:
-            logger.error("job %s failed for good: %s", job, reason_of(error))
+            logger.error("job %s failed for good: %s", job, reason_of(error), extra=about(job))
         self._bus.emit(events.JobFailed(job, error, will_retry(job)))
+
+
+def about(job: Job) -> dict[str, object]:
+    """What log records carry of a job, for those who store logs as data."""
+    return {"job_id": str(job.id), "job_name": job.name, "job_status": str(job.status), "attempt": job.attempts}
 
 
 def _named(jobs: tuple[Job, ...]) -> str:

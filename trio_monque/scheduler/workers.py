@@ -203,7 +203,7 @@ class Workers:
             InvalidCronError: The expression or the zone cannot be understood.
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
-        declaration = CronDeclaration(normalised(expression), check_timezone(timezone), data)
+        declaration = CronDeclaration(normalised(expression), check_timezone(expression, timezone), data)
         check_name(name)
         settings = WorkerSettings(**options)
 
@@ -214,9 +214,7 @@ class Workers:
 
         return add
 
-    def _add(
-        self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool
-    ) -> Worker[Any]:
+    def _add(self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool) -> Worker[Any]:
         if not callable(handler):
             raise WorkerRegistrationError(name, f"its handler {handler!r} is not callable")
         if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):

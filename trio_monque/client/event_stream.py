@@ -1,0 +1,80 @@
+"""Events as an async iterator: a bounded buffer that can never hold up whoever tells of them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from typing import Final, Generic, TypeVar
+
+import anyio
+import anyio.lowlevel
+import trio
+
+from ..jobs.events import Event
+
+EventT = TypeVar("EventT", bound=Event)
+
+MOST_UNHEARD: Final = 10_000
+"""How many events may wait for a slow listener; beyond, the newest are dropped and counted."""
+
+
+class EventStream(Generic[EventT]):
+    """Iterate over it: `async for event in stream`. Ends when the scheduler has ended.
+
+    Attributes:
+        dropped: How many events were lost because nobody took them in time.
+    """
+
+    def __init__(self, *types: type[EventT]) -> None:
+        self.dropped = 0
+        self._types = types
+        self._loop = anyio.lowlevel.current_token()
+        self._post = _poster()
+        self._send, self._receive = anyio.create_memory_object_stream[EventT](MOST_UNHEARD)
+
+    def __aiter__(self) -> EventStream[EventT]:
+        return self
+
+    async def __anext__(self) -> EventT:
+        """The next event; waits for it. Cancelled, none is lost."""
+        return await self._receive.__anext__()
+
+    def offer(self, event: Event) -> None:
+        """Hands over an event, from any thread or loop; returns at once."""
+        if not isinstance(event, self._types):
+            return
+        if _is_current(self._loop):
+            self._push(event)
+        else:
+            self._post(lambda: self._push(event))
+
+    def end(self) -> None:
+        """What was offered before is still to be had; then the iteration ends. On the stream's own loop."""
+        self._send.close()
+
+    def close(self) -> None:
+        """Nobody listens any more."""
+        self._send.close()
+        self._receive.close()
+
+    def _push(self, event: EventT) -> None:
+        try:
+            self._send.send_nowait(event)
+        except anyio.WouldBlock:
+            self.dropped += 1
+        except (anyio.ClosedResourceError, anyio.BrokenResourceError):
+            pass  # It was closed between the telling and the hearing.
+
+
+def _poster() -> Callable[[Callable[[], None]], object]:
+    """What runs a function on the current loop, from any thread."""
+    if trio.lowlevel.in_trio_run():
+        return trio.lowlevel.current_trio_token().run_sync_soon
+    return asyncio.get_running_loop().call_soon_threadsafe
+
+
+def _is_current(loop: object) -> bool:
+    try:
+        return anyio.lowlevel.current_token() == loop
+    except RuntimeError:
+        return False  # A thread without a loop.
