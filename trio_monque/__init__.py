@@ -1,5 +1,6 @@
 """Background jobs for trio and anyio programs on MongoDB, with structured concurrency."""
 
+from .client.event_stream import EventStream
 from .client.monque import Monque, SyncMonque
 from .engine.run import CancelReason
 from .errors import (
@@ -25,8 +26,10 @@ from .jobs.events import (
     HeartbeatFailed,
     JobCancelled,
     JobCompleted,
+    JobDeleted,
     JobError,
     JobFailed,
+    JobRetried,
     JobStarted,
     LeaseLost,
     ScheduleExhausted,
@@ -35,6 +38,7 @@ from .jobs.events import (
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
 from .jobs.selection import QueueStats
+from .jobs.verdicts import Discard, Retry, Snooze
 from .scheduler.running_job import RunningJob
 from .scheduler.scheduler import Scheduler, open_scheduler, run_scheduler
 from .scheduler.signals import run_until_signalled
@@ -46,8 +50,10 @@ __all__ = [
     "BrokenDocumentError",
     "CancelReason",
     "ClaimLostError",
+    "Discard",
     "EmbeddedServerError",
     "Event",
+    "EventStream",
     "HeartbeatFailed",
     "InstanceCollisionError",
     "InvalidCronError",
@@ -59,8 +65,10 @@ __all__ = [
     "Job",
     "JobCancelled",
     "JobCompleted",
+    "JobDeleted",
     "JobError",
     "JobFailed",
+    "JobRetried",
     "JobStarted",
     "JobStateError",
     "JobStatus",
@@ -71,11 +79,13 @@ __all__ = [
     "NewJob",
     "PayloadTooLargeError",
     "QueueStats",
+    "Retry",
     "RunningJob",
     "ScheduleExhausted",
     "Scheduler",
     "SchedulerReport",
     "ShutdownTimedOut",
+    "Snooze",
     "SyncMonque",
     "Worker",
     "WorkerRegistrationError",

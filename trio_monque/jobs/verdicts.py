@@ -238,7 +238,8 @@ def failure_of(error: BaseException, job: Job, now: datetime) -> Failure:
 
 def reason_of(error: BaseException) -> str:
     """What `failReason` says of an error: the type and message of its first leaf, and how many others there were."""
-    leaves = leaves_of(error)
+    # Beside a real error, a Retry or Snooze is not what anybody wants to read of.
+    leaves = sorted(leaves_of(error), key=lambda leaf: isinstance(leaf, Retry | Snooze))
     first = leaves[0]
     text = type(first).__name__
     if message := _message_of(first):

@@ -1,0 +1,259 @@
+"""Management of one job: BEHAVIOURS section I, the single-job lines (94 to 98, 27, 103)."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from bson import ObjectId
+from trio.testing import MockClock
+
+from tests.support.node_peer import NodePeer
+from tests.support.waiting import wait_for_jobs
+from trio_monque import (
+    Event,
+    InvalidOptionError,
+    JobCancelled,
+    JobDeleted,
+    JobRetried,
+    JobStateError,
+    JobStatus,
+    Monque,
+    RunningJob,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.store import managing
+from trio_monque.store.types import Collection, Database
+
+UNKNOWN = (ObjectId("0" * 24), "f" * 24, "no id at all", "")
+
+
+async def job_in(monque: Monque, jobs: Collection, status: str, **fields: Any) -> ObjectId:
+    job = await monque.enqueue("greet", {"kept": True})
+    jobs.update_one({"_id": job.id}, {"$set": {"status": status, **fields}})
+    return job.id
+
+
+async def test_b94_pending_job_is_cancelled_and_told_once(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    told: list[Event] = []
+    monque.on(Event, told.append)
+    job = await monque.enqueue("greet")
+    cancelled = await monque.cancel_job(job.id)
+    assert cancelled is not None
+    assert cancelled.status is JobStatus.CANCELLED
+    assert cancelled == await monque.get_job(job.id)
+    assert told == [JobCancelled(cancelled)]
+    assert await monque.cancel_job(str(job.id)) == cancelled
+    assert len(told) == 1
+
+
+@pytest.mark.parametrize("status", ["completed", "failed"])
+async def test_b94_ended_job_cannot_be_cancelled(db: Database, jobs: Collection, status: str) -> None:
+    monque = Monque(db)
+    job_id = await job_in(monque, jobs, status)
+    with pytest.raises(JobStateError, match=f"cannot cancel job {job_id}: its status is '{status}'") as caught:
+        await monque.cancel_job(job_id)
+    assert (caught.value.job_id, caught.value.status, caught.value.action) == (str(job_id), status, "cancel")
+
+
+async def test_b94_claim_of_another_library_cannot_be_cancelled(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    job = await monque.enqueue("greet")
+    jobs.update_one({"_id": job.id}, {"$set": {"claimToken": "an old one of ours"}})
+    theirs = NodePeer(jobs).claim("greet", job.next_run_at)
+    with pytest.raises(JobStateError, match="another library"):
+        await monque.cancel_job(job.id)
+    assert jobs.find_one({"_id": job.id}) == theirs
+
+
+@pytest.mark.parametrize("job_id", UNKNOWN)
+async def test_b94_b97_unknown_ids_are_no_error(db: Database, job_id: Any) -> None:
+    monque = Monque(db)
+    assert await monque.cancel_job(job_id) is None
+    assert await monque.retry_job(job_id) is None
+    assert await monque.reschedule_job(job_id, datetime.now(UTC)) is None
+    assert await monque.delete_job(job_id) is False
+
+
+@pytest.mark.parametrize("status", ["failed", "cancelled"])
+async def test_b95_ended_job_gets_new_tries_and_runs_again(
+    db: Database, jobs: Collection, autojump_clock: MockClock, status: str
+) -> None:
+    workers = Workers()
+    ran: list[int] = []
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        ran.append(job.attempt)
+
+    async with open_scheduler(db, workers, poll_interval=3600) as scheduler:
+        job = await scheduler.enqueue("greet", delay=7200)
+        left_over = {"failCount": 7, "failReason": "before", "attempts": 7, "rescues": 2}
+        jobs.update_one({"_id": job.id}, {"$set": {"status": status, **left_over}})
+        told: list[JobRetried] = []
+        scheduler.on(JobRetried, told.append)
+        await trio.sleep(10)
+        retried = await scheduler.retry_job(job.id)
+        assert retried is not None
+        assert (retried.status, retried.fail_count, retried.fail_reason) == (JobStatus.PENDING, 0, None)
+        assert (retried.attempts, retried.rescues) == (7, 0)
+        assert retried.next_run_at == retried.updated_at
+        await wait_for_jobs(jobs, 1, status="completed")
+        assert trio.current_time() < 12  # The scheduler nearby was woken.
+    assert ran == [8]
+    assert [(event.job, event.previous_status) for event in told] == [(retried, status)]
+
+
+@pytest.mark.parametrize("status", ["pending", "processing", "completed"])
+async def test_b95_job_that_has_tries_left_or_is_done_cannot_be_retried(
+    db: Database, jobs: Collection, status: str
+) -> None:
+    monque = Monque(db)
+    job_id = await job_in(monque, jobs, status)
+    before = jobs.find_one({"_id": job_id})
+    with pytest.raises(JobStateError, match=f"cannot retry .* '{status}'"):
+        await monque.retry_job(job_id)
+    assert jobs.find_one({"_id": job_id}) == before
+
+
+async def test_b27_retry_of_a_job_whose_key_is_in_use_is_a_state_error(db: Database, jobs: Collection) -> None:
+    monque = Monque(db)
+    old = await monque.enqueue("greet", unique_key="k")
+    jobs.update_one({"_id": old.id}, {"$set": {"status": "failed"}})
+    await monque.enqueue("greet", unique_key="k")
+    with pytest.raises(JobStateError, match="unique key"):
+        await monque.retry_job(old.id)
+    assert jobs.count_documents({"_id": old.id, "status": "failed"}) == 1
+
+
+async def test_b96_pending_job_is_moved_and_starts_then(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    started: list[float] = []
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        started.append(trio.current_time())
+
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("greet", delay=1000)
+        moved = await scheduler.reschedule_job(job.id, job.created_at + timedelta(seconds=50))
+        assert moved is not None
+        assert moved == await scheduler.get_job(job.id)
+        await wait_for_jobs(jobs, 1, status="completed")
+    assert 50 <= started[0] <= 51.2
+
+
+@pytest.mark.parametrize("status", ["processing", "completed", "failed", "cancelled"])
+async def test_b96_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: Collection, status: str) -> None:
+    monque = Monque(db)
+    job_id = await job_in(monque, jobs, status)
+    with pytest.raises(JobStateError, match=f"cannot reschedule .* '{status}'"):
+        await monque.reschedule_job(job_id, datetime.now(UTC))
+    with pytest.raises(InvalidOptionError, match="run_at"):
+        await monque.reschedule_job(job_id, datetime(2030, 1, 1))  # noqa: DTZ001
+
+
+@pytest.mark.parametrize("status", ["pending", "processing", "completed", "failed", "cancelled", "no status at all"])
+async def test_b97_job_in_any_state_is_deleted_and_told(db: Database, jobs: Collection, status: str) -> None:
+    monque = Monque(db)
+    told: list[Event] = []
+    monque.on(JobDeleted, told.append)
+    job_id = await job_in(monque, jobs, status)
+    assert await monque.delete_job(job_id) is True
+    assert await monque.delete_job(job_id) is False
+    assert told == [JobDeleted(job_id)]
+
+
+async def test_b98_state_that_changes_between_write_and_read_is_told_as_it_is(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monque = Monque(db)
+    job_id = await job_in(monque, jobs, "completed")
+    apply = managing.apply_if_allowed
+
+    def then_deleted(*arguments: Any) -> Any:
+        result = apply(*arguments)
+        jobs.delete_one({"_id": job_id})
+        return result
+
+    monkeypatch.setattr(managing, "apply_if_allowed", then_deleted)
+    assert await monque.retry_job(job_id) is None
+
+
+async def test_b98_action_that_became_possible_meanwhile_is_done(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monque = Monque(db)
+    job_id = await job_in(monque, jobs, "processing")
+    apply = managing.apply_if_allowed
+    calls: list[int] = []
+
+    def then_failed(*arguments: Any) -> Any:
+        result = apply(*arguments)
+        calls.append(1)
+        jobs.update_one({"_id": job_id, "status": "processing"}, {"$set": {"status": "failed"}})
+        return result
+
+    monkeypatch.setattr(managing, "apply_if_allowed", then_failed)
+    retried = await monque.retry_job(job_id)
+    assert retried is not None
+    assert retried.status is JobStatus.PENDING
+    assert len(calls) == 2
+
+
+def test_blocking_calls_and_other_loops_manage_as_well(db: Database) -> None:
+    monque = Monque(db)
+    told: list[str] = []
+    monque.on(Event, lambda event: told.append(type(event).__name__))
+
+    async def hears(event: Event) -> None:
+        told.append(f"async {type(event).__name__}")
+
+    monque.on(JobRetried, hears)
+    job = monque.sync.enqueue("greet")
+    assert monque.sync.cancel_job(job.id) is not None
+
+    async def main() -> None:
+        async with monque.events(JobRetried, JobDeleted) as stream:
+            assert await monque.retry_job(job.id) is not None
+            assert await monque.delete_job(job.id)
+            assert [type(await anext(stream)).__name__ for _ in range(2)] == ["JobRetried", "JobDeleted"]
+
+    anyio.run(main, backend="asyncio")
+    assert told == ["JobCancelled", "JobRetried", "async JobRetried", "JobDeleted"]
+
+
+async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("greet", lambda job: None)
+    told: list[str] = []
+
+    async with trio.open_nursery() as nursery, open_scheduler(db, workers) as scheduler:
+        entered = trio.Event()
+
+        async def listen() -> None:
+            async with scheduler.events(Event) as stream:
+                entered.set()
+                async for event in stream:
+                    told.append(type(event).__name__)
+                told.append("the end")
+
+        nursery.start_soon(listen)
+        await entered.wait()
+        job = await scheduler.enqueue("greet")
+        await wait_for_jobs(jobs, 1, status="completed")
+        await scheduler.delete_job(job.id)
+        scheduler.sync.enqueue("other")
+        other = scheduler.sync.get_jobs(name="other")[0]
+        scheduler.sync.cancel_job(other.id)
+        await trio.sleep(1)
+    assert told == ["JobStarted", "JobCompleted", "JobDeleted", "JobCancelled", "the end"]
