@@ -26,6 +26,14 @@ WRONG: list[tuple[str, Any]] = [
     ("collection_name", "a$b"),
     ("collection_name", "system.jobs"),
     ("collection_name", 7),
+    ("collection_name", "a..b"),
+    ("collection_name", "jobs."),
+    ("collection_name", "\ud800"),
+    ("collection_name", "x" * 300),
+    ("poll_interval", 10**400),
+    ("max_backoff_delay", 1e13),
+    ("operation_timeout", 1e300),
+    ("write_concern", "majority "),
     ("max_payload_size", 0),
     ("max_payload_size", 1.5),
     ("max_payload_size", 1 << 40),
@@ -98,7 +106,7 @@ async def test_unknown_option_is_refused_by_name(unreachable: Database) -> None:
     with pytest.raises(InvalidOptionError, match="heartbeat=30: is no option"):
         async with open_scheduler(unreachable, heartbeat=30):  # type: ignore[call-arg]
             pass
-    with pytest.raises(TypeError, match="poll"):
+    with pytest.raises(InvalidOptionError, match="poll_interval=1: is no option of a client"):
         Monque(unreachable, poll_interval=1)  # type: ignore[call-arg]
 
 

@@ -58,7 +58,8 @@ def _is_virtual(clock: trio.abc.Clock) -> bool:
 
 def virtual_time() -> VirtualTime | None:
     """The virtual time of the current run, or of the run that this thread works for; None under a real clock."""
-    if not trio.lowlevel.in_trio_run():
+    # Not in_trio_run(): with trio as a guest of another loop, that is true for the host's tasks, too.
+    if not trio.lowlevel.in_trio_task():
         return _virtual_time_of_thread.get()
     clock = trio.lowlevel.current_clock()
     if not _is_virtual(clock):
@@ -69,6 +70,11 @@ def virtual_time() -> VirtualTime | None:
         started = VirtualTime(_wall_clock(), clock)
         _virtual_time_of_run.set(started)
         return started
+
+
+def is_on_run(token: trio.lowlevel.TrioToken) -> bool:
+    """Whether this is the thread of that run, so that its objects may be touched directly."""
+    return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
 
 
 @contextmanager

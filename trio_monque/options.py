@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 import os
+import re
 import secrets
 import socket
 from collections.abc import Mapping
@@ -18,6 +19,12 @@ from .errors import InvalidOptionError
 
 LEASE_IN_BEATS = 3
 """A lease is three heartbeat intervals long: two beats may fail before a claim does."""
+
+LARGEST_NUMBER = 3.2e9
+"""What any option may be at most: a hundred years in seconds, so that no sum of dates overflows."""
+
+# MongoDB allows 255 bytes for database and collection together.
+LONGEST_COLLECTION_NAME = 180
 
 # A BSON document ends at 16 MiB. What is left over is for the fields beside `data`.
 LARGEST_PAYLOAD = 16 * 1024 * 1024 - 64 * 1024
@@ -72,7 +79,7 @@ class ClientConfig:
         _check_collection_name(self.collection_name)
         if self.max_payload_size is not None:
             _check_integer("max_payload_size", self.max_payload_size, at_least=1, at_most=LARGEST_PAYLOAD)
-        _check_number("operation_timeout", self.operation_timeout, above=0)
+        _check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
         _check_flag("skip_index_creation", self.skip_index_creation)
         _check_write_concern(self.write_concern)
 
@@ -153,6 +160,7 @@ class SchedulerConfig(ClientConfig):
 
 def client_config(given: ClientOptions) -> ClientConfig:
     """Checks the options of a client; raises InvalidOptionError naming the wrong one."""
+    _check_known(given, ClientConfig, "a client")
     return ClientConfig(**given)
 
 
@@ -163,12 +171,14 @@ def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
         for name, value in given.items()
         if not (name == "scheduler_instance_id" and value is None)  # None asks for the default.
     }
-    known = {f.name for f in fields(SchedulerConfig)}
-    for name in values.keys() - known:
-        raise InvalidOptionError(
-            name, values[name], f"is no option of a scheduler; there are {', '.join(sorted(known))}"
-        )
+    _check_known(values, SchedulerConfig, "a scheduler")
     return SchedulerConfig(**values)  # type: ignore[arg-type]  # The TypedDict and the class agree: a test holds them together.
+
+
+def _check_known(given: Mapping[str, object], config: type[ClientConfig], whose: str) -> None:
+    known = {field.name for field in fields(config)}
+    for name in given.keys() - known:
+        raise InvalidOptionError(name, given[name], f"is no option of {whose}; there are {', '.join(sorted(known))}")
 
 
 def _check_number(
@@ -180,10 +190,10 @@ def _check_number(
     at_most: float | None = None,
     infinite: bool = False,
 ) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or math.isnan(value):
-        raise InvalidOptionError(option, value, "must be a number of seconds or a factor")
-    if math.isinf(value) and not infinite:
-        raise InvalidOptionError(option, value, "must be finite")
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
+        raise InvalidOptionError(option, value, "must be a number")
+    if abs(value) > LARGEST_NUMBER and not (infinite and value == math.inf):
+        raise InvalidOptionError(option, value, f"must be finite, and at most {LARGEST_NUMBER:g}")
     if above is not None and value <= above:
         raise InvalidOptionError(option, value, f"must be greater than {above:g}")
     if at_least is not None and value < at_least:
@@ -203,13 +213,18 @@ def _check_flag(option: str, value: object) -> None:
         raise InvalidOptionError(option, value, "must be True or False")
 
 
+_COLLECTION_NAME = re.compile(r"(?!system\.)[^.$\0\ud800-\udfff]+(\.[^.$\0\ud800-\udfff]+)*")
+
+
 def _check_collection_name(value: object) -> None:
-    if not isinstance(value, str) or not value or "$" in value or "\0" in value or value.startswith(("system.", ".")):
+    if not isinstance(value, str) or not _COLLECTION_NAME.fullmatch(value):
         raise InvalidOptionError(
             "collection_name",
             value,
-            "must be a name that MongoDB allows: not empty, no '$', not under 'system.'",
+            "must be a name that MongoDB allows: not empty, no '$', not under 'system.', dots only inside",
         )
+    if len(value.encode()) > LONGEST_COLLECTION_NAME:
+        raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
 
 
 def _check_instance_id(value: object) -> None:
@@ -220,7 +235,7 @@ def _check_instance_id(value: object) -> None:
 
 
 def _check_write_concern(value: object) -> None:
-    if isinstance(value, str) and value:
+    if isinstance(value, str) and value and value == value.strip():
         return
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
         return

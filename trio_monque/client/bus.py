@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, TypeVar, cast
@@ -15,7 +15,7 @@ import anyio.to_thread
 import trio
 
 from ..callables import is_async
-from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
+from ..clock import HoldingLimiter, VirtualTime, in_time_of, is_on_run, virtual_time
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
 from .event_stream import MOST_UNHEARD, EventStream
@@ -81,16 +81,26 @@ class Bus:
             raise InvalidOptionError("listeners", listener, "must be callable with one event")
         subscription = _Subscription(event_type, listener)
         subscription.caught_up.set()
+        self._on_the_run(partial(self._add, subscription))
+        return partial(self._on_the_run, partial(self._remove, subscription))
+
+    def _add(self, subscription: _Subscription) -> None:
         self._subscriptions.append(subscription)
         if self._nursery is not None:
             self._nursery.start_soon(self._pump, subscription)
 
-        def remove() -> None:
-            if subscription in self._subscriptions:
-                self._subscriptions.remove(subscription)
-                subscription.arrived.set()
+    def _remove(self, subscription: _Subscription) -> None:
+        if subscription in self._subscriptions:
+            self._subscriptions.remove(subscription)
+            subscription.arrived.set()
 
-        return remove
+    def _on_the_run(self, function: Callable[[], None]) -> None:
+        """Does it on the thread of the run that delivers, where there is one: at once if this is it, else soon."""
+        if self._token is None or is_on_run(self._token):
+            function()
+        else:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function)
 
     def add_all(self, listeners: Mapping[type[Event], Any]) -> None:
         """Adds a mapping of event classes to a listener, or to several."""
@@ -143,6 +153,7 @@ class Bus:
         for subscription in list(self._subscriptions):
             await subscription.caught_up.wait()
 
+    @trio.lowlevel.enable_ki_protection
     async def _pump(self, subscription: _Subscription) -> None:
         limiter = HoldingLimiter(1)
         while subscription in self._subscriptions:
@@ -177,7 +188,7 @@ class Bus:
     def tell_blocking(self, event: Event) -> None:
         """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
         if self._token is not None:
-            self._token.run_sync_soon(self.emit, event)
+            self._on_the_run(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
@@ -202,7 +213,9 @@ def _check_event_class(given: object) -> None:
 async def _tell(listener: Callable[[Event], Awaitable[object]], event: Event) -> None:
     try:
         await listener(event)
-    except Exception:
+    except anyio.get_cancelled_exc_class():
+        raise
+    except BaseException:
         logger.exception("listener %s failed for %s", listener, type(event).__name__)
 
 
@@ -211,5 +224,5 @@ def _tell_in_thread(virtual: VirtualTime | None, listener: Callable[[Event], obj
         for event in events:
             try:
                 listener(event)
-            except Exception:
+            except BaseException:
                 logger.exception("listener %s failed for %s", listener, type(event).__name__)

@@ -68,7 +68,7 @@ class EventStream(Generic[EventT]):
 
 def _poster() -> Callable[[Callable[[], None]], object]:
     """What runs a function on the current loop, from any thread."""
-    if trio.lowlevel.in_trio_run():
+    if trio.lowlevel.in_trio_task():
         return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe
 

@@ -37,6 +37,6 @@ def wake_neighbours(namespace: str) -> None:
 
     Two servers may hold a collection of the same name: that costs the wrong scheduler one look.
     """
-    if trio.lowlevel.in_trio_run():
+    if trio.lowlevel.in_trio_task():
         for wake in list(_board()[namespace]):
             wake()

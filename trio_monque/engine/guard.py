@@ -33,6 +33,9 @@ class Stop:
         self.cut()
 
 
+# Protected, and with it all that it calls: tasks do not inherit protection, and a Ctrl-C between the claim of a
+# job and the start of its run would strand it. Handlers are called without (see the scheduler's job_run).
+@trio.lowlevel.enable_ki_protection
 async def guard(stop: Stop, loop: Callable[[], Awaitable[None]]) -> None:
     """Runs a loop; a crash ends the scheduler in order.
 

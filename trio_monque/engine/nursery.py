@@ -83,7 +83,13 @@ class Engine(Generic[ClaimT, SettlementT]):
     @trio.lowlevel.enable_ki_protection
     async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:
         with trio.CancelScope(shield=True) as box:
-            await self._run_nested(box, started)
+            try:
+                await self._run_nested(box, started)
+            except BaseException as error:
+                if box.cancel_called:
+                    raise
+                # A handler can break its own task beyond all guards (a nursery that it never closes, say).
+                self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
             await self._give_back()
         ended.set()
 
@@ -101,10 +107,12 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def _beat(self) -> None:
         await run_heartbeat(self._source, self._runner, self._limits.heartbeat_interval)
 
+    @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
         await self.stop.draining.wait()
         self.wake.set()
 
+    @trio.lowlevel.enable_ki_protection
     async def _end_in_time(self, box: trio.CancelScope) -> None:
         await self.stop.draining.wait()
         with trio.move_on_after(self._limits.shutdown_timeout):

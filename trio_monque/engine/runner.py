@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+import math
+from contextlib import suppress
 from typing import Generic, TypeVar
 
 import trio
@@ -65,7 +67,6 @@ class Runner(Generic[ClaimT, SettlementT]):
         for run in tuple(self._running):
             run.patience.cancel(reason="the scheduler's hard end")
 
-    @trio.lowlevel.enable_ki_protection
     async def see_through(self, run: Run[ClaimT]) -> None:
         """From the start of the handler to the acknowledged end. Never raises what a handler raises."""
         try:
@@ -81,8 +82,8 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._lost(run)
         else:
             await self._settle(run, self._source.conclude(run.claim, end))
-        if isinstance(end.error, KeyboardInterrupt):
-            self._stop.crash(end.error)
+        if (interrupt := _interrupt_in(end.error)) is not None:
+            self._stop.crash(interrupt)
 
     async def _execute(self, run: Run[ClaimT]) -> RunEnd:
         if self._stop.cutting.is_set():
@@ -95,10 +96,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         try:
             with run.scope:
                 value = await self._source.execute(run)
-        except trio.Cancelled:
-            raise  # Not the run's own: the engine's hard end.
-        except BaseException as raised:  # noqa: BLE001  # Whatever it is, the job's fate is decided by it.
-            error = raised
+        except BaseException as raised:
+            if trio.current_effective_deadline() == -math.inf:
+                raise  # The engine's hard end: nobody waits for this run any more.
+            # Whatever else it is, the job's fate is decided by it, and no other's.
+            error = _without_cancellations(raised)
         return RunEnd(error, value, run.scope.cancelled_caught, run.reason, run.duration)
 
     async def _settle(self, run: Run[ClaimT], settlement: SettlementT) -> None:
@@ -115,3 +117,31 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _lost(self, run: Run[ClaimT]) -> None:
         del self.held[run]
         self._source.tell(notices.RunLost(run.claim))
+
+
+class LeakedCancellationError(RuntimeError):
+    """A handler raised the Cancelled of one of its own scopes outside of that scope."""
+
+
+def _without_cancellations(error: BaseException) -> BaseException:
+    """What a handler raised, without the cancellations of its own that it let out: those end nothing of ours."""
+    rest: BaseException | None = error
+    if isinstance(error, BaseExceptionGroup):
+        with suppress(RecursionError):  # Nested so deep that Python itself gives up: taken as it is.
+            rest = error.split(trio.Cancelled)[1]
+    if rest is None or isinstance(rest, trio.Cancelled):
+        leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
+        leaked.__cause__ = error
+        return leaked
+    return rest
+
+
+def _interrupt_in(error: BaseException | None) -> BaseException | None:
+    """The Ctrl-C that a handler, or a task of its own nursery, was hit by."""
+    found = error
+    if isinstance(error, BaseExceptionGroup):
+        with suppress(RecursionError):
+            found = error.subgroup(KeyboardInterrupt)
+        while isinstance(found, BaseExceptionGroup):
+            found = found.exceptions[0]
+    return found if isinstance(found, KeyboardInterrupt) else None

@@ -160,9 +160,15 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
 
 def leaves_of(error: BaseException) -> list[BaseException]:
     """The errors in a group, at any depth; an error that is none, itself."""
-    if not isinstance(error, BaseExceptionGroup):
-        return [error]
-    return [leaf for part in error.exceptions for leaf in leaves_of(part)]
+    leaves: list[BaseException] = []
+    left = [error]
+    while left:  # Not by recursion: a group may be nested deeper than Python's stack.
+        one = left.pop()
+        if isinstance(one, BaseExceptionGroup):
+            left.extend(reversed(one.exceptions))
+        else:
+            leaves.append(one)
+    return leaves
 
 
 # --- What is written ---

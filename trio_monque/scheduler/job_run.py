@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable
 from dataclasses import is_dataclass
 from functools import partial
@@ -63,9 +64,16 @@ def _in_thread(
 ) -> tuple[bool, object]:
     with in_time_of(virtual):
         try:
-            return False, handler(running_job)
+            result = handler(running_job)
         except RunCancelled:
             return True, None
+    if inspect.iscoroutine(result):
+        result.close()
+        raise TypeError(
+            f"the handler {handler!r} is a plain function that returned a coroutine, which nobody would run: "
+            "register the async function itself"
+        )
+    return False, result
 
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:

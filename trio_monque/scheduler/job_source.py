@@ -22,7 +22,8 @@ from ..jobs import transitions
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.new_job import check_payload
-from ..jobs.verdicts import ErrorTypes, Failed, RetryPolicy, Succeeded, Verdict, decide
+from ..jobs.transition import Transition
+from ..jobs.verdicts import Discarded, ErrorTypes, Failed, RetryPolicy, Succeeded, Verdict, decide
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
@@ -118,7 +119,10 @@ class JobSource:
         except MonqueConnectionError as error:
             if not error.unknown_outcome:
                 raise
-            return Granted(await self._resolve(stamp))
+            held = await self._resolve(stamp)
+            if not held and not error.transient:
+                raise
+            return Granted(held)
         return Granted(taken.jobs, more=taken.more)
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
@@ -169,7 +173,7 @@ class JobSource:
     def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
         now = self._ground.clock.now()
         for settlement in settlements:
-            settlement.transition = decide(settlement.job, settlement.verdict, now, settlement.policy)
+            settlement.transition = _decided(settlement, now)
         transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
         statements = settling.grouped(transitions, secrets.token_hex(8))
         receipts = {job_id: statement.receipt for statement in statements for job_id in statement.ids}
@@ -200,30 +204,32 @@ class JobSource:
         return seconds
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
-        while True:
+        while batch.statements:
             fates = await self._settle(batch.statements)
-            undecided = [one for one in batch.settlements if _is_undecided(one, fates[one.job.id])]
-            if not undecided:
-                break
-            await self._decide_again(batch, undecided, fates)
-        for settlement in batch.settlements:
-            settlement.fate = fates[settlement.job.id]
+            undecided = []
+            for settlement in batch.settlements:
+                fate = fates.get(settlement.job.id)
+                if fate is None:
+                    continue  # Told by an earlier round.
+                if _is_undecided(settlement, fate):
+                    undecided.append(settlement)
+                else:
+                    settlement.fate = fate
+            # What is decided is not sent again: its receipt may be overwritten meanwhile, and its fate is known.
+            batch.statements = await self._decide_again(undecided, fates) if undecided else []
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
     async def _decide_again(
-        self, batch: Batch, undecided: Sequence[JobSettlement], fates: Mapping[ObjectId, Fate]
-    ) -> None:
-        """Replaces what the batch says of these; the rest keeps its statements, receipts and all."""
+        self, undecided: Sequence[JobSettlement], fates: Mapping[ObjectId, Fate]
+    ) -> list[Statement]:
+        """The statements that write these after all."""
         for settlement in undecided:
             if fates[settlement.job.id] is Fate.REFUSED:
                 settlement.refused = True
                 settlement.verdict = Failed(SettlementRefusedError("the database refused to store the run's end"))
             else:
                 settlement.job = await self._with_current_schedule(settlement.job)
-        ids = {settlement.job.id for settlement in undecided}
-        kept = [replace(one, ids=[job_id for job_id in one.ids if job_id not in ids]) for one in batch.statements]
-        again = self.prepare(undecided)
-        batch.statements = [one for one in kept if one.ids] + again.statements
+        return self.prepare(undecided).statements
 
     async def _with_current_schedule(self, job: Job) -> Job:
         current = await self._door.call(
@@ -300,6 +306,17 @@ class JobSource:
 
     def tell(self, notice: object) -> None:
         self._teller.tell(notice)
+
+
+def _decided(settlement: JobSettlement, now: datetime) -> Transition:
+    """What is written. An error of a user's making must not be able to spoil the batch that its job is in."""
+    try:
+        return decide(settlement.job, settlement.verdict, now, settlement.policy)
+    except Exception as error:
+        logger.exception("the end of job %s could not be decided: it has failed", settlement.job)
+        settlement.verdict = Discarded(error)
+        reason = f"{type(error).__name__} while the end of the run was being decided"
+        return transitions.fail(settlement.job, now, transitions.Failure(reason))
 
 
 def _is_undecided(settlement: JobSettlement, fate: Fate) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
@@ -11,6 +11,7 @@ import trio
 
 from ..client.monque import Monque
 from ..client.wake_board import woken_by
+from ..clock import is_on_run
 from ..engine.nursery import Engine, EngineLimits, unwrapped
 from ..engine.run import Run
 from ..errors import InvalidOptionError, MonqueError
@@ -50,12 +51,13 @@ class Scheduler(Monque):
         listeners: Listeners | None,
         config: SchedulerConfig,
     ) -> None:
-        if not trio.lowlevel.in_trio_run():
+        if not trio.lowlevel.in_trio_task():
             raise MonqueError(
                 "a scheduler runs inside trio.run: start one in a trio program. "
                 "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
+        self._token = trio.lowlevel.current_trio_token()
         self._open(db, config)
         self.id = config.scheduler_instance_id
         self.report: SchedulerReport | None = None
@@ -105,8 +107,7 @@ class Scheduler(Monque):
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
-            self._open_lane(name)
-            self._engine.wake.set()
+            self._on_the_run(partial(self._open_lane, name))
             return worker
 
         return add if handler is None else add(handler)
@@ -116,10 +117,21 @@ class Scheduler(Monque):
         assert worker is not None
         own = worker.settings.concurrency
         self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
+        self._engine.wake.set()
+
+    def _on_the_run(self, function: Callable[[], None]) -> None:
+        if is_on_run(self._token):
+            function()
+        else:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(function)
 
     def drain(self) -> None:
-        """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`. May be said again."""
-        self._engine.stop.drain()
+        """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`.
+
+        May be said again, and from any thread: a plain handler may say it.
+        """
+        self._on_the_run(self._engine.stop.drain)
 
     async def wait_drained(self) -> None:
         """Returns when the scheduler has ended, which somebody must have asked for."""

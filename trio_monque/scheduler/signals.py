@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Awaitable, Callable
 from functools import partial
 from typing import Any, Unpack
 
 import trio
 
+from ..engine.nursery import unwrapped
 from ..options import SchedulerOptions
 from ..store.types import Database
 from .scheduler import Listeners, Scheduler, run_scheduler
@@ -30,26 +31,44 @@ async def run_until_signalled(
     `trio.run(partial(run_until_signalled, db, workers))` is a worker process. Only in the main thread, as
     Python delivers signals there. Arguments, options and errors are those of `open_scheduler`.
     """
+    start = partial(run_scheduler, resources=resources, listeners=listeners, **options)
     reports: list[SchedulerReport] = []
+    started: list[Scheduler] = []
+    scope = trio.CancelScope()
 
-    async def run(*, task_status: trio.TaskStatus[Scheduler]) -> None:
-        start = partial(run_scheduler, resources=resources, listeners=listeners, task_status=task_status, **options)
-        with trio.CancelScope() as scope:
-            cut.append(scope)
-            reports.append(await start(db, workers))
-        nursery.cancel_scope.cancel(reason="the scheduler has ended")
+    async def run() -> None:
+        async with trio.open_nursery() as running:
+            started.append(await running.start(partial(_reporting, start, reports.append), db, workers))
+            task_status.started(started[0])
 
-    cut: list[trio.CancelScope] = []
-    with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
-        async with trio.open_nursery() as nursery:
-            scheduler = await nursery.start(run)
-            nursery.start_soon(_obey, signals, scheduler, cut[0])
-            task_status.started(scheduler)
-    return reports[0] if reports else scheduler.report
+    try:
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(_obey, signals, started, scope)
+                with scope:
+                    await run()
+                nursery.cancel_scope.cancel(reason="the scheduler has ended")
+    except BaseExceptionGroup as group:
+        raise unwrapped(group) from None
+    if reports:
+        return reports[0]
+    # Cut: what it had done by then is in the scheduler; cut while it started, it has done nothing.
+    return (started[0].report if started else None) or SchedulerReport()
 
 
-async def _obey(signals: AsyncIterator[int], scheduler: Scheduler, scope: trio.CancelScope) -> None:
+async def _reporting(
+    start: Callable[..., Awaitable[SchedulerReport]],
+    report: Callable[[SchedulerReport], None],
+    *arguments: Any,
+    task_status: trio.TaskStatus[Scheduler],
+) -> None:
+    report(await start(*arguments, task_status=task_status))
+
+
+async def _obey(signals: AsyncIterator[int], started: list[Scheduler], scope: trio.CancelScope) -> None:
     await anext(signals)
-    scheduler.drain()
-    await anext(signals)
-    scope.cancel(reason="a second signal")
+    if started:
+        started[0].drain()
+        await anext(signals)
+    # A second signal, or one while there is nothing to drain yet.
+    scope.cancel(reason="signalled")

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from functools import partial
+from itertools import islice
+from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import ASCENDING
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError
 from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
@@ -20,8 +20,10 @@ from ..jobs.transition import applied
 from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
+from .types import Collection
 
-logger = logging.getLogger("trio_monque.store")
+# The server takes a pipeline of a thousand stages at most.
+MOST_NAMES_IN_ONE_LOOK: Final = 200
 
 _BY_ID = {"_id": 1}
 # Without a tie-break: with one, the claim index could not give the order, and the server would sort.
@@ -44,32 +46,29 @@ class Taken:
 @command("look for due jobs", writes=False)
 def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Sequence[Job]:
     """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims."""
-    names = [name for name, slots in wanted.items() if slots > 0]
-    if not names:
-        return []
-    first, *others = names
+    names = iter([name for name, slots in wanted.items() if slots > 0])
+    found: list[Job] = []
+    while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
+        found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now))
+    return found
+
+
+def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collection: Collection) -> Iterable[Any]:
+    first, *others = wanted
     due = _due(jobs, first, now)
-    found: Iterable[Any]
     if not others:
-        found = jobs.collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1)
-    else:
-        # One query for all names together would be filled by a single one with a long backlog.
-        found = jobs.collection.aggregate(
-            [
-                *_earliest(due, wanted[first]),
-                *(
-                    {
-                        "$unionWith": {
-                            "coll": jobs.collection.name,
-                            "pipeline": _earliest(_due(jobs, name, now), wanted[name]),
-                        }
-                    }
-                    for name in others
-                ),
-            ],
-            batchSize=sum(wanted.values()) + 1,
-        )
-    return _decoded(jobs, found)
+        return collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1)
+    # One query for all names together would be filled by a single one with a long backlog.
+    return collection.aggregate(
+        [
+            *_earliest(due, wanted[first]),
+            *(
+                {"$unionWith": {"coll": collection.name, "pipeline": _earliest(_due(jobs, name, now), wanted[name])}}
+                for name in others
+            ),
+        ],
+        batchSize=sum(wanted.values()) + 1,
+    )
 
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
@@ -84,7 +83,7 @@ def _earliest(due: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
     return [{"$match": due}, {"$sort": dict(_EARLIEST)}, {"$limit": limit}]
 
 
-@command("claim jobs")
+@command("claim jobs", in_parts=True)
 def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
     """Claims those of the candidates that are still claimable, in one guarded write.
 
@@ -109,7 +108,7 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp) -> Sequence[Job]:
     """Which of the ids bear this claim."""
     held = {"_id": {"$in": list(ids)}, **filter_of(stamp_fence(stamp))}
-    return _decoded(jobs, jobs.collection.find(held, sort=_EARLIEST, hint=_BY_ID))
+    return jobs.decoded(lambda collection: collection.find(held, sort=_EARLIEST, hint=_BY_ID))
 
 
 def claim_batch(
@@ -134,10 +133,11 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> Sequence[J
     So a renewal first, acknowledged by a majority; what a majority read then finds is held.
     """
     held = filter_of(stamp_fence(stamp))
-    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
         jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: now}}, session=session)
-        return _decoded(jobs, reader.find(held, session=session))
+        return jobs.decoded(
+            lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(held, session=session)
+        )
 
 
 @command("give claims back")
@@ -145,14 +145,3 @@ def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> int:
     """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many."""
     transition = transitions.release_all(stamp, now)
     return jobs.collection.update_many(filter_of(transition.guard), update_of(transition)).modified_count
-
-
-def _decoded(jobs: JobCollection, found: Any) -> Sequence[Job]:
-    decoded = []
-    for document in found:
-        try:
-            decoded.append(jobs.codec.decode(document))
-        except BrokenDocumentError as error:
-            if jobs.report_broken(error.document_id):
-                logger.warning("%s; it is left alone", error)
-    return decoded

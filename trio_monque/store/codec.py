@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
-from dataclasses import MISSING, fields
+from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
@@ -11,6 +12,7 @@ from typing import Any, Final
 import bson
 from bson import ObjectId
 from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
@@ -92,6 +94,11 @@ class Codec:
             return self.callers.with_options(document_class=RawBSONDocument)
         return self.callers
 
+    @property
+    def raw(self) -> CodecOptions[Any]:
+        """The options to read with where one document that cannot be decoded must not spoil the others."""
+        return self.callers.with_options(document_class=RawBSONDocument)
+
     def decode(self, document: Any) -> Job:
         """Raises BrokenDocumentError for a document that is no job."""
         if isinstance(document, RawBSONDocument):
@@ -108,12 +115,28 @@ class Codec:
         }
 
     def _decode_raw(self, document: RawBSONDocument) -> Job:
-        own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
-        callers = bson.decode(document.raw, codec_options=self.callers)
-        for field in ("data", "result", "progress", "saved"):
-            if field in own:
-                own[field] = callers[field]
-        return _job(own)
+        try:
+            own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
+        except BSONError as error:
+            raise BrokenDocumentError(_id_of(document), f"it cannot be decoded ({error})") from error
+        job = _job(own)
+        try:
+            callers = bson.decode(document.raw, codec_options=self.callers)
+        except (BSONError, ValueError, OverflowError) as error:
+            raise BrokenDocumentError(
+                job.id, f"its data cannot be decoded with the client's codec options ({error})"
+            ) from error
+        theirs = {field: callers[field] for field in ("data", "result", "progress", "saved") if field in own}
+        return replace(job, **theirs)
+
+
+def _id_of(document: RawBSONDocument) -> object:
+    """As far as it can be read."""
+    lenient = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
+    try:
+        return bson.decode(document.raw, codec_options=lenient).get("_id")
+    except BSONError:
+        return "with an unreadable _id"
 
 
 def _job(document: Mapping[str, Any]) -> Job:
@@ -122,6 +145,7 @@ def _job(document: Mapping[str, Any]) -> Job:
         attribute = _ATTRIBUTE.get(field)
         if attribute is not None and value is not None:
             values[attribute] = value
+    _make_whole(values)
     _check(values)
     for attribute in _DATES:
         moment = values.get(attribute)
@@ -136,6 +160,21 @@ def _job(document: Mapping[str, Any]) -> Job:
     return job
 
 
+# Counters may have come from a shell or a graphical tool that stores every number as a double.
+_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues")
+# MongoDB adds to them: beyond this it would refuse to.
+_LARGEST_COUNTER: Final = 2**53
+
+
+def _make_whole(values: dict[str, Any]) -> None:
+    for attribute in _WHOLE:
+        value = values[attribute]
+        if isinstance(value, float) and value.is_integer():
+            value = values[attribute] = int(value)
+        if isinstance(value, int) and abs(value) > _LARGEST_COUNTER:
+            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value}")
+
+
 _EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "id": ObjectId,
     "name": str,
@@ -143,6 +182,8 @@ _EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "fail_count": int,
     "attempts": int,
     "rev": int,
+    "rescues": int,
+    "max_rescues": (int, type(None)),
     "heartbeat_interval": (int, float, type(None)),
     "repeat_interval": (str, type(None)),
     "timezone": (str, type(None)),
@@ -162,6 +203,8 @@ def _check(values: Mapping[str, Any]) -> None:
     for attribute, expected in _EXPECTED.items():
         if not isinstance(values[attribute], expected):
             raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
+    if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
+        raise BrokenDocumentError(values["id"], f"its timeout is {values['timeout']!r}")
     if values["status"] not in _STATUSES:
         raise BrokenDocumentError(values["id"], f"its status is {values['status']!r}")
 

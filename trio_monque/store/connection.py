@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+import logging
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
 
 import pymongo
+from bson.errors import BSONError
 from pymongo import MongoClient, ReadPreference
 from pymongo import errors as driver
 from pymongo.database import Database as PyMongoDatabase
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from ..errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
+from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
+from ..jobs.job import Job
 from .codec import OWN_OPTIONS, Codec
 from .outcomes import command, translated
 from .types import Collection, Database
+
+logger = logging.getLogger("trio_monque.store")
 
 # A sample that took longer says little about the server's clock.
 LONGEST_ROUND_TRIP = 0.5
@@ -57,6 +62,30 @@ class JobCollection:
             write_concern=WriteConcern(write_concern),
         )
         return cls(collection, codec, operation_timeout)
+
+    @property
+    def raw(self) -> Collection:
+        """The same, for reads in which one document that cannot be decoded must not spoil the others."""
+        return self.collection.with_options(codec_options=self.codec.raw)
+
+    def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
+        """The jobs among the documents that `read` finds; what is no job is left out, and told once.
+
+        A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
+        text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.
+        """
+        try:
+            documents = list(read(self.collection))
+        except (BSONError, UnicodeDecodeError):
+            documents = list(read(self.raw))
+        jobs = []
+        for document in documents:
+            try:
+                jobs.append(self.codec.decode(document))
+            except BrokenDocumentError as error:
+                if self.report_broken(error.document_id):
+                    logger.warning("%s; until then it is left alone", error)
+        return jobs
 
     def report_broken(self, document_id: object) -> bool:
         """Remembers a document that is no job; whether that is news. Bounded: beyond, they are told again."""

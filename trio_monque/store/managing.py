@@ -26,7 +26,7 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
         KeyInUseError: The job would be pending again, and another has its unique key.
     """
     try:
-        document = jobs.collection.find_one_and_update(
+        document = jobs.raw.find_one_and_update(
             filter_of(transition.guard), update_of(transition), return_document=ReturnDocument.BEFORE
         )
     except driver.DuplicateKeyError as error:

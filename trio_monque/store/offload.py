@@ -59,7 +59,7 @@ class Door:
         Cancelled while it waits for its turn, nothing is sent. Once the thread runs it is awaited, also
         when cancelled, unless `abandon_on_cancel`: then the wait ends and the thread goes on by itself.
         """
-        if trio.lowlevel.in_trio_run():
+        if trio.lowlevel.in_trio_task():
             return await trio.to_thread.run_sync(
                 partial(_in_time_of, virtual_time(), function),
                 limiter=cast("trio.CapacityLimiter", self._trio_limiter(channel)),

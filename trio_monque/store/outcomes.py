@@ -17,9 +17,16 @@ T = TypeVar("T")
 
 # Codes of the server that say: not now. From the drivers' retryable writes specification, with the
 # time limits that are ours.
-_PASSING_CODES = frozenset(
+PASSING_CODES = frozenset(
     {
         6,  # HostUnreachable
+        43,  # CursorNotFound
+        134,  # ReadConcernMajorityNotAvailableYet
+        175,  # QueryPlanKilled
+        202,  # NetworkInterfaceExceededTimeLimit
+        237,  # CursorKilled
+        365,  # TemporarilyUnavailable
+        11601,  # Interrupted: an operator's killOp ends one command, not our scheduler
         7,  # HostNotFound
         50,  # MaxTimeMSExpired
         64,  # WriteConcernFailed
@@ -51,11 +58,12 @@ HandleT = TypeVar("HandleT", bound=HasTimeout)
 
 
 def command(
-    purpose: str, *, writes: bool = True
+    purpose: str, *, writes: bool = True, in_parts: bool = False
 ) -> Callable[[Callable[Concatenate[HandleT, P], T]], Callable[Concatenate[HandleT, P], T]]:
     """Marks a function that talks to the database: bounds its time, and translates what the driver raises.
 
-    `purpose` completes "could not ..." in the message. What only reads has no unknown outcome.
+    `purpose` completes "could not ..." in the message. What only reads has no unknown outcome; a write
+    of many documents is made `in_parts`, so that any failure of it may leave some of them written.
     """
 
     def decorate(function: Callable[Concatenate[HandleT, P], T]) -> Callable[Concatenate[HandleT, P], T]:
@@ -65,7 +73,10 @@ def command(
                 with pymongo.timeout(handle.operation_timeout):
                     return function(handle, *args, **kwargs)
             except driver.PyMongoError as error:
-                raise translated(error, purpose, writes=writes) from error
+                ours = translated(error, purpose, writes=writes)
+                if in_parts and isinstance(ours, MonqueConnectionError) and not _was_never_sent(error):
+                    ours.unknown_outcome = True
+                raise ours from error
             except InvalidDocument as error:
                 raise InvalidPayloadError(f"could not {purpose}: {error}") from error
 
@@ -96,13 +107,17 @@ def is_transient(error: driver.PyMongoError) -> bool:
         return True
     if isinstance(error, driver.BulkWriteError):
         return _bulk_is_transient(error)
-    return isinstance(error, driver.OperationFailure) and error.code in _PASSING_CODES
+    return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
 
 
 def _bulk_is_transient(error: driver.BulkWriteError) -> bool:
     details = error.details
     reported = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-    return bool(reported) and all(one.get("code") in _PASSING_CODES for one in reported)
+    return bool(reported) and all(one.get("code") in PASSING_CODES for one in reported)
+
+
+def _was_never_sent(error: driver.PyMongoError) -> bool:
+    return isinstance(error, driver.ServerSelectionTimeoutError)
 
 
 def has_unknown_outcome(error: driver.PyMongoError) -> bool:
@@ -110,13 +125,13 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
 
     Write concern errors belong here: the write was seen by the primary, and may still be rolled back.
     """
-    if isinstance(error, driver.ServerSelectionTimeoutError):
-        return False  # Nothing was sent.
+    if _was_never_sent(error):
+        return False
     if isinstance(error, driver.AutoReconnect | driver.WriteConcernError | driver.WTimeoutError) or error.timeout:
         return True
     if isinstance(error, driver.BulkWriteError):
         return bool(error.details.get("writeConcernErrors"))
-    return isinstance(error, driver.OperationFailure) and error.code in _PASSING_CODES
+    return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
 
 
 def _first_line(error: BaseException) -> str:

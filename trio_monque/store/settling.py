@@ -19,10 +19,11 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
+from ..errors import MonqueConnectionError
 from ..jobs.transition import Transition
 from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
-from .outcomes import command, is_transient
+from .outcomes import PASSING_CODES, command
 
 logger = logging.getLogger("trio_monque.store")
 
@@ -131,11 +132,15 @@ def _write(jobs: JobCollection, statements: Sequence[Statement], session: Client
     try:
         matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
     except driver.BulkWriteError as error:
-        if is_transient(error) or error.details.get("writeConcernErrors"):
-            raise
-        for one in error.details["writeErrors"]:
+        write_errors = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
+            # One of them passes: all are sent again, and the receipts tell which had been written.
+            raise MonqueConnectionError(
+                f"could not settle jobs: {error}", transient=True, unknown_outcome=True
+            ) from error
+        for one in write_errors:
             logger.error("the server refused a settlement: %s", one.get("errmsg"))
-        return [statements[one["index"]] for one in error.details["writeErrors"]]
+        return [statements[one["index"]] for one in write_errors]
     return None if matched == sum(len(statement.ids) for statement in statements) else []
 
 

@@ -1,0 +1,200 @@
+"""Answers that are lost on the way: found out, never guessed. By a proxy that really breaks the connection."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from pymongo import MongoClient
+from pymongo.uri_parser import parse_uri
+from trio.testing import MockClock
+
+from tests.support.interception import Recorder
+from tests.support.lossy_proxy import LossyProxy, lossy_proxy
+from tests.support.store import PAST, claim, handle, stamp
+from tests.support.waiting import wait_for_jobs
+from trio_monque import JobCompleted, JobError, JobFailed, LeaseLost, RunningJob, Workers, open_scheduler
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import transitions
+from trio_monque.store import claiming, settling
+from trio_monque.store.offload import Channel
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture
+def proxy(mongod: EmbeddedServer) -> Iterator[LossyProxy]:
+    with lossy_proxy(parse_uri(mongod.uri)["nodelist"][0]) as proxy:
+        yield proxy
+
+
+@pytest.fixture
+def behind(proxy: LossyProxy, db: Database) -> Iterator[Database]:
+    """The same database, by way of the proxy."""
+    with MongoClient[Any](proxy.uri) as client:
+        yield client[db.name]
+
+
+def sets_status(status: str, command: dict[str, Any]) -> bool:
+    update = command.get("documents", [{}])[0].get("u", {})
+    return bool(update.get("$set", {}).get("status") == status)
+
+
+is_claim = partial(sets_status, "processing")
+
+
+class Runs:
+    """Every run that was made, and what was told of them."""
+
+    def __init__(self) -> None:
+        self.attempts: list[int] = []
+        self.told: list[Any] = []
+        self.workers = Workers()
+        self.workers.register("job", self._handler)
+
+    async def _handler(self, job: RunningJob[Any]) -> None:
+        self.attempts.append(job.attempt)
+
+    @property
+    def listeners(self) -> dict[Any, Any]:
+        return dict.fromkeys((JobCompleted, JobFailed, LeaseLost), self.told.append)
+
+
+async def test_claim_whose_answer_was_lost_is_found_and_run_once(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    runs = Runs()
+    proxy.lose("update", matches=is_claim)
+    async with open_scheduler(behind, runs.workers, listeners=runs.listeners) as scheduler:
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="completed")
+        assert trio.current_time() < 5  # No lease had to end for it.
+    assert len(proxy.lost) == 1
+    assert runs.attempts == [1]
+    assert [type(event) for event in runs.told] == [JobCompleted]
+
+
+async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_next_beat(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs()
+    resolve = claiming.resolve
+
+    def blind_once(*arguments: Any) -> Any:
+        monkeypatch.setattr(claiming, "resolve", resolve)
+        return []  # As if it were applied only later.
+
+    monkeypatch.setattr(claiming, "resolve", blind_once)
+    proxy.lose("update", matches=is_claim)
+    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="processing")
+        await trio.sleep(5)
+        assert runs.attempts == []  # Whether it is held is not known: it does not run.
+        await wait_for_jobs(jobs, 1, status="completed")
+        assert 10 <= trio.current_time() < 15
+    assert runs.attempts == [2]
+
+
+@pytest.mark.parametrize("lost", [1, 3])
+async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, lost: int
+) -> None:
+    runs = Runs()
+    proxy.lose("update", times=lost, matches=partial(sets_status, "completed"))
+    delays: list[JobError] = []
+    async with open_scheduler(behind, runs.workers, listeners={**runs.listeners, JobError: delays.append}) as scheduler:
+        await scheduler.enqueue("job")
+        await trio.sleep(10)
+    assert len(proxy.lost) == lost
+    assert len(delays) == lost
+    assert runs.attempts == [1]
+    assert [type(event) for event in runs.told] == [JobCompleted]
+    assert jobs.count_documents({"status": "completed"}) == 1
+
+
+async def test_release_whose_answer_was_lost_is_sent_again_before_leaving_ends(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    entered = trio.Event()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        entered.set()
+        await trio.sleep_forever()
+
+    proxy.lose("update", matches=partial(sets_status, "pending"))
+    async with open_scheduler(behind, workers, shutdown_timeout=0) as scheduler:
+        await scheduler.enqueue("job")
+        await entered.wait()
+    assert len(proxy.lost) == 1
+    assert jobs.count_documents({"status": "pending"}) == 1
+    assert scheduler.report is not None
+    assert (scheduler.report.released, scheduler.report.unfinished) == (1, ())
+
+
+@pytest.mark.parametrize("what", ["a claim", "settlements"])
+def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer, db: Database, what: str) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        mark = stamp()
+        (job,) = claim(store, 1, mark)
+        recorder.commands.clear()
+        if what == "a claim":
+            claiming.resolve(store, mark, PAST)
+        else:
+            db["monque_jobs"].update_one({}, {"$set": {"claimedBy": "another"}})
+            settling.settle(store, settling.grouped([transitions.complete(job, PAST)], "r"))
+        (write, read, *_) = recorder.commands
+    assert (write[0], read[0]) == ("update", "find")
+    assert read[1]["readConcern"]["level"] == "majority"
+    assert read[1]["readConcern"]["afterClusterTime"]  # Behind the write: in the same causal session.
+    assert read[1]["lsid"] == write[1]["lsid"]
+
+
+async def test_heartbeat_grows_although_the_servers_clock_steps_back(
+    db: Database, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    workers = Workers()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        await trio.sleep(45)
+
+    beats: list[datetime] = []
+    async with open_scheduler(db, workers, heartbeat_interval=10) as scheduler:
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="processing")
+        await trio.sleep(11)
+        stands = scheduler._ground.clock.now() - timedelta(hours=1)
+        monkeypatch.setattr(scheduler._ground.clock, "now", lambda: stands)
+        for _ in range(3):
+            document = jobs.find_one()
+            assert document is not None
+            beats.append(document["lastHeartbeat"])
+            await trio.sleep(10)
+    assert beats == sorted(set(beats))
+    assert beats[2] - beats[1] == timedelta(milliseconds=1)
+
+
+async def test_settlements_do_not_wait_behind_the_programs_commands(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("job", lambda job: None)
+    release = threading.Event()
+    async with open_scheduler(db, workers) as scheduler, trio.open_nursery() as nursery:
+        for _ in range(Channel.COMMANDS.value + 5):
+            nursery.start_soon(scheduler._door.call, partial(release.wait, 20))
+        await trio.testing.wait_all_tasks_blocked()
+        scheduler.sync.enqueue("job")
+        scheduler._engine.wake.set()
+        while not jobs.count_documents({"status": "completed"}):
+            await trio.lowlevel.checkpoint()
+        release.set()
