@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+import runpy
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
@@ -19,7 +20,7 @@ from trio_monque import MonqueError
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transitions import Transition
+from trio_monque.jobs.transition import Transition
 from trio_monque.options import SchedulerConfig
 from trio_monque.store import claiming, indexes, leases, settling
 from trio_monque.store.connection import JobCollection
@@ -63,10 +64,10 @@ def test_index_page_has_every_index() -> None:
 
 SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "complete": lambda job: transitions.complete(job, PAST),
-    "fail": lambda job: transitions.fail(job, PAST, "no"),
+    "fail": lambda job: transitions.fail(job, PAST, transitions.Failure("no")),
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
-    "retry": lambda job: transitions.retry(job, PAST, "no", PAST + timedelta(seconds=2)),
+    "retry": lambda job: transitions.retry(job, PAST, transitions.Failure("no"), PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),
 }
 
@@ -129,3 +130,15 @@ def test_python_of_the_docs_can_be_parsed_and_imports_what_exists(page: Any) -> 
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module == "trio_monque":
                 assert {alias.name for alias in node.names} <= set(trio_monque.__all__)
+
+
+def test_state_diagram_and_its_table_are_those_of_the_code() -> None:
+    drawn = runpy.run_path(str(DOCS / "state_diagram.py"))
+    assert drawn["PICTURE"].read_text(encoding="utf-8") == drawn["diagram"](), "run python docs/state_diagram.py"
+    page = drawn["PAGE"].read_text(encoding="utf-8")
+    assert page == drawn["page_with_table"](page), "run python docs/state_diagram.py"
+
+
+def test_table_of_transitions_names_functions_that_lead_where_it_says() -> None:
+    for row in transitions.TABLE:
+        assert callable(getattr(transitions, row.name)), row

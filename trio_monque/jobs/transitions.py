@@ -34,7 +34,7 @@ class Row:
 
     name: str
     source: JobStatus
-    target: JobStatus | None
+    target: JobStatus
     why: str
 
 
