@@ -49,7 +49,8 @@ def test_it_reads_a_given_folder_and_keeps_its_collections_where_asked(
     assert demo(mongod.uri, str(tmp_path), "--pattern", "*.txt", "--keep") == 0
     prefix, database = re.findall(r"kept: collections (demo_\w+)_\* of database (\w+)", capsys.readouterr().out)[0]
     jobs, digests = client[database][f"{prefix}_jobs"], client[database][f"{prefix}_digests"]
-    [job] = jobs.find()
+    [job] = jobs.find({"name": "digest-file"})
+    assert [one["repeatInterval"] for one in jobs.find({"name": "tally"})] == ["* * * * *"]
     failed, settled = digests.find(sort=[("attempt", 1)])
     jobs.drop()
     digests.drop()

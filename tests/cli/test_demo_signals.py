@@ -21,7 +21,7 @@ EVERY_SLOT_BUSY = r"processing 16 "
 
 
 def statuses(jobs: Collection) -> Counter[str]:
-    return Counter(job["status"] for job in jobs.find())
+    return Counter(job["status"] for job in jobs.find({"name": "digest-file"}))
 
 
 def kept_collections(demo: DemoProcess, client: MongoClient[Any]) -> tuple[Collection, Collection]:

@@ -29,13 +29,14 @@ def test_decorated_function_is_callable_as_it_was_and_has_a_name() -> None:
     workers = Workers()
 
     @workers.register("greet", concurrency=3, timeout=2.5)
-    def greet(job: RunningJob[Any] | None, polite: bool = False) -> str:
+    def greet(job: RunningJob[Any], polite: bool = False) -> str:
         """Says hello."""
         return "good day" if polite else "hello"
 
     assert isinstance(greet, Worker)
     assert (greet.name, greet.__doc__, greet.is_async) == ("greet", "Says hello.", False)
-    assert greet(None, polite=True) == "good day"
+    job: Any = None
+    assert greet(job, polite=True) == "good day"
     assert (greet.settings.concurrency, greet.settings.timeout, greet.settings.max_retries) == (3, 2.5, None)
 
 

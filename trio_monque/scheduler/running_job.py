@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 import trio
 
@@ -152,12 +152,18 @@ class RunningJob(Generic[T]):
         if self._run.reason is not None:
             raise RunCancelled
 
-    def from_thread(self, function: Callable[..., R | Awaitable[R]], /, *args: Any) -> R:
+    @overload
+    def from_thread(self, function: Callable[..., Awaitable[R]], /, *args: Any) -> R: ...
+
+    @overload
+    def from_thread(self, function: Callable[..., R], /, *args: Any) -> R: ...
+
+    def from_thread(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Calls a function of the trio side from a plain handler: an async one is awaited, `job.save` for example.
 
         While it waits there, the thread does not hold virtual time.
         """
-        return cast("R", trio.from_thread.run(_outside_the_hold, function, args))
+        return trio.from_thread.run(_outside_the_hold, function, args)
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"

@@ -163,9 +163,21 @@ class Scheduler(Monque):
         self._ended.set()
 
     def _get_ready(self) -> None:
-        """In a thread: the server's time and the indexes, and with them whether the database can be used at all."""
+        """In a thread: the server's time, the indexes, and with them whether the database can be used at all.
+
+        Then the declared schedules. However many instances declare one at once, one job of it exists.
+        """
         self._ground.measure_clock_offset()
         self._ground.ensure_indexes()
+        for name, cron in self._workers.crons.items():
+            self._sync.schedule(
+                cron.expression,
+                name,
+                cron.data,
+                unique_key=f"cron:{name}",
+                timezone=cron.timezone,
+                on_conflict="update",
+            )
 
     async def _run_listened_to(self, task_status: trio.TaskStatus[Scheduler]) -> None:
         async with trio.open_nursery() as listening:

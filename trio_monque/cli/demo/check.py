@@ -46,6 +46,15 @@ def find_problems(files: Sequence[Path], jobs: Sequence[Job], records: Sequence[
     return problems
 
 
+def schedule_problems(schedules: Sequence[Job]) -> Iterator[Problem]:
+    """Two schedulers declared the schedule at once: there must be one job of it, waiting for its next minute."""
+    if len(schedules) != 1:
+        yield Problem("the schedule", f"has {len(schedules)} jobs instead of one")
+    for job in schedules:
+        if job.status not in (JobStatus.PENDING, JobStatus.PROCESSING) or job.next_run_at.second:
+            yield Problem("the schedule", f"is {job.status}, due at {job.next_run_at}")
+
+
 def settled_record(job: Job, records: Sequence[RunRecord]) -> RunRecord | None:
     """The record of the run that completed the job: the last attempt's."""
     if job.status is not JobStatus.COMPLETED:

@@ -17,7 +17,7 @@ from ...errors import InvalidOptionError, MonqueError
 from ...jobs.events import Event
 from ...scheduler.scheduler import run_scheduler
 from ..statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
-from .check import find_problems
+from .check import find_problems, schedule_problems
 from .files import find_files
 from .interruption import Interruption
 from .options import DemoOptions
@@ -26,7 +26,7 @@ from .progress import InstanceActivity, Progress
 from .records import Records
 from .summary import problem_rows, summary_rows
 from .view import View
-from .work import Resources, enqueue_all, workers
+from .work import FILE_JOBS, TALLY, Resources, enqueue_all, workers
 
 INSTANCES: Final = ("demo-1", "demo-2")
 RETRY_INTERVAL: Final = 0.25
@@ -85,7 +85,7 @@ async def _perform(options: DemoOptions, view: View, interruption: Interruption,
             place,
             Monque(place.database, collection_name=place.jobs),
             Records.of(place.database, place.digests),
-            Progress(options.folder, len(files), tuple(map(InstanceActivity, INSTANCES))),
+            Progress(options.folder, len(files), FILE_JOBS, tuple(map(InstanceActivity, INSTANCES))),
             view,
         )
         try:
@@ -139,11 +139,13 @@ def _begin_drain(demo: Demo, intake: trio.CancelScope) -> None:
 async def _conclude(demo: Demo, started: float) -> int:
     """Checks what is stored, and shows the result."""
     everything = demo.progress.counts.total + len(demo.files)  # More than there can be, unless something is wrong.
-    jobs = await demo.monque.get_jobs(limit=everything)
+    jobs = await demo.monque.get_jobs(name=FILE_JOBS, limit=everything)
+    schedules = await demo.monque.get_jobs(name=TALLY)
     records = await trio.to_thread.run_sync(demo.records.read)
     problems = await trio.to_thread.run_sync(find_problems, demo.files, jobs, records)
+    problems = [*problems, *schedule_problems(schedules)]
     status = CHECK_FAILED if problems else SUCCEEDED
-    rows = summary_rows(jobs, records, time.monotonic() - started, status)
+    rows = summary_rows(jobs, schedules, records, time.monotonic() - started, status)
     demo.view.show_table("trio-monque demo", rows, good=not problems)
     if problems:
         demo.view.show_table(

@@ -44,6 +44,8 @@ class InstanceActivity:
         called in the loop, where the view reads.
         """
         match event:
+            case JobStarted(job) | JobCompleted(job) | JobFailed(job) if job.data is None:
+                pass  # The schedule's: not one of the files.
             case JobStarted(job):
                 self.running[job.id] = job.data["path"]
                 self.recent.appendleft(job.data["path"])
@@ -64,7 +66,7 @@ class Progress:
     """The state of the whole demo. Only touched on the run's own thread.
 
     Attributes:
-        folder, files: What is worked on, and how many files.
+        folder, files: What is worked on, and how many files. Only jobs of the name `jobs` are counted.
         instances: The schedulers.
         enqueued, all_enqueued: Written by the enqueuers.
         counts: How many jobs are in which status, as of the last poll.
@@ -72,7 +74,8 @@ class Progress:
         draining: Running jobs finish, and nothing else begins.
     """
 
-    def __init__(self, folder: Path, files: int, instances: tuple[InstanceActivity, ...]) -> None:
+    def __init__(self, folder: Path, files: int, jobs: str, instances: tuple[InstanceActivity, ...]) -> None:
+        self._jobs = jobs
         self.folder = folder
         self.files = files
         self.instances = instances
@@ -112,7 +115,7 @@ class Progress:
 
     def shown(self, path: str) -> str:
         """A path as it is shown: from the folder on."""
-        return os.path.relpath(path, self.folder)
+        return os.path.relpath(path, self.folder) if os.path.isabs(path) else path  # noqa: PTH117  # Text, and shown as such.
 
     async def follow(self, monque: Monque) -> None:
         """Counts again and again, until cancelled."""
@@ -123,7 +126,7 @@ class Progress:
     async def count(self, monque: Monque) -> None:
         """Counts once."""
         complete = self.all_enqueued
-        self.counts = await monque.get_queue_stats()
+        self.counts = await monque.get_queue_stats(name=self._jobs)
         now = trio.current_time()
         self._samples.append((now, self.settled))
         while len(self._samples) > 2 and self._samples[1][0] <= now - RATE_WINDOW:

@@ -18,7 +18,9 @@ MOST_PROBLEMS_SHOWN: Final = 20
 _UNITS: Final = ("bytes", "kB", "MB", "GB")
 
 
-def summary_rows(jobs: Sequence[Job], records: Sequence[RunRecord], total_seconds: float, status: int) -> list[Row]:
+def summary_rows(
+    jobs: Sequence[Job], schedules: Sequence[Job], records: Sequence[RunRecord], total_seconds: float, status: int
+) -> list[Row]:
     """Files, bytes, lines, retries, rates and waits, the check's result, and how long it all took."""
     by_job = defaultdict(list)
     for record in records:
@@ -36,6 +38,7 @@ def summary_rows(jobs: Sequence[Job], records: Sequence[RunRecord], total_second
         ("settled by", ", ".join(f"{name}: {count:,}" for name, count in sorted(runs.items())) or "nobody"),
         ("jobs a second", _rate(jobs)),
         ("median wait", _median_wait(jobs)),
+        ("schedules", ", ".join(f"{job.name}, next at {job.next_run_at:%H:%M} UTC" for job in schedules) or "none"),
         ("check", "passed: each file has exactly one settled run and the right digest" if status == 0 else "FAILED"),
         ("time", f"{total_seconds:.1f} s in all, {'under' if total_seconds < A_MINUTE else 'more than'} a minute"),
         ("exit status", str(status)),

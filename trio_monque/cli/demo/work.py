@@ -40,7 +40,18 @@ class PlannedFailure(Exception):  # noqa: N818  # It is what the demo wants to s
     """The failure that one file in fifty meets once."""
 
 
-@workers.register("digest-file", concurrency=8, max_retries=4)
+FILE_JOBS: Final = "digest-file"
+TALLY: Final = "tally"
+
+
+@workers.cron("* * * * *", TALLY, store_result=True)
+def tally(job: RunningJob[Any]) -> dict[str, int]:
+    """A schedule beside the jobs: every minute, how many files are read. Both schedulers declare it; one job exists."""
+    stats = job.scheduler.sync.get_queue_stats(name=FILE_JOBS)
+    return {"done": stats.completed, "left": stats.pending + stats.processing}
+
+
+@workers.register(FILE_JOBS, concurrency=8, max_retries=4)
 def digest_file(job: RunningJob[Any]) -> None:
     """Reads a file and stores what is in it. A plain function, as reading and hashing block: it runs in a thread."""
     resources: Resources = job.resources
