@@ -68,6 +68,7 @@ SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
     "retry": lambda job: transitions.retry(job, PAST, transitions.Failure("no"), PAST + timedelta(seconds=2)),
+    "snooze": lambda job: transitions.snooze(job, PAST, PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),
 }
 

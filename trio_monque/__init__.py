@@ -18,9 +18,11 @@ from .errors import (
     JobStateError,
     MonqueConnectionError,
     MonqueError,
+    PartlyEnqueuedError,
     PayloadTooLargeError,
     WorkerRegistrationError,
 )
+from .jobs.cron import SchedulePreview
 from .jobs.events import (
     Event,
     HeartbeatFailed,
@@ -77,11 +79,13 @@ __all__ = [
     "MonqueConnectionError",
     "MonqueError",
     "NewJob",
+    "PartlyEnqueuedError",
     "PayloadTooLargeError",
     "QueueStats",
     "Retry",
     "RunningJob",
     "ScheduleExhausted",
+    "SchedulePreview",
     "Scheduler",
     "SchedulerReport",
     "ShutdownTimedOut",

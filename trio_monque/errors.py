@@ -7,7 +7,7 @@ value, and what to do.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 
 class MonqueError(Exception):
@@ -152,6 +152,24 @@ class MonqueConnectionError(MonqueError):
         super().__init__(message)
         self.transient = transient
         self.unknown_outcome = unknown_outcome
+
+
+class PartlyEnqueuedError(MonqueConnectionError):
+    """Of several jobs that were enqueued at once, not all were; the first error is the cause.
+
+    Attributes:
+        enqueued: Those that are stored: place in the list -> job id, as a hex string.
+        unknown: Those that may be stored: place in the list -> the id that the job has then.
+    """
+
+    def __init__(self, total: int, enqueued: Mapping[int, str], unknown: Mapping[int, str], first: MonqueError) -> None:
+        super().__init__(
+            f"{len(enqueued)} of {total} jobs were enqueued, and of {len(unknown)} it is not known: {first}",
+            transient=isinstance(first, MonqueConnectionError) and first.transient,
+            unknown_outcome=bool(unknown),
+        )
+        self.enqueued = enqueued
+        self.unknown = unknown
 
 
 class AggregationTimeoutError(MonqueConnectionError):

@@ -21,13 +21,11 @@ from trio_monque import (
     InvalidPayloadError,
     JobStatus,
     Monque,
-    MonqueConnectionError,
     PayloadTooLargeError,
     Workers,
     open_scheduler,
 )
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import inserting
 from trio_monque.store.types import Collection, Database
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
@@ -157,25 +155,6 @@ async def test_statistics_count_by_status_and_name(db: Database, jobs: Collectio
     assert (stats.pending, stats.processing, stats.completed, stats.failed, stats.cancelled) == (4, 0, 2, 1, 0)
     assert stats.total == 7
     assert (await monque.get_queue_stats(name="a")).total == 6
-
-
-async def test_enqueue_whose_answer_was_lost_is_not_repeated(
-    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The first insert is applied and its answer lost: the second sending finds it by its id."""
-    insert = inserting.insert
-    calls: list[ObjectId] = []
-
-    def loses_its_first_answer(store: Any, job: Any) -> None:
-        calls.append(job.id)
-        insert(store, job)
-        if len(calls) == 1:
-            raise MonqueConnectionError("the answer was lost", transient=True, unknown_outcome=True)
-
-    monkeypatch.setattr(inserting, "insert", loses_its_first_answer)
-    job = await Monque(db).enqueue("greet")
-    assert calls == [job.id, job.id]
-    assert [document["_id"] for document in jobs.find()] == [job.id]
 
 
 async def test_enqueue_wakes_the_scheduler_of_the_same_run_at_once(

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import threading
 import uuid
+from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta, timezone
-from typing import Any
+from typing import Any, TypedDict
 
 import bson
 import pytest
@@ -18,14 +20,26 @@ from trio_monque.errors import (
     PayloadTooLargeError,
 )
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.new_job import NewJob, check_name, check_payload, check_unique_key, name_of, pending_job
+from trio_monque.jobs.new_job import (
+    Draft,
+    NewJob,
+    NewSchedule,
+    check_name,
+    check_new,
+    check_payload,
+    check_unique_key,
+    name_of,
+    plain_data,
+)
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 OPTIONS: CodecOptions[Any] = CodecOptions()
 
 
 def made(**fields: Any) -> Job:
-    return pending_job(NewJob(name="greet", **fields), ObjectId(), NOW)
+    new = NewJob(name="greet", **fields)
+    check_new(new)
+    return Draft(ObjectId(), new, b"").at(NOW)
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "a\u00a0b", "\ud800", "x" * 256, None, 7])
@@ -110,6 +124,66 @@ def test_payload_is_measured_as_bson_and_may_be_as_large_as_the_limit() -> None:
 def test_payload_that_no_document_can_hold_is_refused_without_a_limit_too() -> None:
     with pytest.raises(PayloadTooLargeError):
         check_payload(b"x" * (16 * 1024 * 1024), None, OPTIONS)
+
+
+@dataclass
+class Address:
+    city: str
+
+
+@dataclass
+class Email:
+    to: str
+    address: Address
+    hidden: object = None
+
+
+class Sender:
+    name = "send"
+    payload: object = Email
+
+
+def test_dataclass_is_stored_as_a_document_of_its_fields() -> None:
+    email = Email("a@b.c", Address("Ulm"))
+    assert plain_data(Sender(), email) == {"to": "a@b.c", "address": {"city": "Ulm"}, "hidden": None}
+    assert plain_data("send", Email) is Email  # The class itself is no instance; encoding refuses it.
+    with pytest.raises(InvalidPayloadError, match="fields of Email cannot be copied"):
+        plain_data("send", Email("a@b.c", Address("Ulm"), hidden=threading.Lock()))
+
+
+def test_data_of_another_type_than_its_worker_takes_is_refused_and_says_which() -> None:
+    for wrong in ({"to": "a@b.c"}, None, Address("Ulm")):
+        with pytest.raises(
+            InvalidPayloadError, match=f"worker 'send' takes Email as its data, not {type(wrong).__name__}"
+        ):
+            plain_data(Sender(), wrong)
+
+
+class Shape(TypedDict):
+    x: int
+
+
+@pytest.mark.parametrize("payload", [None, len, list[int], Shape])
+def test_payload_that_is_no_type_to_be_asked_checks_nothing(payload: object) -> None:
+    sender = Sender()
+    sender.payload = payload
+    assert plain_data(sender, {"x": 1}) == {"x": 1}
+
+
+def test_schedule_stores_five_fields_and_no_default() -> None:
+    new = NewSchedule(name="report", cron="@daily")
+    check_new(new)
+    job = Draft(ObjectId(), new, b"").at(NOW)
+    assert (job.repeat_interval, job.timezone, job.on_exhausted) == ("0 0 * * *", None, None)
+    assert job.next_run_at == datetime(2026, 3, 2, tzinfo=UTC)
+    new = NewSchedule(name="report", cron="0 9 * * *", timezone="Europe/Berlin", on_exhausted="fail")
+    job = Draft(ObjectId(), new, b"").at(NOW)
+    assert (job.timezone, job.on_exhausted, job.next_run_at.hour) == ("Europe/Berlin", "fail", 8)
+
+
+def test_schedule_with_another_ending_is_refused() -> None:
+    with pytest.raises(InvalidOptionError, match="on_exhausted"):
+        check_new(NewSchedule(name="report", cron="@daily", on_exhausted="stop"))
 
 
 class Opaque:

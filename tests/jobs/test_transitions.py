@@ -88,8 +88,13 @@ def test_claim_counts_the_attempt_and_forgets_an_old_request() -> None:
 
 
 def test_pins_take_absent_counters_for_zero() -> None:
-    assert transitions.pins(pending()) == dict.fromkeys(("attempts", "fail_count", "rev"), OneOf((None, 0)))
-    assert transitions.pins(pending(attempts=2, fail_count=1, rev=3)) == {"attempts": 2, "fail_count": 1, "rev": 3}
+    assert transitions.pins(pending()) == dict.fromkeys(("attempts", "fail_count", "rescues", "rev"), OneOf((None, 0)))
+    assert transitions.pins(pending(attempts=2, fail_count=1, rescues=4, rev=3)) == {
+        "attempts": 2,
+        "fail_count": 1,
+        "rescues": 4,
+        "rev": 3,
+    }
 
 
 def test_claim_is_ours_only_while_its_token_belongs_to_its_owner_and_lock() -> None:

@@ -15,10 +15,11 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, handle, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
+from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition, applied
 from trio_monque.jobs.transitions import Failure
-from trio_monque.store import queries, settling
+from trio_monque.store import claiming, queries, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, grouped
 from trio_monque.store.types import Collection, Database
@@ -33,7 +34,7 @@ def store(db: Database) -> JobCollection:
 
 def settle(store: JobCollection, settled: Sequence[Transition], receipt: str = "r") -> list[Fate]:
     fates = settling.settle(store, grouped(settled, receipt))
-    return [fates[transition.guard["id"]] for transition in settled]
+    return [fates[transition.guard["id"], transition.guard["claim_token"]] for transition in settled]
 
 
 def status_of(jobs: Collection, job: Job) -> str:
@@ -113,7 +114,7 @@ def test_batch_sent_again_writes_nothing_twice_and_tells_what_was_written(
     # And one was claimed and settled again: nobody can tell any more.
     jobs.update_one({"_id": held[1].id}, {"$set": {"receipt": "of somebody else"}})
     fates = settling.settle(store, statements)
-    assert [fates[job.id] for job in held] == [Fate.WRITTEN, Fate.LOST] + [Fate.WRITTEN] * 4
+    assert [fates[claim_id(job)] for job in held] == [Fate.WRITTEN, Fate.LOST] + [Fate.WRITTEN] * 4
     assert len(after_first) == 4
     assert jobs.count_documents({"failCount": 1}) == 6
 
@@ -135,7 +136,7 @@ def test_requested_cancellation_is_written_instead_of_every_end_but_completion(
     statements = grouped(settled, "r")
     for _ in range(2):  # The second sending tells the same.
         fates = settling.settle(store, statements)
-        assert [fates[job.id] for job in held] == [Fate.WRITTEN] + [Fate.CANCELLED] * 4
+        assert [fates[claim_id(job)] for job in held] == [Fate.WRITTEN] + [Fate.CANCELLED] * 4
     assert [status_of(jobs, job) for job in held] == ["completed"] + ["cancelled"] * 4
     assert jobs.count_documents({"cancelRequestedAt": {"$exists": True}}) == 0
     assert jobs.count_documents({"claimToken": {"$exists": True}}) == 0
@@ -162,3 +163,16 @@ def test_settlement_that_the_server_refuses_spoils_no_other(
     ]
     assert settle(store, settled) == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
     assert status_of(jobs, held[1]) == "processing"
+
+
+@pytest.mark.parametrize("order", [[0, 1], [1, 0]])
+def test_two_claims_of_one_instance_on_one_job_have_each_its_own_fate(
+    store: JobCollection, jobs: Collection, order: list[int]
+) -> None:
+    """The first was taken away without its knowledge, and the instance has claimed the job again."""
+    (old,) = claim(store, 1)
+    NodePeer(jobs).recover(timedelta(days=-1))
+    (new,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    settled = [transitions.complete(old, LATER), transitions.complete(new, LATER)]
+    fates = settle(store, [settled[place] for place in order])
+    assert [fates[place] for place in order] == [Fate.LOST, Fate.WRITTEN]

@@ -11,7 +11,7 @@ from bson import ObjectId
 
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.new_job import NewJob, pending_job
+from trio_monque.jobs.new_job import Draft, NewJob, check_new, check_payload
 from trio_monque.store import claiming, inserting
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
@@ -24,9 +24,12 @@ def handle(db: Database, **options: Any) -> JobCollection:
 
 
 def insert(jobs: JobCollection, name: str = "greet", **fields: Any) -> Job:
-    job = pending_job(NewJob(name=name, **fields), ObjectId(), PAST)
-    inserting.insert(jobs, job)
-    return job
+    new = NewJob(name=name, **fields)
+    check_new(new)
+    draft = Draft(ObjectId(), new, check_payload(new.data, None, jobs.codec.callers))
+    parcel = inserting.parcel(draft.at(PAST), draft.payload)
+    assert not inserting.insert_all(jobs, [parcel])
+    return parcel.job
 
 
 def stamp(instance: str = "us", at: datetime = PAST) -> ClaimStamp:

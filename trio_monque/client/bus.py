@@ -113,6 +113,8 @@ class Bus:
     @asynccontextmanager
     async def events(self, *types: type[EventT]) -> AsyncIterator[EventStream[EventT]]:
         """Events of these types as an async iterator, from now until the block is left."""
+        if not types:
+            raise InvalidOptionError("types", types, "name the events to hear of; Event stands for all")
         for one in types:
             _check_event_class(one)
         stream: EventStream[EventT] = EventStream(*types)

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable, Sequence
-from datetime import datetime
 from functools import partial
-from typing import Any, Unpack
+from typing import Unpack
 
 from ..jobs.events import Event
 from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import Named
 from ..jobs.selection import QueueStats
 from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door
 from ..store.types import Database, ObjectId
 from .bus import Bus
+from .enqueuing import Enqueuing
+from .ground import Ground
+from .group_enqueue import GroupEnqueue
+from .intake import Intake
 from .managing import Managing
 from .operator import Operator
-from .producer import Ground, Producer
+from .producer import Producer
 from .reader import Reader
-from .wake_board import wake_neighbours
 
 logger = logging.getLogger("trio_monque")
 
@@ -35,7 +36,7 @@ class SyncMonque(Producer, Reader, Operator):
         Operator.__init__(self, ground, tell)
 
 
-class Monque(Managing):
+class Monque(Enqueuing, Managing):
     """The client: enqueues and inspects jobs, and runs none.
 
     Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works
@@ -53,6 +54,8 @@ class Monque(Managing):
         InvalidDatabaseError: `db` is something else; the message says what to pass.
         InvalidOptionError: An option cannot be; names it.
     """
+
+    _sync: SyncMonque
 
     def __init__(self, db: Database, **options: Unpack[ClientOptions]) -> None:
         self._open(db, client_config(options))
@@ -74,62 +77,14 @@ class Monque(Managing):
         self._bus = Bus()
         self._sync = SyncMonque(self._ground, self._bus.tell_blocking)
         self._door = Door()
+        self._intake = Intake(self._ground)
+        self._group = GroupEnqueue(self._door, self._intake.send_all)
         self._namespace = jobs.collection.full_name
 
     @property
     def sync(self) -> SyncMonque:
         """The same calls, blocking."""
         return self._sync
-
-    async def enqueue(
-        self,
-        worker: str | Named,
-        data: Any = None,
-        *,
-        run_at: datetime | None = None,
-        delay: float | None = None,
-        unique_key: str | None = None,
-        max_retries: int | None = None,
-        max_rescues: int | None = None,
-        timeout: float | None = None,
-    ) -> Job:
-        """Stores a job, acknowledged by a majority; from then on it runs until it has ended.
-
-        Args:
-            worker: The name of a worker, or the worker.
-            data: Any BSON value.
-            run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
-            delay: Seconds from now, instead of `run_at`.
-            unique_key: At most one pending or processing job of this name has this key: where there is
-                one already, that one is returned as it is.
-            max_retries: After how many failures this job is `failed`, instead of its worker's.
-            max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
-            timeout: Seconds that one run may take, instead of its worker's.
-
-        Raises:
-            InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError:
-                Something about the job cannot be; nothing was sent.
-            MonqueConnectionError: The database did not take it.
-        """
-        job = await self._door.call(
-            partial(
-                self._sync.enqueue,
-                worker,
-                data,
-                run_at=run_at,
-                delay=delay,
-                unique_key=unique_key,
-                max_retries=max_retries,
-                max_rescues=max_rescues,
-                timeout=timeout,
-            )
-        )
-        wake_neighbours(self._namespace)
-        return job
-
-    async def now(self, worker: str | Named, data: Any = None) -> Job:
-        """`enqueue` for a job that is due at once."""
-        return await self.enqueue(worker, data)
 
     async def get_job(self, job_id: ObjectId | str) -> Job | None:
         """The job of that id, an ObjectId or its hex string; None where there is none, or the id cannot be one."""

@@ -1,50 +1,28 @@
-"""What enqueues: blocking calls, for threads, scripts and the async client behind the door."""
+"""What enqueues: blocking calls, for threads, scripts and callbacks of transactions."""
 
 from __future__ import annotations
 
-import threading
-from datetime import datetime
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, TypedDict, Unpack
 
-from ..clock import ServerClock
-from ..errors import MonqueConnectionError
+from ..jobs import cron as schedules
+from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
-from ..jobs.new_job import Named, NewJob, check_payload, name_of, pending_job
-from ..options import ClientConfig
-from ..store import indexes, inserting
-from ..store.connection import JobCollection, measure_clock_offset
-from ..store.types import ObjectId
+from ..jobs.new_job import JobOptions, Named, NewJob, NewSchedule, name_of
+from ..store.codec import document_of
+from ..store.types import ClientSession
+from . import enqueue_many
+from .declaring import check_on_conflict, declare
+from .ground import Ground as Ground
+from .intake import Intake
 
 
-class Ground:
-    """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
+class ScheduleOptions(TypedDict, total=False):
+    """What can be said about a schedule; see `Monque.schedule`."""
 
-    def __init__(self, jobs: JobCollection, config: ClientConfig) -> None:
-        self.jobs = jobs
-        self.config = config
-        self.clock = ServerClock()
-        self._indexing = threading.Lock()
-        self._indexed = config.skip_index_creation
-
-    def now(self) -> datetime:
-        """The server's time; measures the offset to it first where that is unknown or old."""
-        if self.clock.is_stale():
-            self.measure_clock_offset()
-        return self.clock.now()
-
-    def measure_clock_offset(self) -> None:
-        offset = measure_clock_offset(self.jobs)
-        if offset is not None:
-            self.clock.set_offset(offset)
-
-    def ensure_indexes(self) -> None:
-        """Creates the indexes before the first write; a failure is tried again at the next."""
-        if self._indexed:
-            return
-        with self._indexing:
-            if not self._indexed:
-                indexes.ensure(self.jobs)
-                self._indexed = True
+    unique_key: str | None
+    timezone: str
+    on_exhausted: str
 
 
 class Producer:
@@ -52,53 +30,51 @@ class Producer:
 
     def __init__(self, ground: Ground) -> None:
         self._ground = ground
+        self._intake = Intake(ground)
 
     def enqueue(
         self,
         worker: str | Named,
         data: Any = None,
         *,
-        run_at: datetime | None = None,
-        delay: float | None = None,
-        unique_key: str | None = None,
-        max_retries: int | None = None,
-        max_rescues: int | None = None,
-        timeout: float | None = None,
+        session: ClientSession | None = None,
+        **options: Unpack[JobOptions],
     ) -> Job:
-        """See `Monque.enqueue`."""
-        return self.enqueue_new(
-            NewJob(
-                name=name_of(worker),
-                data=data,
-                run_at=run_at,
-                delay=delay,
-                unique_key=unique_key,
-                max_retries=max_retries,
-                max_rescues=max_rescues,
-                timeout=timeout,
-            )
-        )
+        """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
+        self._intake.check_session(session)
+        draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
+        return self._intake.send(draft, session)
 
-    def enqueue_new(self, new: NewJob) -> Job:
-        """Enqueues a job that was described beforehand."""
-        ground = self._ground
-        # Everything that can be wrong with it is found before the database is asked for anything.
-        job_id = ObjectId()
-        pending_job(new, job_id, ground.clock.now())
-        check_payload(new.data, ground.config.max_payload_size, ground.jobs.codec.callers)
-        ground.ensure_indexes()
-        job = pending_job(new, job_id, ground.now())
-        if job.unique_key is not None:
-            return inserting.insert_unless_key_is_in_use(ground.jobs, job)
-        try:
-            inserting.insert(ground.jobs, job)
-        except MonqueConnectionError as error:
-            if not error.unknown_outcome:
-                raise
-            # It may have arrived: the same `_id` again inserts it at most once.
-            inserting.insert(ground.jobs, job)
-        return job
+    def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
+        """See `Monque.enqueue_many`."""
+        drafts = enqueue_many.checked(self._intake, new_jobs)
+        return enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
 
     def now(self, worker: str | Named, data: Any = None) -> Job:
         """See `Monque.now`."""
         return self.enqueue(worker, data)
+
+    def schedule(
+        self,
+        cron: str,
+        worker: str | Named,
+        data: Any = None,
+        *,
+        on_conflict: str = "keep",
+        **options: Unpack[ScheduleOptions],
+    ) -> Job:
+        """See `Monque.schedule`."""
+        check_on_conflict(on_conflict)
+        draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
+        return declare(self._ground, self._intake, draft, on_conflict)
+
+    def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
+        """See `Monque.document`."""
+        draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
+        self._ground.ensure_indexes()
+        return document_of(draft.at(self._ground.now()))
+
+    def preview(self, cron: str, timezone: str = "UTC", count: int = 5) -> SchedulePreview:
+        """See `Monque.preview`."""
+        schedules.preview(cron, timezone, count, self._ground.clock.now())  # What is wrong is told without a database.
+        return schedules.preview(cron, timezone, count, self._ground.now())

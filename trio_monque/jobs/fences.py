@@ -6,6 +6,8 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from bson import ObjectId
+
 from .job import Job, JobStatus
 
 
@@ -46,6 +48,15 @@ def is_ours(job: Job) -> bool:
     if job.claimed_by is None or job.locked_at is None or job.claim_token is None:
         return False
     return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at))
+
+
+ClaimId = tuple[ObjectId, str | None]
+"""Which claim: the job's id and the token. By the id alone, an instance may hold two: one that was taken away
+without its knowledge, and the next one on the same job."""
+
+
+def claim_id(job: Job) -> ClaimId:
+    return job.id, job.claim_token
 
 
 # What a claim writes and every end of a claim clears.

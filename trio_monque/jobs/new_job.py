@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import unicodedata
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 import bson
 from bson import ObjectId
@@ -14,10 +14,18 @@ from bson.errors import BSONError
 
 from ..errors import InvalidJobIdentifierError, InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD, check_count, check_seconds
+from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
 
 LONGEST_NAME = 255
 LONGEST_UNIQUE_KEY = 1024
+
+# A document's length (4), the value's type and empty key (2), and the document's end (1).
+_ENVELOPE: Final = 7
+
+LONGEST_DELAY = 1000 * 366 * 86400.0
+
+ON_EXHAUSTED: Final = ("continue", "fail")
 
 # BSON dates reach further, Python's datetimes do not.
 _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
@@ -31,13 +39,24 @@ class Named(Protocol):
     def name(self) -> str: ...
 
 
+class JobOptions(TypedDict, total=False):
+    """What can be said about one job beside its name and data; see NewJob."""
+
+    run_at: datetime | None
+    delay: float | None
+    unique_key: str | None
+    max_retries: int | None
+    max_rescues: int | None
+    timeout: float | None
+
+
 @dataclass(frozen=True, kw_only=True)
 class NewJob:
     """A job to be enqueued.
 
     Attributes:
         name: Which worker runs it: 1 to 255 characters, no whitespace or control characters.
-        data: Any BSON value.
+        data: Any BSON value, or a dataclass instance, which is stored as a document of its fields.
         run_at: When it is due, timezone-aware; None for now. A moment that has passed is due at once.
         delay: Seconds from now, instead of `run_at`.
         unique_key: At most one pending or processing job of this name has this key.
@@ -56,22 +75,96 @@ class NewJob:
     timeout: float | None = None
 
 
-def pending_job(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
-    """The job that enqueuing makes, checked; its data is checked by `check_payload`.
+@dataclass(frozen=True, kw_only=True)
+class NewSchedule:
+    """A recurring job to be declared.
+
+    Attributes:
+        name, data, unique_key: As in NewJob.
+        cron: Five fields, or an alias such as @daily.
+        timezone: The IANA name of the zone that `cron` speaks of.
+        on_exhausted: What an occurrence that used up its retries means: "continue" with the next, or "fail".
+    """
+
+    name: str
+    cron: str
+    data: Any = None
+    unique_key: str | None = None
+    timezone: str = "UTC"
+    on_exhausted: str = "continue"
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A new job that was checked whole and whose data is encoded, before the database was asked for anything.
+
+    Attributes:
+        id: Made beforehand, so that a sending whose answer was lost can be looked up.
+        new: What was asked for; its data is a BSON value by now.
+        payload: The data as the BSON document `{"": data}`.
+    """
+
+    id: ObjectId
+    new: NewJob | NewSchedule
+    payload: bytes
+
+    def at(self, now: datetime) -> Job:
+        """The job, enqueued at that moment."""
+        new = self.new
+        return _recurring(new, self.id, now) if isinstance(new, NewSchedule) else _made(new, self.id, now)
+
+
+def check_new(new: NewJob | NewSchedule) -> None:
+    """Checks all of it but the data.
 
     Raises:
         InvalidJobIdentifierError: The name or the unique key cannot be stored.
-        InvalidOptionError: A time or a limit cannot be.
+        InvalidOptionError: A time, a limit or a choice cannot be.
+        InvalidCronError: The expression or the time zone cannot be understood.
     """
     check_name(new.name)
     if new.unique_key is not None:
         check_unique_key(new.unique_key)
+    if isinstance(new, NewSchedule):
+        _check_schedule(new)
+    else:
+        _check_limits(new)
+        _check_time(new)
+
+
+def _check_schedule(new: NewSchedule) -> None:
+    normalised(new.cron)
+    check_timezone(new.cron, new.timezone)
+    check_on_exhausted(new.on_exhausted)
+
+
+def check_on_exhausted(value: object) -> None:
+    """Raises InvalidOptionError unless this says what becomes of a schedule whose occurrence used up its retries."""
+    if value not in ON_EXHAUSTED:
+        raise InvalidOptionError("on_exhausted", value, f"must be one of {', '.join(ON_EXHAUSTED)}")
+
+
+def _check_limits(new: NewJob) -> None:
     if new.max_retries is not None:
         check_count("max_retries", new.max_retries, at_least=0)
     if new.max_rescues is not None:
         check_count("max_rescues", new.max_rescues, at_least=0)
     if new.timeout is not None:
         check_seconds("timeout", new.timeout)
+
+
+def _check_time(new: NewJob) -> None:
+    if new.delay is not None:
+        if new.run_at is not None:
+            raise InvalidOptionError("delay", new.delay, "goes without run_at: give one of the two")
+        check_seconds("delay", new.delay, zero=True)
+        if new.delay > LONGEST_DELAY:
+            raise InvalidOptionError("delay", new.delay, "is longer than a thousand years")
+    elif new.run_at is not None:
+        checked_moment("run_at", new.run_at)
+
+
+def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     return Job(
         id=job_id,
         name=new.name,
@@ -86,17 +179,28 @@ def pending_job(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     )
 
 
+def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
+    fields = normalised(new.cron)
+    timezone = check_timezone(new.cron, new.timezone)
+    return Job(
+        id=job_id,
+        name=new.name,
+        data=new.data,
+        next_run_at=next_occurrence(fields, timezone, now),
+        created_at=now,
+        updated_at=now,
+        repeat_interval=fields,
+        unique_key=new.unique_key,
+        # A default is not stored.
+        timezone=None if timezone == "UTC" else timezone,
+        on_exhausted=None if new.on_exhausted == "continue" else new.on_exhausted,
+    )
+
+
 def _due(new: NewJob, now: datetime) -> datetime:
     if new.delay is not None:
-        if new.run_at is not None:
-            raise InvalidOptionError("delay", new.delay, "goes without run_at: give one of the two")
-        check_seconds("delay", new.delay, zero=True)
-        if new.delay > (_LATEST - now).total_seconds():
-            raise InvalidOptionError("delay", new.delay, "lies beyond the year 9998")
         return now + timedelta(milliseconds=round(new.delay * 1000))
-    if new.run_at is None:
-        return now
-    return checked_moment("run_at", new.run_at)
+    return now if new.run_at is None else checked_moment("run_at", new.run_at)
 
 
 def checked_moment(option: str, moment: object) -> datetime:
@@ -147,22 +251,50 @@ def _is_control(character: str) -> bool:
     return unicodedata.category(character) in ("Cc", "Cs")
 
 
-def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any]) -> None:
-    """Raises InvalidPayloadError unless `data` can be stored, and PayloadTooLargeError where it is too large.
+def plain_data(worker: object, data: Any) -> Any:
+    """The data as it is stored: a dataclass instance becomes a document of its fields.
+
+    Raises:
+        InvalidPayloadError: `worker` says which type its data has, and it is another; or a field of the
+            dataclass cannot be copied.
+    """
+    expected = getattr(worker, "payload", None)
+    if isinstance(expected, type) and not _is_instance(data, expected):
+        name = getattr(worker, "name", worker)
+        raise InvalidPayloadError(f"worker {name!r} takes {expected.__name__} as its data, not {type(data).__name__}")
+    if is_dataclass(data) and not isinstance(data, type):
+        try:
+            return asdict(data)
+        except (TypeError, ValueError, RecursionError) as error:
+            raise InvalidPayloadError(f"the fields of {type(data).__name__} cannot be copied: {error}") from error
+    return data
+
+
+def _is_instance(data: Any, expected: type) -> bool:
+    try:
+        return isinstance(data, expected)
+    except TypeError:  # A TypedDict, or a Protocol that cannot be asked at run time: what decodes the data decides.
+        return True
+
+
+def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any]) -> bytes:
+    """Returns the data as the BSON document `{"": data}`: encoded once, for its size and for the sending.
 
     Args:
-        data: The payload; its size is that of `{"": data}` as BSON, less the few bytes around it.
+        data: The payload; its size is that of the document, less the few bytes around it.
         maximum: Bytes; None for what fits into a document.
         codec_options: The caller's, as they are used for writing.
+
+    Raises:
+        InvalidPayloadError: `data` cannot be stored; the encoder's error is the cause.
+        PayloadTooLargeError: It is larger than allowed.
     """
     try:
-        size = len(bson.encode({"": data}, codec_options=codec_options)) - _ENVELOPE
+        encoded = bson.encode({"": data}, codec_options=codec_options)
     except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
         raise InvalidPayloadError(f"the job's data cannot be stored as BSON: {error}") from error
+    size = len(encoded) - _ENVELOPE
     limit = LARGEST_PAYLOAD if maximum is None else maximum
     if size > limit:
         raise PayloadTooLargeError(size, limit)
-
-
-# A document's length (4), the value's type and empty key (2), and the document's end (1).
-_ENVELOPE = 7
+    return encoded

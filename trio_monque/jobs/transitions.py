@@ -102,7 +102,12 @@ def pins(job: Job) -> dict[str, Any]:
     """What pins the copy of a pending job: while these are equal, all that a run relies on is as it was read."""
     return {
         name: value or OneOf((None, 0))  # Absent means 0.
-        for name, value in (("attempts", job.attempts), ("fail_count", job.fail_count), ("rev", job.rev))
+        for name, value in (
+            ("attempts", job.attempts),
+            ("fail_count", job.fail_count),
+            ("rescues", job.rescues),
+            ("rev", job.rev),
+        )
     }
 
 
@@ -271,12 +276,18 @@ def retry_again(job_id: ObjectId, now: datetime) -> Transition:
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
         cleared=(*_ENDED, "fail_reason", "rescues"),
+        added={"rev": 1},
     )
 
 
 def reschedule(job_id: ObjectId, now: datetime, next_run_at: datetime) -> Transition:
     """pending -> pending at another time."""
-    return Transition(guard={"id": job_id, "status": PENDING}, set={"next_run_at": next_run_at, "updated_at": now})
+    return Transition(
+        guard={"id": job_id, "status": PENDING},
+        set={"next_run_at": next_run_at, "updated_at": now},
+        # The time is in the claim's own condition; a copy that was read before still has the old one.
+        added={"rev": 1},
+    )
 
 
 def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: Any) -> Transition:

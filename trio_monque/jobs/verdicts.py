@@ -144,18 +144,23 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
     A handler's own nursery wraps what is raised inside, so a Retry may arrive in a group, and beside errors.
     """
     leaves = leaves_of(error)
-    for leaf in leaves:
+    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
+    for leaf in errors:
         if isinstance(leaf, (Discard, *policy.discard_on)):
             return Discarded(leaf)
-    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
     if errors:
-        final = [leaf for leaf in errors if policy.retry_on is not None and not isinstance(leaf, policy.retry_on)]
+        final = [leaf for leaf in errors if not _is_tried_again(leaf, policy)]
         return Discarded(final[0]) if final else Failed(error)
     for leaf in leaves:
         if isinstance(leaf, Retry):
             return Failed(leaf, leaf.after)
     (first, *_) = (leaf for leaf in leaves if isinstance(leaf, Snooze))
     return Snoozed(first)
+
+
+def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
+    # A Ctrl-C or an exit says nothing about the job: which errors are worth another try is not asked of them.
+    return policy.retry_on is None or isinstance(error, policy.retry_on) or not isinstance(error, Exception)
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

@@ -19,7 +19,7 @@ from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
 from ..errors import ClaimLostError, InvalidPayloadError, MonqueConnectionError
 from ..jobs import transitions
-from ..jobs.fences import ClaimStamp
+from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
 from ..jobs.new_job import check_payload
 from ..jobs.transition import Transition
@@ -28,10 +28,9 @@ from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
-from ..store.types import ObjectId
 from .job_run import call_handler, verdict_of
 from .running_job import RunningJob
-from .telling import JobSettlement, Teller
+from .telling import JobSettlement, Teller, about
 from .workers import Worker, Workers
 
 logger = logging.getLogger("trio_monque.scheduler")
@@ -176,9 +175,9 @@ class JobSource:
             settlement.transition = _decided(settlement, now)
         transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
         statements = settling.grouped(transitions, secrets.token_hex(8))
-        receipts = {job_id: statement.receipt for statement in statements for job_id in statement.ids}
+        receipts = {claim: statement.receipt for statement in statements for claim in statement.claims}
         for settlement in settlements:
-            settlement.receipt = receipts[settlement.job.id]
+            settlement.receipt = receipts[claim_id(settlement.job)]
         return Batch(settlements, statements)
 
     def _policy(self, job: Job) -> RetryPolicy:
@@ -208,7 +207,7 @@ class JobSource:
             fates = await self._settle(batch.statements)
             undecided = []
             for settlement in batch.settlements:
-                fate = fates.get(settlement.job.id)
+                fate = fates.get(claim_id(settlement.job))
                 if fate is None:
                     continue  # Told by an earlier round.
                 if _is_undecided(settlement, fate):
@@ -219,12 +218,10 @@ class JobSource:
             batch.statements = await self._decide_again(undecided, fates) if undecided else []
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
-    async def _decide_again(
-        self, undecided: Sequence[JobSettlement], fates: Mapping[ObjectId, Fate]
-    ) -> list[Statement]:
+    async def _decide_again(self, undecided: Sequence[JobSettlement], fates: Mapping[ClaimId, Fate]) -> list[Statement]:
         """The statements that write these after all."""
         for settlement in undecided:
-            if fates[settlement.job.id] is Fate.REFUSED:
+            if fates[claim_id(settlement.job)] is Fate.REFUSED:
                 settlement.refused = True
                 settlement.verdict = Failed(SettlementRefusedError("the database refused to store the run's end"))
             else:
@@ -241,7 +238,7 @@ class JobSource:
             return job  # Deleted: the next attempt finds the claim lost.
         return replace(job, repeat_interval=current.repeat_interval, timezone=current.timezone)
 
-    async def _settle(self, statements: Sequence[Statement]) -> Mapping[ObjectId, Fate]:
+    async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
         return await self._door.call(
             partial(settling.settle, self._ground.jobs, statements),
             channel=Channel.RENEWALS,
@@ -276,13 +273,13 @@ class JobSource:
                 del self._disowned[stamp]
         if not claims:
             return ()
-        lost = set(leases.renew(self._ground.jobs, claims, beat))
+        lost = leases.renew(self._ground.jobs, claims, beat)
         unwanted = leases.cancel_requests(self._ground.jobs, claims)
         return [
             ClaimState.LOST
-            if claim.id in lost
+            if claim_id(claim) in lost
             else ClaimState.CANCEL_REQUESTED
-            if claim.id in unwanted
+            if claim_id(claim) in unwanted
             else ClaimState.HELD
             for claim in claims
         ]
@@ -313,7 +310,9 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
     try:
         return decide(settlement.job, settlement.verdict, now, settlement.policy)
     except Exception as error:
-        logger.exception("the end of job %s could not be decided: it has failed", settlement.job)
+        logger.exception(
+            "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
+        )
         settlement.verdict = Discarded(error)
         reason = f"{type(error).__name__} while the end of the run was being decided"
         return transitions.fail(settlement.job, now, transitions.Failure(reason))

@@ -176,6 +176,7 @@ class Scheduler(Monque):
                 cron.data,
                 unique_key=f"cron:{name}",
                 timezone=cron.timezone,
+                on_exhausted=cron.on_exhausted,
                 on_conflict="update",
             )
 

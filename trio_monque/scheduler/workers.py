@@ -12,7 +12,7 @@ from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 from ..callables import is_async
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
-from ..jobs.new_job import check_name
+from ..jobs.new_job import check_name, check_on_exhausted
 from ..jobs.verdicts import ErrorTypes
 from ..options import check_count, check_seconds
 from .running_job import RunningJob
@@ -121,11 +121,13 @@ class CronDeclaration:
     Attributes:
         expression, timezone: When.
         data: The payload of its job.
+        on_exhausted: What becomes of the schedule when an occurrence uses up its retries.
     """
 
     expression: str
     timezone: str
     data: Any
+    on_exhausted: str
 
 
 class Workers:
@@ -183,6 +185,7 @@ class Workers:
         *,
         timezone: str = "UTC",
         data: Any = None,
+        on_exhausted: str = "continue",
         replace: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> Callable[[Handler[T]], Worker[T]]:
@@ -197,13 +200,15 @@ class Workers:
             name: As in `register`.
             timezone: The IANA name of the zone that the expression speaks of.
             data: The payload.
+            on_exhausted: Where an occurrence uses up its retries: "continue" with the next, or "fail".
             replace, options: As in `register`.
 
         Raises:
             InvalidCronError: The expression or the zone cannot be understood.
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
-        declaration = CronDeclaration(normalised(expression), check_timezone(expression, timezone), data)
+        check_on_exhausted(on_exhausted)
+        declaration = CronDeclaration(normalised(expression), check_timezone(expression, timezone), data, on_exhausted)
         check_name(name)
         settings = WorkerSettings(**options)
 

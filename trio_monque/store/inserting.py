@@ -1,49 +1,201 @@
-"""New jobs: one function a round trip."""
+"""New jobs: one function a round trip. Every job has its `_id` beforehand, so that a lost answer can be looked up."""
 
 from __future__ import annotations
 
-from pymongo import ReturnDocument
-from pymongo import errors as driver
+import struct
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
 
+import bson
+import pymongo
+from bson import ObjectId
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReturnDocument, UpdateOne
+from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+
+from ..errors import BrokenDocumentError, InvalidOptionError, MonqueError
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
-from .codec import document_of, filter_of
+from .codec import FIELD, document_of, filter_of
 from .connection import JobCollection
-from .outcomes import command
+from .outcomes import command, has_unknown_outcome, translated
+
+_PURPOSE = "enqueue the job"
+_TRANSIENT_TRANSACTION = "TransientTransactionError"
 
 
-@command("enqueue the job")
-def insert(jobs: JobCollection, job: Job) -> None:
-    """Inserts a job. Sent again after a lost answer it inserts nothing: its `_id` was made beforehand."""
+@dataclass(frozen=True, slots=True)
+class Parcel:
+    """A job, and the document that is sent for it."""
+
+    job: Job
+    document: RawBSONDocument | Mapping[str, Any]
+
+
+def parcel(job: Job, payload: bytes) -> Parcel:
+    """A job whose data has been encoded already, as `{"": data}`: its value is put in, and not encoded again."""
+    fields = document_of(job)
+    del fields[FIELD["data"]]
+    others = bson.encode(fields)
+    # An element is its type (one byte), its name, and its value. The one of the payload has the empty name.
+    data = payload[4:5] + FIELD["data"].encode() + payload[5:-1]
+    length = struct.pack("<i", len(others) + len(data))
+    return Parcel(job, RawBSONDocument(length + others[4:-1] + data + b"\0"))
+
+
+@command(_PURPOSE)
+def insert_all(
+    jobs: JobCollection, parcels: Sequence[Parcel], session: ClientSession | None = None
+) -> Mapping[int, MonqueError]:
+    """Inserts jobs without unique keys, in one unordered statement; which were refused, by place, and why.
+
+    What is there already under its `_id` counts as inserted: it is the echo of an earlier sending, and this
+    answer, which is acknowledged as the write concern demands, proves that it stays.
+    """
+    # Never insert_one: beside a duplicate key, it hides an error of the write concern.
     try:
-        jobs.collection.insert_one(document_of(job))
-    except driver.DuplicateKeyError as error:
-        # The driver repeats an insert once by itself; where ours had arrived, this is the echo.
-        if (error.details or {}).get("keyPattern") != {"_id": 1}:
-            raise
+        jobs.collection.insert_many([one.document for one in parcels], ordered=False, session=session)
+    except driver.BulkWriteError as error:
+        return _refused(error)
+    return {}
 
 
-@command("enqueue the job")
-def insert_unless_key_is_in_use(jobs: JobCollection, job: Job) -> Job:
+def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
+    """What was not written, by place; raises where that is not sure."""
+    if error.details["writeConcernErrors"]:
+        raise error
+    refused: dict[int, MonqueError] = {}
+    for entry in error.details["writeErrors"]:
+        if entry.get("keyPattern") == {"_id": 1}:
+            continue
+        cause = driver.WriteError(entry["errmsg"], entry["code"], entry)
+        if has_unknown_outcome(cause):  # Interrupted, by an election for example.
+            raise cause
+        refused[entry["index"]] = translated(cause, _PURPOSE)
+        refused[entry["index"]].__cause__ = cause
+    return refused
+
+
+@command("look for the job", writes=False)
+def stored(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
+    """Which of these are stored for good: acknowledged by a majority, whatever became of the answer."""
+    found = _for_good(jobs).find({"_id": {"$in": list(ids)}}, {"_id": 1})
+    return {document["_id"] for document in found}
+
+
+@command("look for the job", writes=False)
+def stored_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
+    """The job of that id, where it is stored for good."""
+    document = _for_good(jobs).find_one({"_id": job_id})
+    return None if document is None else jobs.codec.decode(document)
+
+
+def _for_good(jobs: JobCollection) -> Any:
+    # A local read may find on a primary that was cut off what is rolled back afterwards.
+    return jobs.collection.with_options(read_concern=ReadConcern("majority"))
+
+
+# --- Unique keys ---
+
+
+def _in_use(name: str, unique_key: str | OneOf | None) -> dict[str, Any]:
+    live = OneOf((JobStatus.PENDING, JobStatus.PROCESSING))
+    return filter_of({"name": name, "unique_key": unique_key, "status": live})
+
+
+@command(_PURPOSE)
+def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: ClientSession | None = None) -> Job:
     """Inserts a job with a unique key, or returns the pending or processing one that has it."""
-    in_use = filter_of(
-        {
-            "name": job.name,
-            "unique_key": job.unique_key,
-            "status": OneOf((JobStatus.PENDING, JobStatus.PROCESSING)),
-        }
-    )
-    document = document_of(job)
     # A lost race ends in a duplicate key, and the next look finds the winner. Unless it ended meanwhile,
     # and so on: a bound, for a race that is lost for ever is none.
     for remaining in reversed(range(10)):
         try:
-            found = jobs.collection.find_one_and_update(
-                in_use, {"$setOnInsert": document}, upsert=True, return_document=ReturnDocument.AFTER
-            )
+            return _upsert(jobs, new, session)
         except driver.DuplicateKeyError:
             if not remaining:
                 raise
-        else:
-            return jobs.codec.decode(found)
     raise AssertionError("unreachable: the last round returns or raises")
+
+
+def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None) -> Job:
+    found = jobs.collection.find_one_and_update(
+        _in_use(new.job.name, new.job.unique_key),
+        {"$setOnInsert": new.document},
+        upsert=True,
+        return_document=ReturnDocument.AFTER,
+        session=session,
+    )
+    return jobs.codec.decode(found)
+
+
+@command(_PURPOSE)
+def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -> set[int]:
+    """Inserts jobs with unique keys, all different, in one unordered statement; which were inserted, by place.
+
+    The others lost: to a job that was there, or to one that came at the same time.
+    """
+    upserts = [
+        UpdateOne(_in_use(one.job.name, one.job.unique_key), {"$setOnInsert": one.document}, upsert=True)
+        for one in parcels
+    ]
+    try:
+        result = jobs.collection.bulk_write(upserts, ordered=False)
+    except driver.BulkWriteError as error:
+        _refused(error)
+        return {entry["index"] for entry in error.details["upserted"]}
+    return set(result.upserted_ids or ())
+
+
+@command("look for the jobs that have the keys", writes=False)
+def holders(jobs: JobCollection, wanted: Iterable[Job]) -> Mapping[tuple[str, str | None], Job]:
+    """The pending or processing jobs that have the names and keys of these, where there are such."""
+    keys: dict[str, list[str | None]] = {}
+    for job in wanted:
+        keys.setdefault(job.name, []).append(job.unique_key)
+    found: dict[tuple[str, str | None], Job] = {}
+    for name, unique_keys in keys.items():
+        for document in _for_good(jobs).find(_in_use(name, OneOf(tuple(unique_keys)))):
+            try:
+                job = jobs.codec.decode(document)
+            except BrokenDocumentError:
+                continue
+            found[job.name, job.unique_key] = job
+    return found
+
+
+# --- Inside the caller's transaction ---
+
+
+def check_session(jobs: JobCollection, session: object) -> None:
+    """Raises InvalidOptionError unless this is a session of the client that the jobs collection belongs to."""
+    if not isinstance(session, ClientSession):
+        raise InvalidOptionError(
+            "session",
+            session,
+            "must be a pymongo ClientSession. For the transaction of another driver, let document() make the "
+            "document, and insert it there",
+        )
+    if session.client is not jobs.collection.database.client:
+        raise InvalidOptionError("session", session, "belongs to another MongoClient than the one that was given")
+
+
+def insert_within(jobs: JobCollection, new: Parcel, session: ClientSession) -> Job:
+    """Inserts a job in the caller's transaction, once; where its unique key is in use, returns the job that has it.
+
+    The driver's error is raised as it is where it says that the whole transaction may be tried again: so
+    `with_transaction` understands it. A lost race for a unique key is such an error.
+    """
+    try:
+        with pymongo.timeout(jobs.operation_timeout):
+            if new.job.unique_key is not None:
+                return _upsert(jobs, new, session)
+            jobs.collection.insert_one(cast("Any", new.document), session=session)
+            return new.job
+    except driver.PyMongoError as error:
+        if error.has_error_label(_TRANSIENT_TRANSACTION):
+            raise
+        # Whatever it was, nothing of it is there unless the transaction is committed.
+        raise translated(error, f"{_PURPOSE} in this transaction", writes=False) from error

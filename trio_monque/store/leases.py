@@ -8,10 +8,9 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from bson import ObjectId
 from pymongo import UpdateMany
 
-from ..jobs.fences import fence
+from ..jobs.fences import ClaimId, claim_id, fence
 from ..jobs.job import Job
 from .codec import FIELD, filter_of
 from .connection import JobCollection
@@ -24,34 +23,39 @@ _BY_ID = {"_id": 1}
 
 
 @command("renew claims")
-def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Sequence[ObjectId]:
-    """Renews the claims; returns the ids of those that are no longer held.
+def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> set[ClaimId]:
+    """Renews the claims; returns those that are no longer held.
 
     `$max`, and a `beat` that the caller lets grow: an observer must see a change although the server's
     clock stepped back, or it would take a live run for dead.
     """
     renewal = {"$max": {FIELD["last_heartbeat"]: beat}, "$set": {FIELD["updated_at"]: beat}}
-    lost: list[ObjectId] = []
+    lost: set[ClaimId] = set()
     for group in _chunks(held):
         filters = _by_cycle(group)
         requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
         if jobs.collection.bulk_write(requests, ordered=False).matched_count < len(group):
-            alive = {
-                document["_id"] for one in filters for document in jobs.collection.find(one, {"_id": 1}, hint=_BY_ID)
-            }
-            lost += [job.id for job in group if job.id not in alive]
+            lost.update({claim_id(job) for job in group} - _found(jobs, filters))
     return lost
 
 
 @command("look for cancel requests", writes=False)
-def cancel_requests(jobs: JobCollection, held: Sequence[Job]) -> set[ObjectId]:
-    """The ids of those claims whose run somebody wants cancelled."""
-    requested: set[ObjectId] = set()
+def cancel_requests(jobs: JobCollection, held: Sequence[Job]) -> set[ClaimId]:
+    """Those claims whose run somebody wants cancelled."""
+    requested: set[ClaimId] = set()
     for group in _chunks(held):
-        for one in _by_cycle(group):
-            asked = {**one, FIELD["cancel_requested_at"]: {"$ne": None}}
-            requested.update(document["_id"] for document in jobs.collection.find(asked, {"_id": 1}, hint=_BY_ID))
+        asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in _by_cycle(group)]
+        requested.update(_found(jobs, asked))
     return requested
+
+
+def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]]) -> set[ClaimId]:
+    token = FIELD["claim_token"]
+    return {
+        (document["_id"], document[token])
+        for one in filters
+        for document in jobs.collection.find(one, [token], hint=_BY_ID)
+    }
 
 
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:

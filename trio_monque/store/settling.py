@@ -20,6 +20,7 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
+from ..jobs.fences import ClaimId
 from ..jobs.transition import Transition
 from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
@@ -53,6 +54,12 @@ class Statement:
     transition: Transition
     receipt: str
     ids: list[ObjectId] = field(default_factory=list)
+
+    @property
+    def claims(self) -> list[ClaimId]:
+        """The claims that it ends."""
+        token = self.transition.guard["claim_token"]
+        return [(job_id, token) for job_id in self.ids]
 
     @property
     def receipt_otherwise(self) -> str:
@@ -98,8 +105,8 @@ def _without_id(transition: Transition) -> Transition:
 
 
 @command("settle jobs")
-def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ObjectId, Fate]:
-    """Writes the statements, and tells what became of each job.
+def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
+    """Writes the statements, and tells what became of each claim.
 
     May be called again with the same statements after any transient error.
     """
@@ -107,13 +114,13 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Obje
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
         refused = _write(jobs, statements, session)
         if refused is None:
-            return {job_id: Fate.WRITTEN for statement in statements for job_id in statement.ids}
+            return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
     for statement in refused:
-        for job_id in statement.ids:
-            if fates[job_id] is not Fate.WRITTEN:
-                fates[job_id] = Fate.REFUSED
+        for claim in statement.claims:
+            if fates[claim] is not Fate.WRITTEN:
+                fates[claim] = Fate.REFUSED
     return fates
 
 
@@ -144,7 +151,7 @@ def _write(jobs: JobCollection, statements: Sequence[Statement], session: Client
     return None if matched == sum(len(statement.ids) for statement in statements) else []
 
 
-def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ObjectId, Fate]:
+def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
     reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
     ids = [job_id for statement in statements for job_id in statement.ids]
     wanted = [
@@ -156,9 +163,9 @@ def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: C
     }
     fates = {}
     for statement in statements:
-        for job_id in statement.ids:
-            document = found.get(job_id)
-            fates[job_id] = Fate.LOST if document is None else _fate(statement, jobs.codec.comparable(document))
+        for claim in statement.claims:
+            document = found.get(claim[0])
+            fates[claim] = Fate.LOST if document is None else _fate(statement, jobs.codec.comparable(document))
     return fates
 
 
@@ -181,17 +188,17 @@ def _fate(statement: Statement, document: Mapping[str, Any]) -> Fate:
 def _write_otherwise(
     jobs: JobCollection,
     statements: Sequence[Statement],
-    fates: Mapping[ObjectId, Fate],
+    fates: Mapping[ClaimId, Fate],
     session: ClientSession,
-) -> Mapping[ObjectId, Fate]:
+) -> Mapping[ClaimId, Fate]:
     """Writes what is to be written where a cancellation had been requested; tells who lost the claim meanwhile."""
     instead = []
     for statement in statements:
-        ids = [job_id for job_id in statement.ids if fates[job_id] is Fate.CANCELLED]
+        ids = [claim[0] for claim in statement.claims if fates[claim] is Fate.CANCELLED]
         if ids and statement.transition.otherwise is not None:
             instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, ids))
     if not instead or _write(jobs, instead, session) is None:
         return {}
     # Sent again, some were written the first time: those bear the receipt and no fence.
     after = _read_fates(jobs, instead, session)
-    return {job_id: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.LOST for job_id, fate in after.items()}
+    return {claim: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.LOST for claim, fate in after.items()}

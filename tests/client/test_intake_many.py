@@ -1,0 +1,199 @@
+"""enqueue_many: checked whole, sent in slices, returned in order."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+from trio.testing import MockClock
+
+from tests.support.interception import Interceptor, Recorder
+from tests.support.waiting import wait_for_jobs
+from trio_monque import (
+    InvalidOptionError,
+    InvalidPayloadError,
+    Monque,
+    MonqueConnectionError,
+    NewJob,
+    PartlyEnqueuedError,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.client import enqueue_many
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store import inserting
+from trio_monque.store.types import Collection, Database
+
+
+def inserted(recorder: Recorder) -> list[int]:
+    return [len(command["documents"]) for name, command in recorder.commands if name == "insert"]
+
+
+async def test_jobs_come_back_in_order_and_wake_the_scheduler(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("greet", lambda job: None, concurrency=200)
+    async with open_scheduler(db, workers, poll_interval=3600) as scheduler:
+        got = await scheduler.enqueue_many([NewJob(name="greet", data=number) for number in range(1100)])
+        assert [job.data for job in got] == list(range(1100))
+        await wait_for_jobs(jobs, 1100, status="completed", within=100)
+    assert await Monque(db).enqueue_many([]) == []
+
+
+@pytest.mark.parametrize("in_reverse", [False, True])
+def test_duplicate_keys_in_the_list_or_the_collection_give_the_winner(
+    db: Database, jobs: Collection, in_reverse: bool
+) -> None:
+    sync = Monque(db).sync
+    held = sync.enqueue("greet", "held", unique_key="held")
+    new = [
+        NewJob(name="greet", data="a", unique_key="k"),
+        NewJob(name="greet", data="loses", unique_key="held"),
+        NewJob(name="greet", data="plain"),
+        NewJob(name="other", data="another name", unique_key="k"),
+        NewJob(name="greet", data="b", unique_key="k"),
+    ]
+    got = sync.enqueue_many(new[::-1] if in_reverse else new)
+    got = got[::-1] if in_reverse else got
+    assert got[1] == held
+    assert got[0].id == got[4].id
+    assert got[0].data == ("b" if in_reverse else "a")
+    assert len({job.id for job in got}) == 4
+    assert jobs.count_documents({}) == 4
+
+
+def test_keys_in_use_cost_one_look_for_all_of_them(mongod: EmbeddedServer, db: Database) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        sync = Monque(client[db.name]).sync
+        new = [NewJob(name="greet", unique_key=str(number)) for number in range(50)]
+        first = sync.enqueue_many(new)
+        recorder.commands.clear()
+        assert sync.enqueue_many(new) == first
+        assert [name for name, _ in recorder.commands] == ["update", "find"]
+
+
+def test_key_that_was_lost_to_a_job_that_ended_meanwhile_is_enqueued(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = Monque(db).sync
+    held = sync.enqueue("greet", unique_key="k")
+    look = inserting.holders
+
+    def too_late(*args: Any) -> Any:
+        jobs.update_one({"_id": held.id}, {"$set": {"status": "completed"}})
+        return look(*args)
+
+    monkeypatch.setattr(inserting, "holders", too_late)
+    (job,) = sync.enqueue_many([NewJob(name="greet", unique_key="k")])
+    assert (job.id != held.id, job.status) == (True, "pending")
+
+
+def test_race_for_a_key_between_the_look_and_the_write_gives_the_winner(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        monque = Monque(client[db.name])
+        winner = monque.sync.document("greet", "winner", unique_key="k")
+
+        def come_first() -> None:
+            jobs.insert_one(winner)
+
+        interceptor.before(lambda name, _: name == "update", come_first)
+        (job,) = monque.sync.enqueue_many([NewJob(name="greet", data="loser", unique_key="k")])
+    assert interceptor.times == 1
+    assert (job.id, job.data) == (winner["_id"], "winner")
+
+
+@pytest.mark.parametrize(
+    ("bad", "error"),
+    [
+        (NewJob(name="greet", data=object()), InvalidPayloadError),
+        (NewJob(name="greet", delay=-1), InvalidOptionError),
+        ({"name": "greet"}, InvalidOptionError),
+    ],
+)
+async def test_one_that_cannot_be_is_named_and_none_is_sent(
+    mongod: EmbeddedServer, db: Database, bad: Any, error: type[Exception]
+) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        with pytest.raises(error) as caught:
+            await Monque(client[db.name]).enqueue_many([*[NewJob(name="greet")] * 1500, bad])
+        assert caught.value.__notes__ == ["It is number 1500 (from 0) of 1501 jobs, of which none was sent."]
+        assert recorder.commands == []
+
+
+def test_slices_are_bounded_by_count_and_by_bytes(
+    mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue_many, "MOST_JOBS", 3)
+    monkeypatch.setattr(enqueue_many, "MOST_BYTES", 1000)
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        sync = Monque(client[db.name]).sync
+        sizes = [1, 1, 1, 1, 2000, 1, 700, 700, 1]
+        sync.enqueue_many([NewJob(name="greet", data="x" * size) for size in sizes])
+        assert inserted(recorder) == [3, 1, 1, 2, 2]
+
+
+def test_payloads_beyond_what_one_message_holds_are_all_stored(db: Database, jobs: Collection) -> None:
+    large = "x" * 9_000_000
+    got = Monque(db).sync.enqueue_many([NewJob(name="greet", data=large) for _ in range(6)])
+    assert jobs.count_documents({"_id": {"$in": [job.id for job in got]}}) == 6
+
+
+def test_next_slice_is_made_while_one_is_in_flight(
+    mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first insert is held open until the first document of the second slice has been made."""
+    monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
+    made, in_time = threading.Event(), []
+    parcel = inserting.parcel
+
+    def recorded(job: Any, payload: bytes) -> Any:
+        if job.data == 2:
+            made.set()
+        return parcel(job, payload)
+
+    monkeypatch.setattr(inserting, "parcel", recorded)
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        interceptor.before(lambda name, _: name == "insert", lambda: in_time.append(made.wait(10)))
+        Monque(client[db.name]).sync.enqueue_many([NewJob(name="greet", data=number) for number in range(6)])
+    assert in_time == [True]
+
+
+async def test_refused_job_ends_the_sending_and_all_that_is_known_is_told(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue_many, "MOST_JOBS", 3)
+    db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
+    data = ["a", "b", "c", "d", "bad", "e", "f"]
+    with pytest.raises(PartlyEnqueuedError) as caught:
+        await Monque(db).enqueue_many([NewJob(name="greet", data=one) for one in data])
+    assert (set(caught.value.enqueued), caught.value.unknown) == ({0, 1, 2, 3, 5}, {})
+    assert (caught.value.unknown_outcome, caught.value.transient) == (False, False)
+    assert isinstance(caught.value.__cause__, MonqueConnectionError)
+    assert {document["data"] for document in jobs.find()} == {"a", "b", "c", "d", "e"}
+
+
+async def test_refused_job_with_a_key_is_told_too(db: Database, jobs: Collection) -> None:
+    db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
+    new = [NewJob(name="greet", data=one, unique_key=one) for one in ("a", "bad", "b")]
+    with pytest.raises(PartlyEnqueuedError) as caught:
+        await Monque(db).enqueue_many(new)
+    assert {0} <= set(caught.value.enqueued) <= {0, 2}
+    assert {document["data"] for document in jobs.find()} == {"a", "b"}
+    assert len(caught.value.enqueued) == 2
+
+
+def test_fields_of_each_job_are_its_own(db: Database, jobs: Collection) -> None:
+    sync = Monque(db).sync
+    plain, limited = sync.enqueue_many([NewJob(name="a"), NewJob(name="b", delay=60, max_retries=1, timeout=2)])
+    assert (limited.next_run_at - plain.next_run_at).total_seconds() == 60
+    assert [sync.get_job(plain.id), sync.get_job(limited.id)] == [plain, limited]

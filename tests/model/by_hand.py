@@ -1,0 +1,88 @@
+"""What people do to a job, in the model: cancel, retry, reschedule, update, delete."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Any
+
+from bson import ObjectId
+
+from .model import Model, Refusal
+from .state import ModelJob
+
+Answer = ModelJob | Refusal | None
+
+
+def cancel(model: Model, job_id: ObjectId) -> Answer:
+    """Of a pending job: done. Of our run: asked for, once. Nobody would hear it for a claim of another library."""
+    job = model.jobs.get(job_id)
+    if job is None or job.status == "cancelled":
+        return job
+    if job.status == "pending":
+        model.mark("cancel_pending", job.status)
+        job.status, job.updated_at = "cancelled", model.now
+        return job
+    if job.status != "processing" or not job.is_claimed_by_us:
+        return Refusal(job.status)
+    request_cancel(model, job)
+    return job
+
+
+def request_cancel(model: Model, seen: ModelJob) -> bool:
+    """Of the claim that was seen, and no other; whether it was asked for now."""
+    job = model.holds(seen)
+    if job is None or job.cancel_requested_at is not None:
+        return False
+    model.mark("request_cancel", job.status)
+    job.cancel_requested_at = job.updated_at = model.now
+    return True
+
+
+def retry(model: Model, job_id: ObjectId) -> Answer:
+    """Refused, too, while another job has the unique key."""
+    job = model.jobs.get(job_id)
+    if job is None:
+        return None
+    if job.status not in ("failed", "cancelled") or model.holder_of_key(job) is not None:
+        return Refusal(job.status)
+    model.mark("retry_again", job.status)
+    job.status, job.updated_at, job.next_run_at = "pending", model.now, model.now
+    job.fail_count, job.fail_reason, job.rescues = 0, None, 0
+    job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
+    job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = None
+    job.rev += 1
+    return job
+
+
+def reschedule(model: Model, job_id: ObjectId, moment: datetime) -> Answer:
+    job = model.jobs.get(job_id)
+    if job is None:
+        return None
+    if job.status != "pending":
+        return Refusal(job.status)
+    model.mark("reschedule", job.status)
+    job.next_run_at, job.updated_at = moment, model.now
+    job.rev += 1
+    return job
+
+
+def delete(model: Model, job_id: ObjectId) -> bool:
+    if model.jobs.pop(job_id, None) is None:
+        return False
+    model.mark("delete", "any")
+    return True
+
+
+def update(
+    model: Model, seen: ModelJob, data: Any, repeat_interval: str | None, next_run_at: datetime
+) -> ModelJob | None:
+    """Brings a job up to date that is as it was seen; None where it is not. A run keeps its time."""
+    job = model.jobs.get(seen.id)
+    if job is None or job.status != seen.status or not job.is_active or job.rev != seen.rev:
+        return None
+    model.mark("update_claimed" if job.status == "processing" else "update_pending", job.status)
+    if job.status == "pending":
+        job.next_run_at = next_run_at
+    job.data, job.repeat_interval, job.updated_at = data, repeat_interval, model.now
+    job.rev += 1
+    return job

@@ -1,0 +1,102 @@
+"""Operations that end claims: in time, too late, twice, and by somebody else. Each on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Final
+
+from trio_monque.jobs.job import JobStatus
+from trio_monque.store import queries, settling
+from trio_monque.store.settling import grouped
+
+from . import claims
+from .ground import transition_of
+from .model import Ending
+from .play import Batch, Copy, Instance, Play, turned
+from .state import check_equal
+
+VERDICTS: Final = ("succeed", "fail", "discard", "snooze", "succeed", "cut short", "fail soon", "fail")
+
+
+def settle(play: Play, a: int, b: int) -> None:
+    """Ends one to three runs together."""
+    instance = play.instance(a)
+    if not instance.held:
+        claims.claim(play, a, b)
+        return
+    copies = turned(instance.held, a // 2, 1 + a % 3)
+    # Often one verdict for all, so that they become one statement.
+    verdicts = [VERDICTS[(b + place * (b // 8 % 2)) % len(VERDICTS)] for place in range(len(copies))]
+    instance.sent = _sent(play, copies, verdicts)
+    _settle(play, instance, instance.sent)
+
+
+def settle_lost(play: Play, a: int, b: int) -> None:
+    """A run that goes on after its claim ended: the fence must hold."""
+    instance = play.instance(a)
+    if not instance.ended:
+        settle(play, a, b)
+        return
+    copy = instance.ended[a // 2 % len(instance.ended)]
+    _settle(play, instance, _sent(play, [copy], [VERDICTS[b % len(VERDICTS)]]))
+
+
+def settle_again(play: Play, a: int, b: int) -> None:
+    """The same statements once more, as after a lost answer: at once, or when others have acted."""
+    instance = play.instance(a)
+    if instance.sent is None:
+        settle(play, a, b)
+    else:
+        _settle(play, instance, instance.sent)
+
+
+def rescue(play: Play, a: int, b: int) -> None:
+    """Of a claim as it was seen some steps before, or now."""
+    seen = [copy for copy in play.read if copy.real.status is JobStatus.PROCESSING]
+    if not seen or a % 2:
+        read(play, b, a)
+        seen = [copy for copy in play.read[-1:] if copy.real.status is JobStatus.PROCESSING]
+    if seen:
+        _settle(play, None, _sent(play, [seen[a // 2 % len(seen)]], ["rescue"]))
+
+
+def read(play: Play, a: int, b: int) -> None:
+    """Reads a job, for a rescue or an update that comes later."""
+    job_id = play.job(a, "processing")
+    if job_id is None:
+        claims.enqueue(play, a, b)
+        return
+    found = queries.get_job(play.jobs, job_id)
+    check_equal("read", job_id in play.model.jobs, found is not None)
+    if found is not None:
+        play.read = [*play.read, play.copy(found)][-4:]
+
+
+def _sent(play: Play, copies: Sequence[Copy], verdicts: Sequence[str]) -> Batch:
+    """What is to be sent, decided at this moment."""
+    receipt, now = f"s{play.number()}", play.model.now
+    endings = [Ending(copy.model, verdict, now, receipt) for copy, verdict in zip(copies, verdicts, strict=True)]
+    transitions = [
+        transition_of(copy.real, verdict, now, receipt) for copy, verdict in zip(copies, verdicts, strict=True)
+    ]
+    return Batch(copies, endings, grouped(transitions, receipt))
+
+
+def _settle(play: Play, instance: Instance | None, batch: Batch) -> None:
+    real = settling.settle(play.jobs, batch.statements)
+    for copy, ending in zip(batch.copies, batch.endings, strict=True):
+        fate = play.model.settle(ending)
+        check_equal(f"fate of {ending.verdict!r}", fate, real[copy.claim].name)
+        if instance is None:
+            continue
+        if fate != "SCHEDULE_CHANGED":
+            instance.forget(copy)
+        elif copy in instance.held:
+            instance.held[instance.held.index(copy)] = _with_current_schedule(play, copy)
+
+
+def _with_current_schedule(play: Play, copy: Copy) -> Copy:
+    """As a scheduler does before it decides again."""
+    schedule = play.model.jobs[copy.model.id].repeat_interval
+    return Copy(replace(copy.model, repeat_interval=schedule), replace(copy.real, repeat_interval=schedule))

@@ -1,0 +1,98 @@
+"""The real side: the library's blocking functions on a real collection, at moments that the test says."""
+
+from __future__ import annotations
+
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import bson
+from bson import ObjectId
+
+from trio_monque.backoff import Backoff
+from trio_monque.client.ground import Ground
+from trio_monque.clock import ServerClock
+from trio_monque.jobs import transitions
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.transition import Transition
+from trio_monque.jobs.verdicts import (
+    CutShort,
+    Discard,
+    Discarded,
+    Failed,
+    RetryPolicy,
+    Snooze,
+    Snoozed,
+    Succeeded,
+    Verdict,
+    decide,
+)
+from trio_monque.options import ClientConfig
+from trio_monque.store import inserting
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.inserting import Parcel
+
+from .model import BASE_DELAY, LONGEST_DELAY, MAX_RETRIES, SOON
+from .state import ModelJob
+
+POLICY: Final = RetryPolicy(max_retries=MAX_RETRIES, backoff=Backoff(base=BASE_DELAY, cap=LONGEST_DELAY, jitter=0.0))
+
+
+class SetClock(ServerClock):
+    """The server's time, as the test sets it."""
+
+    def __init__(self, moment: datetime) -> None:
+        super().__init__()
+        self.moment = moment
+
+    def now(self) -> datetime:
+        return self.moment
+
+    def is_stale(self) -> bool:
+        return False
+
+
+class SetGround(Ground):
+    """What the library's blocking calls stand on."""
+
+    def __init__(self, jobs: JobCollection, moment: datetime) -> None:
+        super().__init__(jobs, ClientConfig())
+        self.clock: SetClock = SetClock(moment)
+
+
+def transition_of(copy: Job, verdict: str, now: datetime, result: str) -> Transition:
+    """What the library would write for this end of a run."""
+    if verdict == "rescue":
+        return transitions.rescue(copy, now, now)
+    return decide(copy, _verdict(verdict, result), now, POLICY)
+
+
+def _verdict(verdict: str, result: str) -> Verdict:
+    match verdict:
+        case "succeed":
+            return Succeeded(result)
+        case "fail":
+            return Failed(ValueError("no"))
+        case "fail soon":
+            return Failed(ValueError("no"), after=SOON)
+        case "discard":
+            return Discarded(Discard("enough"))
+        case "snooze":
+            return Snoozed(Snooze(after=SOON))
+    assert verdict == "cut short"
+    return CutShort()
+
+
+def new_pair(job_id: ObjectId, now: datetime, *, delay: float = 0.0, **content: Any) -> tuple[ModelJob, Job]:
+    """The same new job for both sides."""
+    common: dict[str, Any] = {
+        "id": job_id,
+        "next_run_at": now + timedelta(seconds=delay),
+        "created_at": now,
+        "updated_at": now,
+    }
+    return ModelJob(**common, **content), Job(**common, **content)
+
+
+def parcel_of(job: Job) -> Parcel:
+    """As it is sent."""
+    return inserting.parcel(job, bson.encode({"": job.data}))

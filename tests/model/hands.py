@@ -1,0 +1,152 @@
+"""Operations by hand, and the Node peer's commands. Each on both sides."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import timedelta
+
+from bson import ObjectId
+
+from trio_monque.errors import JobStateError
+from trio_monque.jobs import transitions
+from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.store import managing
+
+from . import by_hand, claims, ends
+from .model import Refusal
+from .play import Play
+from .state import HALF_PAST, HOURLY, check_equal, check_same
+
+_OTHER = {HOURLY: HALF_PAST, HALF_PAST: HOURLY, None: None}
+
+
+def _done(play: Play, what: str, call: Callable[[], Job | None], expected: by_hand.Answer) -> None:
+    """Compares the answer, or the refusal, with the model's."""
+    try:
+        real = call()
+    except JobStateError as error:
+        check_equal(what, expected, Refusal(str(error.status)))
+        return
+    if isinstance(expected, Refusal):
+        check_equal(what, expected, real)
+    else:
+        check_same(what, expected, real)
+
+
+def _target(play: Play, a: int, *preferred: str) -> ObjectId:
+    if (job_id := play.job(a, *preferred)) is None:
+        claims.enqueue(play, a, 0)
+        (job_id,) = play.model.jobs
+    return job_id
+
+
+def cancel(play: Play, a: int, b: int) -> None:
+    job_id = _target(play, a, *(("processing", "pending") if b % 2 else ("pending", "processing")))
+    _done(play, "cancel", lambda: play.operator.cancel_job(job_id), by_hand.cancel(play.model, job_id))
+
+
+def cancel_seen(play: Play, a: int, b: int) -> None:
+    """The request as it is sent some steps after the run was seen: by then, the claim may be another."""
+    seen = [copy for copy in play.read if copy.model.status == "processing" and copy.model.is_claimed_by_us]
+    if not seen:
+        ends.read(play, a, b)
+        return
+    copy = seen[a % len(seen)]
+    allowed = by_hand.request_cancel(play.model, copy.model)
+    real = managing.apply_if_allowed(play.jobs, transitions.request_cancel(copy.real, play.model.now))
+    check_equal("request to cancel", allowed, real is not None)
+
+
+def retry(play: Play, a: int, b: int) -> None:
+    job_id = _target(play, a, *(("failed", "cancelled") if b % 3 else ("cancelled", "failed")))
+    _done(play, "retry", lambda: play.operator.retry_job(job_id), by_hand.retry(play.model, job_id))
+
+
+def reschedule(play: Play, a: int, b: int) -> None:
+    job_id = _target(play, a, "pending")
+    moment = play.model.now + timedelta(seconds=b % 7 - 2)
+    expected = by_hand.reschedule(play.model, job_id, moment)
+    _done(play, "reschedule", lambda: play.operator.reschedule_job(job_id, moment), expected)
+
+
+def delete(play: Play, a: int, b: int) -> None:
+    job_id = _target(play, a, "completed", "processing")
+    check_equal("delete", by_hand.delete(play.model, job_id), play.operator.delete_job(job_id))
+    play.gone.append(job_id)
+
+
+def update(play: Play, a: int, b: int) -> None:
+    """Of a job as it was read some steps before, or now."""
+    seen = [copy for copy in play.read if copy.model.is_active]
+    if not seen or a % 2:
+        ends.read(play, b, a)
+        seen = [copy for copy in play.read[-1:] if copy.model.is_active]
+    if not seen:
+        return
+    copy = seen[a // 2 % len(seen)]
+    now = play.model.now
+    following = now + timedelta(seconds=b % 5 - 2)
+    data, schedule = {"version": play.number()}, _OTHER[copy.model.repeat_interval]
+    if copy.real.status is JobStatus.PENDING:
+        transition = transitions.update_pending(copy.real, now, following, data=data, repeat_interval=schedule)
+    else:
+        transition = transitions.update_claimed(copy.real, now, data=data, repeat_interval=schedule)
+    job = play.model.jobs.get(copy.model.id)
+    before = None if job is None else job.copy()
+    changed = by_hand.update(play.model, copy.model, data, schedule, following)
+    real = managing.apply_if_allowed(play.jobs, transition)
+    check_same("update: as it was before", None if changed is None else before, real)
+
+
+# --- Node ---
+
+
+def node_claim(play: Play, a: int, b: int) -> None:
+    """Of the name that has something due, if only one has."""
+    due = {job.name for job in play.model.jobs.values() if play.model.is_due(job)}
+    name = ("greet", "sweep")[a % 2]
+    play.node.claim(name if name in due or not due else due.pop())
+
+
+def node_end(play: Play, a: int, b: int) -> None:
+    """Of a claim of the Node peer, at times of one that it has lost."""
+    held = [held for held in play.node.held[-4:] if a % 8 == 7 or play.node.holds(held)]
+    if not held:
+        node_claim(play, a, b)
+        held = play.node.held[-1:]
+    if not held:
+        return
+    one = held[a // 8 % len(held)]
+    if b % 8 < 3:
+        play.node.complete(one)
+    elif b % 8 < 7:
+        play.node.fail(one, limit=b // 8 % 3)
+    else:
+        play.node.release(one)
+
+
+def node_recover(play: Play, a: int, b: int) -> None:
+    """At the start of a Node process, late enough for most locks; often it claims at once."""
+    if a % 4:
+        play.pass_time(timedelta(minutes=10))
+    play.node.recover()
+    if a % 8 > 3:
+        node_claim(play, a, b)
+
+
+def node_beat(play: Play, a: int, b: int) -> None:
+    if a % 2 and not any(play.node.holds(held) for held in play.node.held):
+        node_claim(play, a, b)
+    play.node.beat()
+
+
+def node_cancel(play: Play, a: int, b: int) -> None:
+    play.node.cancel(_target(play, a, "pending"))
+
+
+def node_retry(play: Play, a: int, b: int) -> None:
+    play.node.retry(_target(play, a, *(("failed", "cancelled") if b % 3 else ("cancelled", "failed"))))
+
+
+def node_reschedule(play: Play, a: int, b: int) -> None:
+    play.node.reschedule(_target(play, a, "pending"), play.model.now + timedelta(seconds=b % 7 - 2))

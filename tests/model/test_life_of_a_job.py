@@ -1,0 +1,184 @@
+"""The life of a job: random sequences of operations, on the real server and in a pure model, and no difference.
+
+Two instances of this library, people, and a Node peer act on a few jobs, with copies that may be stale. A
+normal run plays two hundred sequences; with MONQUE_TEST_THOROUGH=1 in the environment it is a thousand. How
+many of them reached each transition is printed (pytest -rP shows it).
+
+That the comparison can fail is shown by taking one guard at a time out of what the library sends. Not among
+them are guards that cannot be found so, as others hold where they are missing: of the fence its status, its
+owner or its lock time alone, and of the claim's condition the name and the absent owner.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from typing import Any, Final
+
+import pytest
+from hypothesis import HealthCheck, Phase, given, settings
+from pymongo import UpdateMany, UpdateOne
+from pymongo.read_concern import ReadConcern
+
+from tests.support.store import handle
+from trio_monque.jobs import transitions
+from trio_monque.jobs.transition import Transition
+from trio_monque.jobs.transitions import TABLE
+from trio_monque.store import indexes, leases, settling
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Database
+
+from .operations import SEQUENCES, SHORTEST, Operation, play
+from .state import Difference
+
+THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
+COUNT: Final = 1000 if THOROUGH else 200
+EACH_IN: Final = COUNT // 20
+MOST_TO_FIND: Final = 1000
+"""Within how many sequences a guard that was taken out must be found."""
+
+NODE_COMMANDS: Final = (
+    *("claim", "complete", "completion of an occurrence", "failure", "last failure", "release", "recovery"),
+    *("heartbeat", "cancel", "retry", "reschedule"),
+)
+TRANSITIONS: Final = frozenset(
+    {
+        *(f"{row.name} of {row.source}" for row in TABLE),
+        "delete of any",
+        *(f"node's {command}" for command in NODE_COMMANDS),
+    }
+)
+
+# The same sequences each time: a failure is a fault, and is there for whoever looks for it.
+_SETTINGS: Final = settings(
+    deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
+)
+
+
+@pytest.fixture
+def jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> JobCollection:
+    """Quick enough for tens of thousands of commands: nothing here asks what survives a failover."""
+    jobs = handle(db, write_concern=1)
+    indexes.ensure(jobs)
+    # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
+    monkeypatch.setattr(settling, "ReadConcern", lambda level: ReadConcern("local"))
+    return jobs
+
+
+@pytest.mark.timeout(600)
+def test_no_sequence_of_operations_makes_a_difference_to_the_model(jobs: JobCollection) -> None:
+    reached: Counter[str] = Counter()
+    lengths: list[int] = []
+
+    @settings(_SETTINGS, max_examples=COUNT)
+    @given(SEQUENCES)
+    def run(sequence: list[Operation]) -> None:
+        lengths.append(len(sequence))
+        reached.update(play(jobs, sequence))
+
+    run()
+    print(f"{len(lengths)} sequences, {sum(lengths)} steps; of these reached")  # noqa: T201
+    for transition in sorted(TRANSITIONS, key=lambda one: reached[one]):
+        print(f"{reached[transition]:5} {transition}")  # noqa: T201
+    assert len(lengths) >= COUNT
+    assert min(lengths) >= SHORTEST
+    assert set(reached) == TRANSITIONS
+    assert min(reached.values()) >= EACH_IN
+
+
+# --- Guards taken out, one at a time ---
+
+Mutation = Callable[[pytest.MonkeyPatch, JobCollection], None]
+
+
+def _settling_without(*fields: str) -> Mutation:
+    """Settlements are sent without asking for these."""
+
+    def mutate(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
+        for kind in (UpdateOne, UpdateMany):
+            patch.setattr(settling, kind.__name__, _without(kind, fields))
+
+    return mutate
+
+
+def _renewing_without(*fields: str) -> Mutation:
+    return lambda patch, jobs: patch.setattr(leases, "UpdateMany", _without(UpdateMany, fields))
+
+
+def _without(kind: Callable[..., Any], fields: tuple[str, ...]) -> Callable[..., Any]:
+    def made(filter: dict[str, Any], update: object, **options: Any) -> Any:  # noqa: A002  # The driver's name.
+        return kind({name: condition for name, condition in filter.items() if name not in fields}, update, **options)
+
+    return made
+
+
+def _transition_without(function: str, *attributes: str) -> Mutation:
+    """What this transition asks for is less by these."""
+    original: Callable[..., Transition] = getattr(transitions, function)
+
+    def weakened(*arguments: Any, **named: Any) -> Transition:
+        whole = original(*arguments, **named)
+        return replace(whole, guard={name: one for name, one in whole.guard.items() if name not in attributes})
+
+    return lambda patch, jobs: patch.setattr(transitions, function, weakened)
+
+
+def _without_pins(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
+    patch.setattr(transitions, "pins", lambda job: {})
+
+
+def _without_unique_index(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
+    jobs.collection.drop_index("name_1_uniqueKey_1")
+
+
+# Found within the first few sequences; the rest needs up to some hundreds.
+QUICKLY_FOUND: Final[Mapping[str, Mutation]] = {
+    "settle: owner and lock time": _settling_without("claimedBy", "lockedAt"),
+    "settle: the whole fence": _settling_without("status", "claimedBy", "lockedAt", "claimToken"),
+    "settle: cancel request": _settling_without("cancelRequestedAt"),
+    "settle: schedule": _settling_without("repeatInterval"),
+    "cancel a pending job: status": _transition_without("cancel_pending", "status"),
+    "retry: status": _transition_without("retry_again", "status"),
+    "reschedule: status": _transition_without("reschedule", "status"),
+    "update a pending job: status": _transition_without("update_pending", "status"),
+    "update a run: status": _transition_without("update_claimed", "status"),
+    "update a run: revision": _transition_without("update_claimed", "rev"),
+    "unique keys: index": _without_unique_index,
+}
+SLOWLY_FOUND: Final[Mapping[str, Mutation]] = {
+    "claim: due": _transition_without("claim", "next_run_at"),
+    "claim: status": _transition_without("claim", "status", "claimed_by"),
+    "claim: all but status": _transition_without("claim", "name", "next_run_at", "claimed_by"),
+    "claim: pins": _without_pins,
+    "settle: token": _settling_without("claimToken"),
+    "rescue: heartbeat": _settling_without("lastHeartbeat"),
+    "renew: owner and lock time": _renewing_without("claimedBy", "lockedAt"),
+    "report: owner and lock time": _transition_without("report", "claimed_by", "locked_at"),
+    "release_all: cancel request": _transition_without("release_all", "cancel_requested_at"),
+    "cancel a run: fence": _transition_without("request_cancel", "claimed_by", "locked_at", "claim_token"),
+    "update a pending job: revision": _transition_without("update_pending", "rev"),
+}
+GUARDS: Final = {**QUICKLY_FOUND, **(SLOWLY_FOUND if THOROUGH else {})}
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("guard", GUARDS)
+def test_guard_taken_out_is_found(jobs: JobCollection, guard: str) -> None:
+    played: list[list[Operation]] = []
+
+    @settings(_SETTINGS, max_examples=MOST_TO_FIND, phases=[Phase.generate])
+    @given(SEQUENCES)
+    def run(sequence: list[Operation]) -> None:
+        played.append(sequence)
+        play(jobs, sequence)
+
+    with pytest.MonkeyPatch.context() as patch:
+        GUARDS[guard](patch, jobs)
+        with pytest.raises(Difference) as found:
+            run()
+    print(f"found in sequence {len(played)}: {found.value}")  # noqa: T201
+    jobs.collection.delete_many({})
+    indexes.ensure(jobs)
+    play(jobs, played[-1])  # With the guard in its place there is no difference.

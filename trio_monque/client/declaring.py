@@ -1,0 +1,87 @@
+"""Schedules: declared, not appended, where they have a unique key."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import datetime
+from typing import Final
+
+from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..jobs import transitions
+from ..jobs.job import Job, JobStatus
+from ..jobs.new_job import Draft, check_payload
+from ..jobs.transition import Transition, applied
+from ..store import managing
+from .ground import Ground
+from .intake import Intake
+
+ON_CONFLICT: Final = ("keep", "update")
+
+# Between a look and the write that is guarded by it the job may change. Of several declarations at once, one
+# is written each round: so this many that contradict each other may meet, and beyond it is no chance.
+MOST_ROUNDS: Final = 100
+
+
+def check_on_conflict(value: object) -> None:
+    """Raises InvalidOptionError unless this says what a second declaration means."""
+    if value not in ON_CONFLICT:
+        raise InvalidOptionError("on_conflict", value, f"must be one of {', '.join(ON_CONFLICT)}")
+
+
+def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> Job:
+    """The job of a schedule: a new one, or the pending or processing one that has its unique key.
+
+    With `on_conflict="update"` the latter has what was declared, from its next occurrence on. What is
+    the same already is not written again: every instance of a fleet declares its schedules at its start.
+    """
+    job = intake.send(draft)
+    if on_conflict == "keep":
+        return job
+    sent_again = False
+    for _ in range(MOST_ROUNDS):
+        now = ground.now()
+        declared = draft.at(now)
+        if job.id == draft.id or _says_the_same(ground, job, declared, draft.payload):
+            return job
+        change = _change(job, declared, now)
+        try:
+            before = managing.apply_if_allowed(ground.jobs, change)
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome or sent_again:
+                raise
+            sent_again = True
+            before = None  # The next look tells.
+        if before is not None:
+            return applied(before, change)
+        job = intake.send(draft)
+    raise MonqueError(f"schedule {draft.new.unique_key!r} of {draft.new.name!r} kept changing while it was updated")
+
+
+def _says_the_same(ground: Ground, job: Job, declared: Job, payload: bytes) -> bool:
+    if _content(job) != _content(declared):
+        return False
+    try:
+        return check_payload(job.data, None, ground.jobs.codec.callers) == payload
+    except MonqueError:
+        return False  # Stored by a caller with other codec options.
+
+
+def _content(job: Job) -> dict[str, str | None]:
+    return {
+        "repeat_interval": job.repeat_interval,
+        # Written by others, a default may be spelled out.
+        "timezone": None if job.timezone == "UTC" else job.timezone,
+        "on_exhausted": None if job.on_exhausted == "continue" else job.on_exhausted,
+    }
+
+
+def _change(job: Job, declared: Job, now: datetime) -> Transition:
+    content = {**_content(declared), "data": declared.data}
+    if job.status is JobStatus.PROCESSING:
+        return transitions.update_claimed(job, now, **content)
+    old, new = _content(job), _content(declared)
+    same_times = (old["repeat_interval"], old["timezone"]) == (new["repeat_interval"], new["timezone"])
+    # When it is due stays as it is, a backoff or a rescheduling included, unless the schedule itself is another.
+    change = transitions.update_pending(job, now, job.next_run_at if same_times else declared.next_run_at, **content)
+    # Between the look and the write an occurrence may have run: it must not become due once more.
+    return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})

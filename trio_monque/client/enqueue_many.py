@@ -1,0 +1,162 @@
+"""Many jobs at once: all checked before anything is sent, then sent in slices, one in flight at a time."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextvars import copy_context
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartlyEnqueuedError
+from ..jobs.job import Job
+from ..jobs.new_job import Draft, NewJob
+from ..store import inserting
+from ..store.connection import JobCollection
+from ..store.inserting import Parcel
+from .ground import Ground
+from .intake import Intake, looked_up
+
+# A slice is one statement of each kind. More in one gains little, and it has to be done within one
+# operation timeout. A message of the driver holds 48 MB.
+MOST_JOBS: Final = 1000
+MOST_BYTES: Final = 16 * 1024 * 1024
+
+_Key = tuple[str, str | None]
+
+
+def checked(intake: Intake, new_jobs: Sequence[NewJob]) -> Sequence[Draft]:
+    """A draft of each; the error of one that cannot be says which it is. Nothing is sent."""
+    drafts: list[Draft] = []
+    for place, new in enumerate(new_jobs):
+        try:
+            if not isinstance(new, NewJob):
+                raise InvalidOptionError("new_jobs", new, "must hold instances of NewJob")
+            drafts.append(intake.draft(new))
+        except MonqueError as error:
+            error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, of which none was sent.")
+            raise
+    return drafts
+
+
+@dataclass
+class _Sent:
+    """What became of the jobs that were sent, by their place in the list."""
+
+    jobs: dict[int, Job] = field(default_factory=dict)
+    errors: dict[int, MonqueError] = field(default_factory=dict)
+
+
+def send(ground: Ground, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
+    """The jobs, in order; of several with one unique key, each is the one job that has it.
+
+    Raises:
+        PartlyEnqueuedError: Some were not enqueued; tells which were. Slices after them were not sent.
+    """
+    first_of = _first_of_each_key(drafts)
+    slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
+    ground.ensure_indexes()
+    now = ground.now()
+    sent = _Sent()
+    # The next slice is made while the server works on this one.
+    with ThreadPoolExecutor(1, "monque-enqueue-many") as sender:
+        in_flight: Future[None] | None = None
+        for places in slices:
+            parcels = {place: inserting.parcel(drafts[place].at(now), drafts[place].payload) for place in places}
+            if in_flight is not None:
+                in_flight.result()
+            if sent.errors:
+                break
+            in_flight = sender.submit(copy_context().run, _send_slice, ground.jobs, intake, parcels, sent)
+        if in_flight is not None:
+            in_flight.result()
+    for place, first in first_of.items():
+        if first in sent.jobs:
+            sent.jobs[place] = sent.jobs[first]
+    if sent.errors:
+        raise _partly(drafts, sent)
+    return [sent.jobs[place] for place in range(len(drafts))]
+
+
+def _first_of_each_key(drafts: Sequence[Draft]) -> Mapping[int, int]:
+    """For each job with a unique key: the place of the first in the list that has it."""
+    first: dict[_Key, int] = {}
+    return {
+        place: first.setdefault((draft.new.name, draft.new.unique_key), place)
+        for place, draft in enumerate(drafts)
+        if draft.new.unique_key is not None
+    }
+
+
+def _slices(drafts: Sequence[Draft], places: Sequence[int]) -> Iterator[Sequence[int]]:
+    piece: list[int] = []
+    size = 0
+    for place in places:
+        more = len(drafts[place].payload)
+        if piece and (len(piece) == MOST_JOBS or size + more > MOST_BYTES):
+            yield piece
+            piece, size = [], 0
+        piece.append(place)
+        size += more
+    if piece:
+        yield piece
+
+
+def _send_slice(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+    plain = [place for place, parcel in parcels.items() if parcel.job.unique_key is None]
+    unique = [place for place, parcel in parcels.items() if parcel.job.unique_key is not None]
+    if plain:
+        try:
+            refused = intake.send_parcels([parcels[place] for place in plain])
+        except MonqueError as error:
+            refused = dict.fromkeys(range(len(plain)), error)
+        for number, place in enumerate(plain):
+            if number in refused:
+                sent.errors[place] = refused[number]
+            else:
+                sent.jobs[place] = parcels[place].job
+    if unique and not sent.errors:
+        _send_unique(jobs, intake, {place: parcels[place] for place in unique}, sent)
+
+
+def _send_unique(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+    places = list(parcels)
+    winners: Mapping[_Key, Job] = {}
+    try:
+        try:
+            numbers = inserting.insert_where_keys_are_free(jobs, list(parcels.values()))
+            sent.jobs.update({places[number]: parcels[places[number]].job for number in numbers})
+        except MonqueConnectionError as error:
+            there = looked_up(error, lambda: inserting.stored(jobs, [parcel.job.id for parcel in parcels.values()]))
+            sent.jobs.update({place: parcel.job for place, parcel in parcels.items() if parcel.job.id in there})
+        else:
+            winners = inserting.holders(jobs, [parcels[place].job for place in places if place not in sent.jobs])
+    except MonqueConnectionError as error:
+        sent.errors.update({place: error for place in places if place not in sent.jobs})
+        return
+    for place, parcel in parcels.items():
+        winner = winners.get((parcel.job.name, parcel.job.unique_key))
+        if place in sent.jobs:
+            continue
+        if winner is not None:
+            sent.jobs[place] = winner
+        else:
+            # It ended meanwhile, or nobody knows: one by one.
+            try:
+                sent.jobs[place] = intake.send_unique(parcel)
+            except MonqueError as error:
+                sent.errors[place] = error
+                return
+
+
+def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartlyEnqueuedError:
+    unknown = {
+        place: str(drafts[place].id)
+        for place, error in sorted(sent.errors.items())
+        if isinstance(error, MonqueConnectionError) and error.unknown_outcome
+    }
+    enqueued = {place: str(job.id) for place, job in sorted(sent.jobs.items())}
+    first = sent.errors[min(sent.errors)]
+    error = PartlyEnqueuedError(len(drafts), enqueued, unknown, first)
+    error.__cause__ = first
+    return error

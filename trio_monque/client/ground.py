@@ -1,0 +1,42 @@
+"""Ground: what every blocking call of a client stands on."""
+
+from __future__ import annotations
+
+import threading
+from datetime import datetime
+
+from ..clock import ServerClock
+from ..options import ClientConfig
+from ..store import indexes
+from ..store.connection import JobCollection, measure_clock_offset
+
+
+class Ground:
+    """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
+
+    def __init__(self, jobs: JobCollection, config: ClientConfig) -> None:
+        self.jobs = jobs
+        self.config = config
+        self.clock = ServerClock()
+        self._indexing = threading.Lock()
+        self._indexed = config.skip_index_creation
+
+    def now(self) -> datetime:
+        """The server's time; measures the offset to it first where that is unknown or old."""
+        if self.clock.is_stale():
+            self.measure_clock_offset()
+        return self.clock.now()
+
+    def measure_clock_offset(self) -> None:
+        offset = measure_clock_offset(self.jobs)
+        if offset is not None:
+            self.clock.set_offset(offset)
+
+    def ensure_indexes(self) -> None:
+        """Creates the indexes before the first write; a failure is tried again at the next."""
+        if self._indexed:
+            return
+        with self._indexing:
+            if not self._indexed:
+                indexes.ensure(self.jobs)
+                self._indexed = True
