@@ -8,6 +8,10 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
+# What is too slow to run always: a thousand random lives of jobs, and every guard taken out.
+thorough:
+    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model
+
 # Style and format.
 lint:
     python -m ruff check

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import signal
 import socket
 from collections.abc import Iterator
 from typing import Any
@@ -12,6 +13,14 @@ from pymongo import MongoClient
 
 from trio_monque.embedded import EmbeddedServer, embedded_mongod
 from trio_monque.store.types import Collection, Database
+
+
+def pytest_configure() -> None:
+    """Ctrl-C works in the tests and in what they start, also where they were started so that they ignore it.
+
+    A shell without job control lets its background processes, and their children, ignore it.
+    """
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 @pytest.fixture(scope="session")

@@ -244,7 +244,7 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
             async with scheduler.events(Event) as stream:
                 entered.set()
                 async for event in stream:
-                    told.append(type(event).__name__)
+                    told.append(type(event).__name__)  # noqa: PERF401  # As it happens.
                 told.append("the end")
 
         nursery.start_soon(listen)
