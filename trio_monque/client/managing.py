@@ -13,8 +13,8 @@ from ..store.offload import Door
 from ..store.types import ObjectId
 from .bus import Bus, EventT, Listener
 from .event_stream import EventStream
+from .ground import Ground
 from .operator import Operator
-from .producer import Ground
 from .wake_board import wake_neighbours
 
 R = TypeVar("R")

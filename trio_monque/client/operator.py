@@ -15,7 +15,7 @@ from ..jobs.transition import Transition, applied
 from ..store import managing, queries
 from ..store.managing import KeyInUseError
 from ..store.types import ObjectId
-from .producer import Ground
+from .ground import Ground
 
 # Between a write whose guard failed and the read that tells why, the state may change again. It cannot go
 # on for ever by chance.

@@ -13,7 +13,7 @@ from ..store.codec import document_of
 from ..store.types import ClientSession
 from . import enqueue_many
 from .declaring import check_on_conflict, declare
-from .ground import Ground as Ground
+from .ground import Ground
 from .intake import Intake
 
 

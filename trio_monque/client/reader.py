@@ -8,7 +8,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.selection import QueueStats, job_query, object_id
 from ..store import queries, statistics
 from ..store.types import ObjectId
-from .producer import Ground
+from .ground import Ground
 
 
 class Reader:

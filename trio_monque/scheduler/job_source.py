@@ -12,7 +12,7 @@ from functools import partial
 from typing import Any, cast
 
 from ..backoff import Backoff
-from ..client.producer import Ground
+from ..client.ground import Ground
 from ..clock import HoldingLimiter
 from ..engine.fairness import share_slots
 from ..engine.run import CancelReason, Run, RunEnd
