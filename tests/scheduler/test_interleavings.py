@@ -14,9 +14,15 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, is_claim, is_settlement
 from tests.support.node_peer import NodePeer, now
+from tests.support.store import handle, stamp
 from tests.support.waiting import wait_for_jobs
 from trio_monque import JobCompleted, JobStarted, LeaseLost, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import transitions
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.transition import Transition
+from trio_monque.store import claiming, settling
+from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database
 
 
@@ -32,17 +38,28 @@ def watched(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> I
         yield client[db.name]
 
 
+def another_instance_claims(db: Database) -> Job:
+    """By the library's own functions, on a connection of its own."""
+    at = now() + timedelta(seconds=1)
+    found = claiming.claim_batch(handle(db), {"contended": 1}, lambda found: found, at, stamp("another", at))
+    (job,) = found.jobs
+    return job
+
+
+def another_instance_settles(db: Database, settled: Transition) -> None:
+    fates = settling.settle(handle(db), settling.grouped([settled], "another"))
+    assert list(fates.values()) == [Fate.WRITTEN]
+
+
 async def test_job_that_was_run_and_put_off_between_look_and_write_is_not_claimed(
     db: Database, watched: Database, jobs: Collection, interceptor: Interceptor, autojump_clock: MockClock
 ) -> None:
-    peer = NodePeer(jobs)
-    job_id = peer.enqueue("contended")
+    job_id = NodePeer(jobs).enqueue("contended")
     tomorrow = now() + timedelta(days=1)
 
     def another_instance_runs_it_and_puts_it_off() -> None:
-        assert peer.claim("contended") is not None
-        assert peer.release(job_id)
-        jobs.update_one({"_id": job_id}, {"$set": {"nextRunAt": tomorrow}})
+        job = another_instance_claims(db)
+        another_instance_settles(db, transitions.snooze(job, now(), tomorrow))
 
     interceptor.before(is_claim, another_instance_runs_it_and_puts_it_off)
     started: list[RunningJob[Any]] = []
@@ -55,8 +72,7 @@ async def test_job_that_was_run_and_put_off_between_look_and_write_is_not_claime
     assert started == []
     document = jobs.find_one({"_id": job_id})
     assert document is not None
-    assert (document["status"], document["nextRunAt"]) == ("pending", tomorrow)
-    assert "attempts" not in document
+    assert (document["status"], document["nextRunAt"], document["attempts"]) == ("pending", tomorrow, 1)
 
 
 async def test_attempt_is_exact_although_another_instance_claimed_and_released_between_look_and_write(
@@ -65,8 +81,10 @@ async def test_attempt_is_exact_although_another_instance_claimed_and_released_b
     job_id = NodePeer(jobs).enqueue("contended", {"version": 1})
 
     def another_instance_claims_and_releases_it() -> None:
-        # As an instance of this library would leave it, its content edited meanwhile.
-        jobs.update_one({"_id": job_id}, {"$inc": {"attempts": 3, "rev": 1}, "$set": {"data": {"version": 2}}})
+        for _ in range(3):
+            another_instance_settles(db, transitions.release(another_instance_claims(db), now()))
+        # And somebody brings its data up to date.
+        jobs.update_one({"_id": job_id}, {"$inc": {"rev": 1}, "$set": {"data": {"version": 2}}})
 
     interceptor.before(is_claim, another_instance_claims_and_releases_it)
     got: list[tuple[int, Any, Any]] = []
