@@ -9,9 +9,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
-from ..backoff import Backoff
 from ..client.ground import Ground
 from ..clock import HoldingLimiter
 from ..engine.fairness import share_slots
@@ -23,12 +22,13 @@ from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
 from ..jobs.new_job import check_payload
 from ..jobs.transition import Transition
-from ..jobs.verdicts import Discarded, ErrorTypes, Failed, RetryPolicy, Succeeded, Verdict, decide
+from ..jobs.verdicts import Discarded, Failed, Succeeded, Verdict, decide
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
 from .job_run import call_handler, verdict_of
+from .policies import Policies
 from .running_job import RunningJob
 from .telling import JobSettlement, Teller, about
 from .workers import Worker, Workers
@@ -70,9 +70,7 @@ class JobSource:
         self._config = config
         self._running_job = running_job
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
-        self._backoff = Backoff(
-            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
-        )
+        self._policies = Policies(config)
         self._turn = 0
         self._last_beat: datetime | None = None
         self._disowned: dict[ClaimStamp, datetime] = {}
@@ -155,7 +153,7 @@ class JobSource:
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         settings = self._worker(claim).settings
-        policy = self._policy(claim)
+        policy = self._policies.policy_of(settings)
         verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
         if isinstance(verdict, Succeeded) and verdict.result is not None:
             verdict = self._storable(verdict)
@@ -179,28 +177,6 @@ class JobSource:
         for settlement in settlements:
             settlement.receipt = receipts[claim_id(settlement.job)]
         return Batch(settlements, statements)
-
-    def _policy(self, job: Job) -> RetryPolicy:
-        settings = self._worker(job).settings
-        backoff = settings.backoff
-        return RetryPolicy(
-            max_retries=self._config.max_retries if settings.max_retries is None else settings.max_retries,
-            backoff=self._backoff,
-            own_backoff=partial(self._ask_backoff, backoff) if callable(backoff) else backoff,
-            retry_on=cast("ErrorTypes | None", settings.retry_on),
-            discard_on=cast("ErrorTypes", settings.discard_on),
-        )
-
-    def _ask_backoff(self, ask: Callable[[int, BaseException], float], failures: int, error: BaseException) -> float:
-        """A worker's own backoff is a user's code: a fault of it must not keep the run's end from being written."""
-        try:
-            seconds = float(ask(failures, error))
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"backoff gave {seconds} seconds")
-        except Exception:
-            logger.exception("the backoff of a worker failed; the scheduler's own is used instead")
-            return self._backoff.delay(failures)
-        return seconds
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
         while batch.statements:

@@ -1,0 +1,47 @@
+"""What a worker and the scheduler together say about tries."""
+
+from __future__ import annotations
+
+import logging
+import math
+from collections.abc import Callable
+from functools import partial
+from typing import cast
+
+from ..backoff import Backoff
+from ..jobs.verdicts import ErrorTypes, RetryPolicy
+from ..options import SchedulerConfig
+from .workers import WorkerSettings
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+
+class Policies:
+    """Makes the policy of a worker; what it does not say, the scheduler's options do."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._max_retries = config.max_retries
+        self._backoff = Backoff(
+            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
+        )
+
+    def policy_of(self, worker: WorkerSettings) -> RetryPolicy:
+        backoff = worker.backoff
+        return RetryPolicy(
+            max_retries=self._max_retries if worker.max_retries is None else worker.max_retries,
+            backoff=self._backoff,
+            own_backoff=partial(self._ask, backoff) if callable(backoff) else backoff,
+            retry_on=cast("ErrorTypes | None", worker.retry_on),
+            discard_on=cast("ErrorTypes", worker.discard_on),
+        )
+
+    def _ask(self, backoff: Callable[[int, BaseException], float], failures: int, error: BaseException) -> float:
+        """A worker's own backoff is a user's code: a fault of it must not keep the run's end from being written."""
+        try:
+            seconds = float(backoff(failures, error))
+            if not 0 <= seconds < math.inf:
+                raise ValueError(f"backoff gave {seconds} seconds")
+        except Exception:
+            logger.exception("the backoff of a worker failed; the scheduler's own is used instead")
+            return self._backoff.delay(failures)
+        return seconds
