@@ -175,7 +175,7 @@ class Model:
             job.receipt = f"{ending.receipt}/otherwise"
             self._settled_by[job.id] = ending.copy.claim_token
             return "CANCELLED"
-        if name == "go_on" and job.repeat_interval != ending.copy.repeat_interval:
+        if name in ("complete", "go_on", "fail") and job.repeat_interval != ending.copy.repeat_interval:
             return "SCHEDULE_CHANGED"
         if name == "rescue" and job.last_heartbeat != ending.copy.last_heartbeat:
             return "SCHEDULE_CHANGED"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import logging
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -37,6 +38,8 @@ class _Subscription:
     unheard: deque[Event] = field(default_factory=deque)
     arrived: trio.Event = field(default_factory=trio.Event)
     caught_up: trio.Event = field(default_factory=trio.Event)
+    # Set by whoever removes it, in any thread; read before each call of the listener.
+    removed: bool = False
     dropped: int = 0
 
     def offer(self, event: Event) -> None:
@@ -73,6 +76,7 @@ class Bus:
         self._streams: list[EventStream[Any]] = []
         self._nursery: trio.Nursery | None = None
         self._token: trio.lowlevel.TrioToken | None = None
+        self._ended = False
 
     def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
         """Calls `listener` with every event of the type, its subtypes included; returns what removes it again."""
@@ -82,7 +86,12 @@ class Bus:
         subscription = _Subscription(event_type, listener)
         subscription.caught_up.set()
         self._on_the_run(partial(self._add, subscription))
-        return partial(self._on_the_run, partial(self._remove, subscription))
+
+        def remove() -> None:
+            subscription.removed = True
+            self._on_the_run(partial(self._remove, subscription))
+
+        return remove
 
     def _add(self, subscription: _Subscription) -> None:
         self._subscriptions.append(subscription)
@@ -119,6 +128,8 @@ class Bus:
             _check_event_class(one)
         stream: EventStream[EventT] = EventStream(*types)
         self._streams.append(stream)
+        if self._ended:
+            stream.end()
         try:
             yield stream
         finally:
@@ -132,7 +143,7 @@ class Bus:
         for subscription in self._subscriptions:
             if isinstance(event, subscription.listens_to):
                 subscription.offer(event)
-        for stream in self._streams:
+        for stream in list(self._streams):
             stream.offer(event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -147,7 +158,8 @@ class Bus:
                 await trio.sleep_forever()
             finally:
                 self._nursery = self._token = None
-                for stream in self._streams:
+                self._ended = True
+                for stream in list(self._streams):
                     stream.end()
 
     async def wait_caught_up(self) -> None:
@@ -158,34 +170,35 @@ class Bus:
     @trio.lowlevel.enable_ki_protection
     async def _pump(self, subscription: _Subscription) -> None:
         limiter = HoldingLimiter(1)
-        while subscription in self._subscriptions:
+        while not subscription.removed:
             await subscription.arrived.wait()
             events = subscription.take()
             if is_async(subscription.listener):
                 for event in events:
-                    await _tell(cast("AsyncListener", subscription.listener), event)
+                    await _tell(subscription, event)
             elif events:
                 await trio.to_thread.run_sync(
-                    partial(_tell_in_thread, virtual_time(), subscription.listener, events),
+                    partial(_tell_in_thread, virtual_time(), subscription, events),
                     limiter=cast("trio.CapacityLimiter", limiter),
                     abandon_on_cancel=True,
                 )
             if not subscription.unheard:
                 subscription.caught_up.set()
+        subscription.caught_up.set()
 
     # --- For what a call did ---
 
     async def tell(self, event: Event) -> None:
         """Tells of what an async call did; in a client that runs no jobs, returns when all have heard."""
         if self._token is not None:
-            self.emit(event)
+            self._on_the_run(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
-                await _tell(cast("AsyncListener", subscription.listener), event)
+                await _tell(subscription, event)
             else:
-                await anyio.to_thread.run_sync(_tell_in_thread, None, subscription.listener, [event])
+                await anyio.to_thread.run_sync(_tell_in_thread, None, subscription, [event])
 
     def tell_blocking(self, event: Event) -> None:
         """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
@@ -197,7 +210,7 @@ class Bus:
             if is_async(subscription.listener):
                 logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
             else:
-                _tell_in_thread(None, subscription.listener, [event])
+                _tell_in_thread(None, subscription, [event])
 
     def _listening_to(self, event: Event) -> list[_Subscription]:
         return [one for one in self._subscriptions if isinstance(event, one.listens_to)]
@@ -212,7 +225,10 @@ def _check_event_class(given: object) -> None:
         raise InvalidOptionError("listeners", given, "must be an event class, for example JobFailed")
 
 
-async def _tell(listener: Callable[[Event], Awaitable[object]], event: Event) -> None:
+async def _tell(subscription: _Subscription, event: Event) -> None:
+    if subscription.removed:
+        return
+    listener = cast("AsyncListener", subscription.listener)
     try:
         await listener(event)
     except anyio.get_cancelled_exc_class():
@@ -221,10 +237,15 @@ async def _tell(listener: Callable[[Event], Awaitable[object]], event: Event) ->
         logger.exception("listener %s failed for %s", listener, type(event).__name__)
 
 
-def _tell_in_thread(virtual: VirtualTime | None, listener: Callable[[Event], object], events: Sequence[Event]) -> None:
+def _tell_in_thread(virtual: VirtualTime | None, subscription: _Subscription, events: Sequence[Event]) -> None:
     with in_time_of(virtual):
         for event in events:
+            if subscription.removed:
+                return
             try:
-                listener(event)
+                result = subscription.listener(event)
+                if inspect.iscoroutine(result):
+                    result.close()
+                    raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
             except BaseException:
-                logger.exception("listener %s failed for %s", listener, type(event).__name__)
+                logger.exception("listener %s failed for %s", subscription.listener, type(event).__name__)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartlyEnqueuedError
 from ..jobs.job import Job
@@ -25,8 +25,11 @@ MOST_BYTES: Final = 16 * 1024 * 1024
 _Key = tuple[str, str | None]
 
 
-def checked(intake: Intake, new_jobs: Sequence[NewJob]) -> Sequence[Draft]:
+def checked(intake: Intake, new_jobs: Any) -> Sequence[Draft]:
     """A draft of each; the error of one that cannot be says which it is. Nothing is sent."""
+    if not isinstance(new_jobs, Iterable) or isinstance(new_jobs, str | Mapping):
+        raise InvalidOptionError("new_jobs", new_jobs, "must be a list of NewJob")
+    new_jobs = list(new_jobs)
     drafts: list[Draft] = []
     for place, new in enumerate(new_jobs):
         try:

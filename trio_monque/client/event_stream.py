@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Final, Generic, TypeVar
 
 import anyio
@@ -43,14 +44,18 @@ class EventStream(Generic[EventT]):
         """Hands over an event, from any thread or loop; returns at once."""
         if not isinstance(event, self._types):
             return
+        self._on_the_loop(lambda: self._push(event))
+
+    def _on_the_loop(self, function: Callable[[], None]) -> None:
         if _is_current(self._loop):
-            self._push(event)
+            function()
         else:
-            self._post(lambda: self._push(event))
+            with suppress(RuntimeError):  # Its loop has ended (trio.RunFinishedError is one, too).
+                self._post(function)
 
     def end(self) -> None:
         """What was offered before is still to be had; then the iteration ends. On the stream's own loop."""
-        self._send.close()
+        self._on_the_loop(self._send.close)
 
     def close(self) -> None:
         """Nobody listens any more."""

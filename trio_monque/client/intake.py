@@ -77,6 +77,9 @@ class Intake:
         try:
             return inserting.insert_all(jobs, parcels, session)
         except MonqueConnectionError as error:
+            if len(parcels) > 1 and not (error.transient or error.unknown_outcome):
+                # The server would not have the statement, for the sake of one of them perhaps: each goes alone.
+                return {place: one for place, parcel in enumerate(parcels) for one in self._alone(parcel, session)}
             there = looked_up(error, lambda: inserting.stored(jobs, [parcel.job.id for parcel in parcels]))
         missing = [place for place, parcel in enumerate(parcels) if parcel.job.id not in there]
         if not missing:
@@ -87,6 +90,12 @@ class Intake:
             error.unknown_outcome = True  # The first sending may be applied yet.
             return dict.fromkeys(missing, error)
         return {missing[place]: error for place, error in refused.items()}
+
+    def _alone(self, parcel: Parcel, session: ClientSession | None) -> list[MonqueError]:
+        try:
+            return list(self.send_parcels([parcel], session).values())
+        except MonqueError as error:
+            return [error]
 
     def send_unique(self, new: Parcel, session: ClientSession | None = None) -> Job:
         """Inserts a job with a unique key, or returns the one that has it."""

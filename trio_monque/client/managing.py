@@ -100,7 +100,13 @@ class Managing:
     async def _manage(self, action: Callable[[Operator], R]) -> R:
         told: list[Event] = []
         operator = Operator(self._ground, told.append)
-        result = await self._door.call(lambda: action(operator))
+        try:
+            result = await self._door.call(lambda: action(operator))
+        except BaseException:
+            # Cancelled while it waited for a thread that did it all the same: that has to be told, and cannot wait.
+            for event in told:
+                self._bus.tell_blocking(event)
+            raise
         for event in told:
             await self._bus.tell(event)
         return result

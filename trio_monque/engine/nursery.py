@@ -90,6 +90,8 @@ class Engine(Generic[ClaimT, SettlementT]):
                     raise
                 # A handler can break its own task beyond all guards (a nursery that it never closes, say).
                 self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
+            if not self.stop.draining.is_set():
+                self.stop.crash(RuntimeError("a handler cancelled the nursery that its run belongs to"))
             await self._give_back()
         ended.set()
 

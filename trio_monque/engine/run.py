@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Final, Generic, TypeVar
@@ -65,6 +67,7 @@ class Run(Generic[ClaimT]):
         self.abandoned = False
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
+        self._cleanups: dict[trio.CancelScope, float] = {}
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -100,7 +103,23 @@ class Run(Generic[ClaimT]):
         if current is None or _PRECEDENCE.index(reason) > _PRECEDENCE.index(current):
             self._reason = reason
         self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
+        for cleanup, timeout in self._cleanups.items():
+            cleanup.deadline = min(cleanup.deadline, self.cancelled_at + timeout)
         self.scope.cancel(reason=str(reason))
+
+    @contextmanager
+    def cleaning_up(self, seconds: float, timeout: float) -> Iterator[trio.CancelScope]:
+        """Shields its body for so many seconds, and no longer than `timeout` after the run is cancelled.
+
+        Also where it is cancelled only later, while the body runs.
+        """
+        deadline = min(self._clock.current_time() + seconds, self.cancelled_at + timeout)
+        with trio.CancelScope(shield=True, deadline=deadline) as scope:
+            self._cleanups[scope] = timeout
+            try:
+                yield scope
+            finally:
+                del self._cleanups[scope]
 
     def end_unsettled(self) -> RunEnd:
         """The end of a run whose real one could not be written: as if it had been cut short."""

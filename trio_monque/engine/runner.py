@@ -97,10 +97,10 @@ class Runner(Generic[ClaimT, SettlementT]):
             with run.scope:
                 value = await self._source.execute(run)
         except BaseException as raised:
-            if trio.current_effective_deadline() == -math.inf:
-                raise  # The engine's hard end: nobody waits for this run any more.
-            # Whatever else it is, the job's fate is decided by it, and no other's.
+            # Whatever it is, the job's fate is decided by it, and no other's.
             error = _without_cancellations(raised)
+            if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
+                raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
         return RunEnd(error, value, run.scope.cancelled_caught, run.reason, run.duration)
 
     async def _settle(self, run: Run[ClaimT], settlement: SettlementT) -> None:
@@ -127,7 +127,7 @@ def _without_cancellations(error: BaseException) -> BaseException:
     """What a handler raised, without the cancellations of its own that it let out: those end nothing of ours."""
     rest: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
-        with suppress(RecursionError):  # Nested so deep that Python itself gives up: taken as it is.
+        with suppress(Exception):  # Nested too deep for Python, or a group of its author's own: taken as it is.
             rest = error.split(trio.Cancelled)[1]
     if rest is None or isinstance(rest, trio.Cancelled):
         leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
@@ -140,7 +140,7 @@ def _interrupt_in(error: BaseException | None) -> BaseException | None:
     """The Ctrl-C that a handler, or a task of its own nursery, was hit by."""
     found = error
     if isinstance(error, BaseExceptionGroup):
-        with suppress(RecursionError):
+        with suppress(Exception):
             found = error.subgroup(KeyboardInterrupt)
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]

@@ -5,12 +5,12 @@ from __future__ import annotations
 import unicodedata
 from dataclasses import asdict, dataclass, is_dataclass
 from datetime import UTC, datetime, timedelta
+from enum import Enum
 from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 import bson
 from bson import ObjectId
 from bson.codec_options import CodecOptions
-from bson.errors import BSONError
 
 from ..errors import InvalidJobIdentifierError, InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD, check_count, check_seconds
@@ -211,15 +211,18 @@ def checked_moment(option: str, moment: object) -> datetime:
         raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime.now(UTC)")
     if moment > _LATEST:
         raise InvalidOptionError(option, moment, "lies beyond the year 9998")
-    moment = moment.astimezone(UTC)
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidOptionError(option, moment, "lies before the year 1") from error
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def name_of(worker: str | Named) -> str:
+def name_of(worker: object) -> str:
     """The name that a call means, given as a string or as a worker."""
     if isinstance(worker, str):
         return worker
-    if isinstance(worker, Named):
+    if isinstance(worker, Named) and not isinstance(worker, Enum):  # An Enum's name is not what it stands for.
         return worker.name
     raise InvalidJobIdentifierError("name", worker, "must be a string or a registered worker")
 
@@ -265,7 +268,7 @@ def plain_data(worker: object, data: Any) -> Any:
     if is_dataclass(data) and not isinstance(data, type):
         try:
             return asdict(data)
-        except (TypeError, ValueError, RecursionError) as error:
+        except Exception as error:
             raise InvalidPayloadError(f"the fields of {type(data).__name__} cannot be copied: {error}") from error
     return data
 
@@ -291,10 +294,20 @@ def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[An
     """
     try:
         encoded = bson.encode({"": data}, codec_options=codec_options)
-    except (BSONError, ValueError, TypeError, OverflowError, RecursionError) as error:
+    except Exception as error:
         raise InvalidPayloadError(f"the job's data cannot be stored as BSON: {error}") from error
     size = len(encoded) - _ENVELOPE
     limit = LARGEST_PAYLOAD if maximum is None else maximum
     if size > limit:
         raise PayloadTooLargeError(size, limit)
     return encoded
+
+
+def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any]) -> Any:
+    """The value as it will be stored, whatever becomes of the caller's object until then.
+
+    Raises:
+        InvalidPayloadError, PayloadTooLargeError: It cannot be stored.
+    """
+    encoded = check_payload(value, maximum, codec_options)
+    return bson.decode(encoded, codec_options=codec_options.with_options(document_class=dict))[""]

@@ -48,7 +48,7 @@ class Transition:
     otherwise: Transition | None = None
 
 
-_ABSENT: Final[Mapping[str, Any]] = MappingProxyType({"attempts": 0, "rescues": 0, "rev": 0})
+_ABSENT: Final[Mapping[str, Any]] = MappingProxyType({"attempts": 0, "rescues": 0, "rev": 0, "errors": ()})
 
 
 def applied(job: Job, transition: Transition) -> Job:

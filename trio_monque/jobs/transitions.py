@@ -143,9 +143,12 @@ def _unless_cancelled(job: Job) -> dict[str, Any]:
 
 
 def complete(job: Job, now: datetime, result: Any = None) -> Transition:
-    """processing -> completed: a one-off job that succeeded. A cancellation requested meanwhile came too late."""
+    """processing -> completed: a one-off job that succeeded. A cancellation requested meanwhile came too late.
+
+    Fenced on its being a one-off job: a schedule may have been declared over it while it ran.
+    """
     return Transition(
-        guard=fence(job),
+        guard={**fence(job), "repeat_interval": None},
         set={"status": COMPLETED, **_ended(job, now), **({} if result is None else {"result": result})},
         cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
     )
@@ -197,9 +200,17 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
 
 
 def fail(job: Job, now: datetime, failure: Failure) -> Transition:
-    """processing -> failed: the last try failed, or no other can be made."""
+    """processing -> failed: the last try failed, or no other can be made.
+
+    Fenced on what says that a schedule does not go on: it may have been declared otherwise meanwhile.
+    """
     return Transition(
-        guard=_unless_cancelled(job),
+        guard={
+            **_unless_cancelled(job),
+            "repeat_interval": job.repeat_interval,
+            "timezone": job.timezone,
+            "on_exhausted": job.on_exhausted,
+        },
         set={"status": FAILED, **_ended(job, now), **failure.written(job)},
         added={"fail_count": 1},
         cleared=(*_ENDED, "rescues"),

@@ -34,6 +34,8 @@ class Retry(Exception):  # noqa: N818  # It is no error: it says what to do.
         after: Seconds until the next try; None for the backoff.
     """
 
+    after: float | None = None  # Also of a subclass that does not call this one's __init__.
+
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
         if after is not None:
             check_seconds("after", after, zero=True)
@@ -48,6 +50,9 @@ class Snooze(Exception):  # noqa: N818
         after: Seconds from now.
         until: Or a moment, timezone-aware.
     """
+
+    after: float | None = None
+    until: datetime | None = None
 
     def __init__(self, *, after: float | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
@@ -227,7 +232,7 @@ def _next_occurrence(job: Job, now: datetime, failure: Failure | None = None, re
 
 def _awake_at(snooze: Snooze, now: datetime) -> datetime:
     if snooze.until is not None:
-        return snooze.until
+        return max(snooze.until, now + timedelta(milliseconds=1))
     return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))
 
 
@@ -263,14 +268,14 @@ def reason_of(error: BaseException) -> str:
 def _message_of(error: BaseException) -> str:
     try:
         return str(error)
-    except Exception:  # noqa: BLE001  # Whatever the author of that error did: the job's fate does not hang on it.
+    except BaseException:  # noqa: BLE001  # Whatever the author of that error did: the job's fate does not hang on it.
         return "(its message cannot be shown)"
 
 
 def _traceback_of(error: BaseException) -> str:
     try:
         text = "".join(traceback.format_exception(error))
-    except Exception:  # noqa: BLE001  # The same.
+    except BaseException:  # noqa: BLE001  # The same.
         return ""
     # The end says where it happened; the beginning is ours.
     return _storable(text[-LONGEST_TRACEBACK:], LONGEST_TRACEBACK)

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable
-from dataclasses import is_dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, cast
+from typing import Any, cast, get_type_hints
 
 import trio
 
 from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
 from ..engine.run import CancelReason, Run, RunEnd
 from ..jobs.job import Job
-from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged
+from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
 
@@ -45,12 +45,28 @@ async def call_handler(
 
 def _loaded(payload: Callable[..., Any], stored: Any) -> Any:
     try:
-        if is_dataclass(payload) and isinstance(stored, dict):
-            return payload(**stored)
+        if isinstance(payload, type) and is_dataclass(payload) and isinstance(stored, Mapping):
+            return _rebuilt(payload, stored)
         return payload(stored)
     except Exception as error:
         # The next try would get the same data.
         raise Discard(f"the data is no {getattr(payload, '__name__', payload)}: {error!r}") from error
+
+
+def _rebuilt(payload: type, stored: Mapping[str, Any]) -> Any:
+    """A dataclass of its stored fields; of a field that is a dataclass itself, too."""
+    declared: Any = payload
+    computed = {field.name for field in fields(declared) if not field.init}
+    types = get_type_hints(payload)
+    values = {}
+    for name, value in stored.items():
+        if name in computed:
+            continue
+        inner = types.get(name)
+        if isinstance(inner, type) and is_dataclass(inner) and isinstance(value, Mapping):
+            value = _rebuilt(inner, value)
+        values[name] = value
+    return payload(**values)
 
 
 # Our own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
@@ -76,11 +92,21 @@ def _in_thread(
     return False, result
 
 
+def _without_unwinding(error: BaseException | None) -> BaseException | None:
+    """What a cancelled run raised, beside the RunCancelled by which `check_cancelled` ended a thread of its own."""
+    leaves = [] if error is None else leaves_of(error)
+    others = [leaf for leaf in leaves if not isinstance(leaf, RunCancelled)]
+    if len(others) == len(leaves):
+        return error
+    return BaseExceptionGroup("beside the cancellation", others) if others else None
+
+
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """What the end of a run means for its job."""
-    if end.error is not None:
-        return judged(end.error, policy)
-    if not end.cancelled:
+    error = end.error if end.reason is None else _without_unwinding(end.error)
+    if error is not None:
+        return judged(error, policy)
+    if end.error is None and not end.cancelled:
         return Succeeded(end.value if store_result else None)
     if end.reason is CancelReason.TIMEOUT:
         return judged(TimeoutError(f"the run took longer than {time_limit:g} s"), policy)

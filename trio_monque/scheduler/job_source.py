@@ -6,7 +6,7 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any
@@ -16,13 +16,12 @@ from ..clock import HoldingLimiter
 from ..engine.fairness import share_slots
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
-from ..errors import ClaimLostError, InvalidPayloadError, MonqueConnectionError
+from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
-from ..jobs.new_job import check_payload
-from ..jobs.transition import Transition
-from ..jobs.verdicts import Discarded, Failed, Succeeded, Verdict, decide
+from ..jobs.new_job import snapshot
+from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
@@ -30,25 +29,14 @@ from ..store.settling import Fate, Statement
 from .job_run import call_handler, verdict_of
 from .policies import Policies
 from .running_job import RunningJob
-from .telling import JobSettlement, Teller, about
+from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_undecided
+from .telling import Teller
 from .workers import Worker, Workers
 
 logger = logging.getLogger("trio_monque.scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
-
-
-class SettlementRefusedError(Exception):
-    """The server refuses what a run's end would store; it becomes the reason of the failure that is stored instead."""
-
-
-@dataclass(slots=True)
-class Batch:
-    """Settlements and the statements that write them; sent again as it is after an unknown outcome."""
-
-    settlements: Sequence[JobSettlement]
-    statements: list[Statement]
 
 
 class JobSource:
@@ -154,23 +142,23 @@ class JobSource:
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
         settings = self._worker(claim).settings
         policy = self._policies.policy_of(settings)
-        verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
-        if isinstance(verdict, Succeeded) and verdict.result is not None:
-            verdict = self._storable(verdict)
+        try:
+            verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
+            if isinstance(verdict, Succeeded) and verdict.result is not None:
+                # A result is encoded before it joins a batch: one that cannot be stored fails its own job and no
+                # other, and what becomes of the handler's object until it is written changes nothing.
+                verdict = Succeeded(self._snapshot(verdict.result))
+        except Exception as error:  # noqa: BLE001  # A fault in what a user's code gave: its own job has failed.
+            verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
 
-    def _storable(self, verdict: Succeeded) -> Verdict:
-        """A result is encoded before it joins a batch: one that cannot be stored fails its own job and no other."""
-        try:
-            check_payload(verdict.result, self._config.max_payload_size, self._ground.jobs.codec.callers)
-        except InvalidPayloadError as error:
-            return Failed(error)
-        return verdict
+    def _snapshot(self, value: Any) -> Any:
+        return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers)
 
     def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
         now = self._ground.clock.now()
         for settlement in settlements:
-            settlement.transition = _decided(settlement, now)
+            settlement.transition = decided(settlement, now)
         transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
         statements = settling.grouped(transitions, secrets.token_hex(8))
         receipts = {claim: statement.receipt for statement in statements for claim in statement.claims}
@@ -186,7 +174,7 @@ class JobSource:
                 fate = fates.get(claim_id(settlement.job))
                 if fate is None:
                     continue  # Told by an earlier round.
-                if _is_undecided(settlement, fate):
+                if is_undecided(settlement, fate):
                     undecided.append(settlement)
                 else:
                     settlement.fate = fate
@@ -199,9 +187,13 @@ class JobSource:
         for settlement in undecided:
             if fates[claim_id(settlement.job)] is Fate.REFUSED:
                 settlement.refused = True
-                settlement.verdict = Failed(SettlementRefusedError("the database refused to store the run's end"))
-            else:
+                settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
+                continue
+            try:
                 settlement.job = await self._with_current_schedule(settlement.job)
+            except BrokenDocumentError as error:
+                logger.warning("%s; its claim is given back", error)
+                settlement.verdict = CutShort()
         return self.prepare(undecided).statements
 
     async def _with_current_schedule(self, job: Job) -> Job:
@@ -212,7 +204,12 @@ class JobSource:
         )
         if current is None:
             return job  # Deleted: the next attempt finds the claim lost.
-        return replace(job, repeat_interval=current.repeat_interval, timezone=current.timezone)
+        return replace(
+            job,
+            repeat_interval=current.repeat_interval,
+            timezone=current.timezone,
+            on_exhausted=current.on_exhausted,
+        )
 
     async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
         return await self._door.call(
@@ -262,15 +259,14 @@ class JobSource:
 
     # --- Reporting ---
 
-    async def report(self, run: Run[Job], **reported: Any) -> None:
-        """What a handler saves or reports of its run; see `RunningJob.save`."""
-        codec_options = self._ground.jobs.codec.callers
-        for value in reported.values():
-            check_payload(value, self._config.max_payload_size, codec_options)
-        transition = transitions.report(run.claim, self._ground.clock.now(), **reported)
+    async def report(self, run: Run[Job], name: str, value: Any) -> Any:
+        """Writes what a handler saves or reports of its run; see `RunningJob.save`."""
+        value = self._snapshot(value)
+        transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})
         if not await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition)):
             run.cancel(CancelReason.LOST)
             raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
+        return value
 
     # --- Telling ---
 
@@ -279,20 +275,3 @@ class JobSource:
 
     def tell(self, notice: object) -> None:
         self._teller.tell(notice)
-
-
-def _decided(settlement: JobSettlement, now: datetime) -> Transition:
-    """What is written. An error of a user's making must not be able to spoil the batch that its job is in."""
-    try:
-        return decide(settlement.job, settlement.verdict, now, settlement.policy)
-    except Exception as error:
-        logger.exception(
-            "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
-        )
-        settlement.verdict = Discarded(error)
-        reason = f"{type(error).__name__} while the end of the run was being decided"
-        return transitions.fail(settlement.job, now, transitions.Failure(reason))
-
-
-def _is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
-    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and not settlement.refused)

@@ -41,7 +41,7 @@ class Policies:
             seconds = float(backoff(failures, error))
             if not 0 <= seconds < math.inf:
                 raise ValueError(f"backoff gave {seconds} seconds")
-        except Exception:
+        except BaseException:
             logger.exception("the backoff of a worker failed; the scheduler's own is used instead")
             return self._backoff.delay(failures)
         return seconds

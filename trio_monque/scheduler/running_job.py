@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from contextlib import AbstractContextManager
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
 
 import trio
 
-from ..callables import is_async
 from ..clock import clock_hold
 from ..engine.run import CancelReason, Run
 from ..jobs.job import Job
@@ -27,9 +28,9 @@ class RunCancelled(BaseException):  # It is no error: it unwinds a thread, as Ca
 
 
 class Reporting(Protocol):
-    """Writes what a run reports, under its claim."""
+    """Writes what a run reports, under its claim; returns it as it was stored."""
 
-    async def __call__(self, run: Run[Job], **reported: Any) -> None: ...
+    async def __call__(self, run: Run[Job], name: str, value: Any) -> Any: ...
 
 
 class RunningJob(Generic[T]):
@@ -129,21 +130,19 @@ class RunningJob(Generic[T]):
             InvalidPayloadError: It cannot be stored.
             MonqueConnectionError: The database did not take it.
         """
-        await self._report(self._run, saved=state)
-        self._saved = state
+        self._saved = await self._report(self._run, "saved", state)
 
     async def set_progress(self, value: Any) -> None:
         """Stores how far the run is, for whoever looks at the job. Like `save`, but not given to the next try."""
-        await self._report(self._run, progress=value)
+        await self._report(self._run, "progress", value)
 
-    def cleanup(self, seconds: float) -> trio.CancelScope:
+    def cleanup(self, seconds: float) -> AbstractContextManager[trio.CancelScope]:
         """`with job.cleanup(5): ...` shields its body from the run's cancellation for that long at most.
 
         And no longer than `cleanup_timeout` after the run was cancelled, however much is asked for.
         """
         check_seconds("seconds", seconds, zero=True)
-        limit = self._run.cancelled_at + self._cleanup_timeout
-        return trio.CancelScope(shield=True, deadline=min(trio.current_time() + seconds, limit))
+        return self._run.cleaning_up(seconds, self._cleanup_timeout)
 
     # --- For plain handlers, from their thread ---
 
@@ -174,6 +173,6 @@ async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, 
     hold.release()
     try:
         result = function(*arguments)
-        return await result if is_async(function) else result
+        return await result if inspect.isawaitable(result) else result
     finally:
         hold.acquire()

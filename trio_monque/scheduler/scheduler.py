@@ -23,7 +23,8 @@ from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .job_source import JobSource
 from .running_job import RunningJob
-from .telling import JobSettlement, SchedulerReport, Teller
+from .settlements import JobSettlement
+from .telling import SchedulerReport, Teller
 from .workers import Handler, Worker, WorkerOptions, Workers
 
 T = TypeVar("T")

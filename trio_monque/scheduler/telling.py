@@ -9,48 +9,24 @@ from ..client.bus import Bus
 from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job
-from ..jobs.transition import Transition, applied
+from ..jobs.transition import applied
 from ..jobs.verdicts import (
     CutShort,
     Discarded,
     Failed,
-    RetryPolicy,
     Snoozed,
     Succeeded,
-    Verdict,
     reason_of,
     will_retry,
 )
 from ..store.settling import Fate
+from .logs import about
+from .settlements import JobSettlement
 
 logger = logging.getLogger("trio_monque.scheduler")
 
 # In one log record; all of them are in the event and in the report.
 MOST_NAMED = 10
-
-
-@dataclass(slots=True, eq=False)
-class JobSettlement:
-    """One run's verdict, on its way to the database. The verdict is final; how it is written follows.
-
-    Attributes:
-        job: As it was claimed.
-        verdict: What the run's end means.
-        policy: By which the verdict is written.
-        duration: The run's, in seconds.
-        transition, receipt: How it is written; set when its batch is prepared.
-        fate: What became of it.
-        refused: The server would not have it, and a failure is written instead.
-    """
-
-    job: Job
-    verdict: Verdict
-    policy: RetryPolicy
-    duration: float
-    transition: Transition | None = None
-    receipt: str | None = None
-    fate: Fate | None = None
-    refused: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -152,11 +128,6 @@ class Teller:
         else:
             logger.error("job %s failed for good: %s", job, reason_of(error), extra=about(job))
         self._bus.emit(events.JobFailed(job, error, will_retry(job)))
-
-
-def about(job: Job) -> dict[str, object]:
-    """What log records carry of a job, for those who store logs as data."""
-    return {"job_id": str(job.id), "job_name": job.name, "job_status": str(job.status), "attempt": job.attempts}
 
 
 def _named(jobs: tuple[Job, ...]) -> str:

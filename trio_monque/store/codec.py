@@ -146,6 +146,8 @@ def _job(document: Mapping[str, Any]) -> Job:
         if attribute is not None and value is not None:
             values[attribute] = value
     _make_whole(values)
+    if values["errors"]:
+        values["errors"] = _history(values["errors"])
     _check(values)
     for attribute in _DATES:
         moment = values.get(attribute)
@@ -173,6 +175,11 @@ def _make_whole(values: dict[str, Any]) -> None:
             value = values[attribute] = int(value)
         if isinstance(value, int) and abs(value) > _LARGEST_COUNTER:
             raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value}")
+
+
+def _history(stored: Any) -> list[Mapping[str, Any]]:
+    """The errors as this library writes them; what somebody else put there is no history."""
+    return [entry for entry in stored if isinstance(entry, Mapping)] if isinstance(stored, list) else []
 
 
 _EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {

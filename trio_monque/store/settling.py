@@ -80,6 +80,8 @@ def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Stat
 
 
 def _key(transition: Transition) -> object:
+    if "result" in transition.set:
+        return id(transition)  # Equal is not the same: True, 1 and 1.0 are equal, and stored as what each is.
     key = (
         tuple(item for item in transition.guard.items() if item[0] != "id"),
         tuple(transition.set.items()),
@@ -89,7 +91,7 @@ def _key(transition: Transition) -> object:
     try:
         hash(key)
     except TypeError:
-        return id(transition)  # It sets something unhashable, a result for example: it goes alone.
+        return id(transition)  # It sets something unhashable, a history of errors for example: it goes alone.
     return key
 
 

@@ -1,0 +1,183 @@
+"""Events between loops and threads: told in one, heard in another, and nobody is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.support.waiting import wait_for_jobs
+from trio_monque import Event, InvalidOptionError, JobCancelled, Monque, MonqueError, NewJob, Workers, open_scheduler
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+async def test_call_on_a_scheduler_from_another_loop_is_told_in_its_own(
+    db: Database, jobs: Collection, autojump_clock: MockClock, backend: str
+) -> None:
+    told: list[Event] = []
+
+    async def listener(event: JobCancelled) -> None:
+        told.append(event)
+
+    async with open_scheduler(db, listeners={JobCancelled: listener}) as scheduler:
+        made = [await scheduler.enqueue("x", delay=99) for _ in range(2)]
+
+        async def elsewhere() -> None:
+            assert await scheduler.cancel_job(made[0].id) is not None
+
+        if backend == "trio":
+            await trio.to_thread.run_sync(trio.run, elsewhere)
+        else:
+            await trio.to_thread.run_sync(lambda: asyncio.run(elsewhere()))
+        await scheduler.cancel_job(made[1].id)
+        await trio.sleep(1)
+    assert len(told) == 2
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
+    db: Database, jobs: Collection, autojump_clock: MockClock, backend: str
+) -> None:
+    workers = Workers()
+    workers.register("job", lambda job: None)
+    told: list[str] = []
+    listening = threading.Event()
+
+    async with open_scheduler(db, workers) as scheduler:
+
+        async def listen() -> None:
+            async with scheduler.events(Event) as stream:
+                listening.set()
+                async for event in stream:
+                    told.append(type(event).__name__)  # noqa: PERF401  # As it happens.
+
+        def run() -> None:
+            trio.run(listen) if backend == "trio" else asyncio.run(listen())
+
+        thread = threading.Thread(target=run)
+        thread.start()
+        await trio.to_thread.run_sync(listening.wait, 10)
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="completed")
+        await trio.sleep(1)
+    await trio.to_thread.run_sync(thread.join, 10)
+    assert not thread.is_alive()
+    assert told == ["JobStarted", "JobCompleted"]
+
+
+async def test_stream_whose_loop_is_gone_is_in_nobodys_way(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("job", lambda job: None)
+    async with open_scheduler(db, workers) as scheduler:
+        left_open = scheduler.events(Event)
+        streams: list[Any] = []
+
+        def open_and_forget() -> None:
+            loop = asyncio.new_event_loop()
+            streams.append(loop.run_until_complete(left_open.__aenter__()))
+            loop.close()
+
+        await trio.to_thread.run_sync(open_and_forget)
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="completed")
+    streams[0].close()
+
+
+async def test_stream_opened_after_the_end_ends_at_once(db: Database, autojump_clock: MockClock) -> None:
+    async with open_scheduler(db) as scheduler:
+        pass
+    async with scheduler.events(Event) as stream:
+        assert [event async for event in stream] == []
+    with pytest.raises(InvalidOptionError):
+        async with scheduler.events():
+            pass
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_listener_that_removes_itself_is_called_once(
+    db: Database, jobs: Collection, autojump_clock: MockClock, asynchronous: bool
+) -> None:
+    workers = Workers()
+    workers.register("job", lambda job: None)
+    calls: list[Event] = []
+
+    def once(event: Event) -> None:
+        calls.append(event)
+        removers.pop()()
+
+    async def once_async(event: Event) -> None:
+        once(event)
+
+    async with open_scheduler(db, workers) as scheduler:
+        listener: Any = once_async if asynchronous else once
+        removers = [scheduler.on(Event, listener)]
+        for _ in range(5):
+            await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 5, status="completed")
+        await trio.sleep(1)
+    assert len(calls) == 1
+
+
+async def test_plain_listener_that_returns_a_coroutine_is_told_so(
+    db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def listener(event: Event) -> None: ...
+
+    monque = Monque(db)
+    wrapped: Any = lambda event: listener(event)  # noqa: E731
+    monque.on(Event, wrapped)
+    job = await monque.enqueue("x")
+    await monque.cancel_job(job.id)
+    assert "give the async function" in caplog.text
+
+
+async def test_payload_that_the_server_would_not_have_fails_no_other_caller(db: Database, jobs: Collection) -> None:
+    deep: Any = 1
+    for _ in range(220):
+        deep = {"d": deep}
+    monque = Monque(db)
+    await monque.enqueue("warm-up")
+    outcomes: list[object] = []
+
+    async def enqueue(data: Any) -> None:
+        try:
+            await monque.enqueue("x", data)
+            outcomes.append("stored")
+        except MonqueError as error:
+            outcomes.append(type(error).__name__)
+
+    async with trio.open_nursery() as nursery:
+        for data in (1, deep, 2, 3):
+            nursery.start_soon(enqueue, data)
+    assert sorted(map(str, outcomes)) == ["MonqueConnectionError", "stored", "stored", "stored"]
+    assert jobs.count_documents({"name": "x"}) == 3
+
+
+@pytest.mark.parametrize("given", [None, 5, {"a": 1}, "names", [NewJob(name="a b")], iter([NewJob(name="a b")])])
+async def test_list_that_is_none_is_refused_with_an_error_of_ours(db: Database, given: Any) -> None:
+    with pytest.raises(MonqueError):
+        await Monque(db).enqueue_many(given)
+
+
+async def test_second_request_to_cancel_a_run_changes_nothing(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("job")
+    async def handler(job: Any) -> None:
+        await trio.sleep(5)
+
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="processing")
+        first = await scheduler.cancel_job(job.id)
+        assert first is not None
+        assert await scheduler.cancel_job(job.id) == first

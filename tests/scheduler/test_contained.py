@@ -1,0 +1,323 @@
+"""What handlers give and do at the edges, contained: each test is a fault that was found and mended."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.support.waiting import wait_for_jobs
+from trio_monque import (
+    JobFailed,
+    JobStatus,
+    LeaseLost,
+    Monque,
+    Retry,
+    RunningJob,
+    Snooze,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.clock import HoldingLimiter
+from trio_monque.store.types import Collection, Database
+
+
+async def test_results_that_are_equal_are_stored_as_what_each_is(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("echo", store_result=True, concurrency=20)
+    async def echo(job: RunningJob[Any]) -> Any:
+        return job.data
+
+    monque = Monque(db)
+    values = [True, 1, 1.0, 0, False, 0.0, (1,), (True,)]
+    for value in values:
+        await monque.enqueue("echo", value)
+    async with open_scheduler(db, workers):
+        await wait_for_jobs(jobs, len(values), status="completed")
+    for document in jobs.find():
+        assert repr(document["result"]) == repr(document["data"])
+
+
+async def test_result_is_what_it_was_when_the_handler_returned(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    shared: dict[str, Any] = {"n": 1}
+
+    @workers.register("job", store_result=True)
+    async def handler(job: RunningJob[Any]) -> Any:
+        job.resources.start_soon(spoil)
+        return shared
+
+    async def spoil() -> None:
+        shared["object"] = object()
+
+    async with trio.open_nursery() as nursery, open_scheduler(db, workers, resources=nursery) as scheduler:
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="completed")
+    document = jobs.find_one()
+    assert document is not None
+    assert document["result"] == {"n": 1}
+
+
+async def test_saved_state_is_what_was_stored_and_not_the_handlers_object(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    seen: list[Any] = []
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        state = {"n": 1}
+        await job.save(state)
+        state["n"] = 99
+        seen.append(job.saved)
+
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, status="completed")
+    assert seen == [{"n": 1}]
+
+
+async def test_clean_up_that_began_before_the_cancellation_is_bounded_as_well(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    entered = trio.Event()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        with job.cleanup(600):
+            entered.set()
+            await trio.sleep(10_000)
+        await trio.lowlevel.checkpoint()
+
+    async with open_scheduler(db, workers, shutdown_timeout=0, cleanup_timeout=5) as scheduler:
+        await scheduler.enqueue("job")
+        await entered.wait()
+        left = trio.current_time()
+    assert trio.current_time() - left == pytest.approx(5)
+    assert jobs.count_documents({"status": "pending"}) == 1
+
+
+class OwnRetry(Retry):
+    def __init__(self, what: str) -> None:
+        self.what = what
+
+
+class OwnSnooze(Snooze):
+    def __init__(self) -> None:
+        pass
+
+
+class Unreadable(dict[str, Any]):
+    def items(self) -> Any:
+        raise KeyError("not today")
+
+
+class OwnGroup(ExceptionGroup[Exception]):
+    def derive(self, excs: Any) -> Any:
+        raise RuntimeError("no part of this")
+
+
+class Exits(Exception):  # noqa: N818
+    def __str__(self) -> str:
+        raise SystemExit(3)
+
+
+@pytest.mark.parametrize(
+    ("what", "status", "reason"),
+    [
+        (OwnRetry("busy"), "pending", "busy"),
+        (OwnSnooze(), "pending", None),
+        (OwnGroup("own", [ValueError("no")]), "pending", "ValueError: no"),
+        (Exits(), "pending", "Exits: (its message cannot be shown)"),
+        (Unreadable(a=1), "pending", None),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+async def test_whatever_a_handler_gives_its_own_job_is_all_it_decides(
+    db: Database, jobs: Collection, autojump_clock: MockClock, what: Any, status: str, reason: str | None
+) -> None:
+    workers = Workers()
+
+    @workers.register("job", store_result=True)
+    async def handler(job: RunningJob[Any]) -> Any:
+        if isinstance(what, Exception):
+            raise what
+        return what
+
+    workers.register("innocent", lambda job: None)
+    async with open_scheduler(db, workers, base_retry_interval=1000) as scheduler:
+        guilty = await scheduler.enqueue("job")
+        await wait_for_jobs(jobs, 1, name="job", finishedAt={"$exists": True})
+        await scheduler.enqueue("innocent")
+        await wait_for_jobs(jobs, 1, name="innocent", status="completed")
+    stored = await Monque(db).get_job(guilty.id)
+    assert stored is not None
+    if isinstance(what, Exception):
+        assert (stored.status, stored.fail_reason) == (status, reason)
+
+
+async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("job", max_retries=1)
+    async def handler(job: RunningJob[Any]) -> None:
+        await job.save("y" * (7 * 1024 * 1024 - 700))
+        raise ValueError("x" * 100)
+
+    told: list[Any] = []
+    async with open_scheduler(db, workers, listeners=dict.fromkeys((JobFailed, LeaseLost), told.append)) as scheduler:
+        job = await scheduler.enqueue("job", "x" * (9 * 1024 * 1024))
+        await wait_for_jobs(jobs, 1, status="failed")
+    assert [type(event) for event in told] == [JobFailed]
+    stored = await Monque(db).get_job(job.id)
+    assert stored is not None
+    assert stored.fail_reason is not None
+    assert "refused to store" in stored.fail_reason
+    assert "ValueError: xxx" in stored.fail_reason
+    assert (stored.saved, list(stored.errors)) == (None, [])
+
+
+async def test_thread_of_an_async_handler_may_check_for_cancellation(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    entered = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    @workers.register("job", max_retries=1)
+    async def handler(job: RunningJob[Any]) -> None:
+        def work() -> None:
+            trio.from_thread.run_sync(entered.set, trio_token=token)
+            while True:
+                time.sleep(0.001)
+                job.check_cancelled()
+
+        await trio.to_thread.run_sync(work, limiter=cast("trio.CapacityLimiter", HoldingLimiter(1)))
+
+    async with open_scheduler(db, workers, shutdown_timeout=0) as scheduler:
+        await scheduler.enqueue("job")
+        await entered.wait()
+    assert jobs.count_documents({"status": "pending", "failCount": 0}) == 1
+    assert scheduler.report is not None
+    assert (scheduler.report.released, scheduler.report.failed) == (1, 0)
+
+
+async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudly(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        nursery = trio.lowlevel.current_task().parent_nursery
+        assert nursery is not None
+        nursery.cancel_scope.cancel()
+        await trio.sleep_forever()
+
+    with pytest.raises(RuntimeError, match="cancelled the nursery"):
+        async with open_scheduler(db, workers) as scheduler:
+            await scheduler.enqueue("job")
+            await trio.sleep_forever()
+    assert jobs.count_documents({"status": "processing"}) == 0
+
+
+@pytest.mark.parametrize("foreign", ["a string", {"k": 1}, 7, True, ["x", {"error": "kept"}]])
+async def test_history_of_somebody_elses_making_is_none(
+    db: Database, jobs: Collection, autojump_clock: MockClock, foreign: Any
+) -> None:
+    workers = Workers()
+
+    @workers.register("job", max_retries=5)
+    async def handler(job: RunningJob[Any]) -> None:
+        raise ValueError("no")
+
+    async with open_scheduler(db, workers, base_retry_interval=1000) as scheduler:
+        job = await scheduler.enqueue("job", delay=1)
+        jobs.update_one({"_id": job.id}, {"$set": {"errors": foreign}})
+        await wait_for_jobs(jobs, 1, failCount=1)
+    stored = await Monque(db).get_job(job.id)
+    assert stored is not None
+    assert (stored.status, stored.fail_reason) == (JobStatus.PENDING, "ValueError: no")
+    assert [entry["error"] for entry in stored.errors][-1] == "ValueError: no"
+
+
+@pytest.mark.parametrize("edit", [{"repeatInterval": 5}, {"repeatInterval": "0 * * * *", "maxRetries": "x"}])
+async def test_document_that_is_broken_by_hand_during_its_run_harms_no_other(
+    db: Database, jobs: Collection, autojump_clock: MockClock, edit: dict[str, Any]
+) -> None:
+    workers = Workers()
+
+    @workers.register("tick")
+    async def tick(job: RunningJob[Any]) -> None:
+        jobs.update_one({"_id": job.id}, {"$set": edit})
+
+    workers.register("innocent", lambda job: None)
+    async with open_scheduler(db, workers) as scheduler:
+        job = await scheduler.enqueue("tick", delay=1)
+        jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "* * * * *"}})
+        await wait_for_jobs(jobs, 1, attempts=1, status="pending")
+        await scheduler.enqueue("innocent")
+        await wait_for_jobs(jobs, 1, name="innocent", status="completed")
+    assert jobs.count_documents({"status": "processing"}) == 0
+
+
+@pytest.mark.parametrize("ends", ["succeeds", "fails for good"])
+async def test_schedule_declared_over_a_running_one_off_job_lives_on(
+    db: Database, jobs: Collection, autojump_clock: MockClock, ends: str
+) -> None:
+    workers = Workers()
+    declared = trio.Event()
+
+    @workers.register("job", max_retries=1)
+    async def handler(job: RunningJob[Any]) -> None:
+        await declared.wait()
+        if ends != "succeeds" and job.attempt == 1:
+            raise ValueError("no")
+
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.enqueue("job", "old", unique_key="k")
+        await wait_for_jobs(jobs, 1, status="processing")
+        await scheduler.schedule("30 4 1 1 *", "job", "new", unique_key="k", on_conflict="update")
+        declared.set()
+        await wait_for_jobs(jobs, 1, status="pending", finishedAt={"$exists": True})
+    (stored,) = await Monque(db).get_jobs()
+    assert (stored.repeat_interval, stored.data, stored.next_run_at.minute) == ("30 4 1 1 *", "new", 30)
+
+
+@dataclass
+class Item:
+    name: str
+
+
+@dataclass
+class Order:
+    main: Item
+    total: int = field(init=False, default=0)
+
+
+async def test_nested_dataclasses_come_back_as_what_they_were(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    got: list[Any] = []
+
+    @workers.register("order", payload=Order)
+    async def order(job: RunningJob[Order]) -> None:
+        got.append(job.data)
+
+    async with open_scheduler(db, workers) as scheduler:
+        await scheduler.enqueue(order, Order(Item("b")))
+        await wait_for_jobs(jobs, 1, status="completed")
+    assert got == [Order(Item("b"))]

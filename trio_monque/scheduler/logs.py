@@ -1,0 +1,10 @@
+"""What log records carry beside their text."""
+
+from __future__ import annotations
+
+from ..jobs.job import Job
+
+
+def about(job: Job) -> dict[str, object]:
+    """What log records carry of a job, for those who store logs as data."""
+    return {"job_id": str(job.id), "job_name": job.name, "job_status": str(job.status), "attempt": job.attempts}

@@ -1,0 +1,82 @@
+"""The ends of runs, on their way to the database: what each means, and the batches that write them."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from ..jobs import transitions
+from ..jobs.job import Job
+from ..jobs.transition import Transition
+from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Verdict, decide, reason_of
+from ..store.settling import Fate, Statement
+from .logs import about
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+
+@dataclass(slots=True, eq=False)
+class JobSettlement:
+    """One run's verdict, on its way to the database. The verdict is final; how it is written follows.
+
+    Attributes:
+        job: As it was claimed.
+        verdict: What the run's end means.
+        policy: By which the verdict is written.
+        duration: The run's, in seconds.
+        transition, receipt: How it is written; set when its batch is prepared.
+        fate: What became of it.
+        refused: The server would not have it, and a failure is written instead.
+    """
+
+    job: Job
+    verdict: Verdict
+    policy: RetryPolicy
+    duration: float
+    transition: Transition | None = None
+    receipt: str | None = None
+    fate: Fate | None = None
+    refused: bool = False
+
+
+class SettlementRefusedError(Exception):
+    """The server refuses what a run's end would store; it becomes the reason of the failure that is stored instead."""
+
+    def __init__(self, verdict: Verdict) -> None:
+        what = reason_of(verdict.error)[:200] if isinstance(verdict, Failed | Discarded) else "it had succeeded"
+        super().__init__(f"the database refused to store the run's end ({what})")
+
+
+@dataclass(slots=True)
+class Batch:
+    """Settlements and the statements that write them; sent again as it is after an unknown outcome."""
+
+    settlements: Sequence[JobSettlement]
+    statements: list[Statement]
+
+
+def decided(settlement: JobSettlement, now: datetime) -> Transition:
+    """What is written. An error of a user's making must not be able to spoil the batch that its job is in."""
+    try:
+        transition = decide(settlement.job, settlement.verdict, now, settlement.policy)
+        return _lightened(transition) if settlement.refused else transition
+    except Exception as error:
+        logger.exception(
+            "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
+        )
+        settlement.verdict = Discarded(error)
+        reason = f"{type(error).__name__} while the end of the run was being decided"
+        return transitions.fail(settlement.job, now, transitions.Failure(reason))
+
+
+def _lightened(transition: Transition) -> Transition:
+    """The same, with room made in the document: most of what is refused is too large."""
+    heavy = ("errors", "saved", "progress", "result")
+    kept = {name: value for name, value in transition.set.items() if name not in heavy}
+    return replace(transition, set=kept, cleared=(*transition.cleared, *heavy))
+
+
+def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
+    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and not settlement.refused)
