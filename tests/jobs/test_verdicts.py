@@ -11,11 +11,16 @@ from trio_monque.jobs.transition import applied
 from trio_monque.jobs.verdicts import (
     LONGEST_REASON,
     CutShort,
+    Discarded,
     Failed,
+    Retry,
     RetryPolicy,
+    Snooze,
+    Snoozed,
     Succeeded,
     Verdict,
     decide,
+    judged,
     reason_of,
     will_retry,
 )
@@ -76,3 +81,22 @@ def test_reason_names_the_first_leaf_and_counts_the_others() -> None:
     group = ExceptionGroup("a", [ExceptionGroup("b", [KeyError("x")]), OSError("y"), OSError("z")])
     assert reason_of(group) == "KeyError: 'x' (and 2 more)"
     assert len(reason_of(ValueError("x" * 100_000))) == LONGEST_REASON
+
+
+def test_exit_and_interrupt_are_tried_again_whatever_errors_the_worker_names() -> None:
+    policy = RetryPolicy(max_retries=3, backoff=POLICY.backoff, retry_on=(OSError,))
+    for error in (SystemExit(3), KeyboardInterrupt(), BaseExceptionGroup("", [SystemExit(3)])):
+        assert judged(error, policy) == Failed(error)
+    assert isinstance(judged(ValueError(), policy), Discarded)
+
+
+def test_control_exceptions_are_no_errors_to_discard() -> None:
+    policy = RetryPolicy(max_retries=3, backoff=POLICY.backoff, discard_on=(Exception,))
+    assert isinstance(judged(Retry(after=1), policy), Failed)
+    assert isinstance(judged(Snooze(after=1), policy), Snoozed)
+
+
+def test_retry_and_snooze_are_never_at_once() -> None:
+    assert after(claimed(), Failed(Retry(after=0), 0)).next_run_at == LATER + timedelta(milliseconds=1)
+    assert after(claimed(), Snoozed(Snooze(after=0))).next_run_at == LATER + timedelta(milliseconds=1)
+    assert after(claimed(), Snoozed(Snooze(until=LATER - timedelta(days=1)))).next_run_at > LATER

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import dataclass, field
 from typing import Any, cast
 
@@ -201,7 +200,7 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
         def work() -> None:
             trio.from_thread.run_sync(entered.set, trio_token=token)
             while True:
-                time.sleep(0.001)
+                trio.from_thread.run(trio.lowlevel.checkpoint, trio_token=token)
                 job.check_cancelled()
 
         await trio.to_thread.run_sync(work, limiter=cast("trio.CapacityLimiter", HoldingLimiter(1)))

@@ -11,7 +11,8 @@ from bson import ObjectId
 
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.new_job import Draft, NewJob, check_new, check_payload
+from trio_monque.jobs.new_job import Draft, NewJob, check_new
+from trio_monque.jobs.payload import check_payload
 from trio_monque.store import claiming, inserting
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database

@@ -43,6 +43,8 @@ class _Subscription:
     dropped: int = 0
 
     def offer(self, event: Event) -> None:
+        if self.removed:
+            return  # Its pump may have ended already, and nobody would ever catch up.
         if len(self.unheard) >= MOST_UNHEARD:
             self.dropped += 1
             if self.dropped == 1:

@@ -9,7 +9,8 @@ from typing import Final
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs import transitions
 from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import Draft, check_payload
+from ..jobs.new_job import Draft
+from ..jobs.payload import check_payload
 from ..jobs.transition import Transition, applied
 from ..store import managing
 from .ground import Ground

@@ -8,7 +8,8 @@ from typing import TypeVar
 
 from ..errors import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
-from ..jobs.new_job import Draft, Named, NewJob, NewSchedule, check_new, check_payload, plain_data
+from ..jobs.new_job import Draft, Named, NewJob, NewSchedule, check_new
+from ..jobs.payload import check_payload, plain_data
 from ..store import inserting
 from ..store.inserting import Parcel
 from ..store.types import ClientSession, ObjectId

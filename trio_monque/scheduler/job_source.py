@@ -20,7 +20,7 @@ from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
-from ..jobs.new_job import snapshot
+from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
