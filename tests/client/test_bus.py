@@ -117,3 +117,29 @@ async def test_wake_board_wakes_the_same_collection_of_the_same_run() -> None:
         await trio.to_thread.run_sync(wake_neighbours, "db.jobs")  # Outside of the run: nobody is near.
     wake_neighbours("db.jobs")
     assert woken == ["a", "b"]
+
+
+@pytest.mark.parametrize("asynchronous", [True, False])
+async def test_listener_that_removes_itself_hears_nothing_more_of_what_had_piled_up(
+    autojump_clock: MockClock, nursery: trio.Nursery, asynchronous: bool
+) -> None:
+    bus = Bus()
+    heard: list[Event] = []
+
+    def once(event: Event) -> None:
+        heard.append(event)
+        remove()
+
+    async def once_async(event: Event) -> None:
+        once(event)
+
+    remove = bus.on(Event, once_async if asynchronous else once)
+    await nursery.start(bus.run)
+    for event in STARTED:
+        bus.emit(event)
+    await bus.wait_caught_up()
+    await trio.sleep(1)
+    bus.emit(COMPLETED)
+    await bus.wait_caught_up()
+    assert heard == STARTED[:1]
+    nursery.cancel_scope.cancel()
