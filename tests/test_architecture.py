@@ -16,15 +16,27 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors"},
     "backoff": {"errors"},
     "clock": {"errors"},
+    "threads": {"clock"},
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "options", "backoff"},
-    "store": {"errors", "options", "clock", "jobs"},
-    "client": {"errors", "options", "clock", "callables", "jobs", "store"},
+    "store": {"errors", "options", "clock", "threads", "jobs"},
+    "client": {"errors", "options", "clock", "threads", "callables", "jobs", "store"},
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {"errors", "options", "backoff", "clock"},
     # Where the two columns meet.
-    "scheduler": {"errors", "options", "backoff", "clock", "callables", "jobs", "store", "client", "engine"},
+    "scheduler": {
+        "errors",
+        "options",
+        "backoff",
+        "clock",
+        "threads",
+        "callables",
+        "jobs",
+        "store",
+        "client",
+        "engine",
+    },
     # What stands on top.
     "embedded": {"errors", "store"},
     "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
@@ -33,10 +45,10 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
     "bson": {"store", "jobs"},
-    "trio": {"clock", "store", "client", "engine", "scheduler", "embedded", "cli"},
+    "trio": {"clock", "threads", "store", "client", "engine", "scheduler", "embedded", "cli"},
     "anyio": {"store", "client", "embedded"},
     "cronsim": {"jobs"},
-    "outcome": {"engine"},
+    "outcome": {"threads", "engine"},
     "rich": {"cli"},
 }
 

@@ -12,8 +12,9 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import Monque, RunningJob, Workers, open_scheduler
-from trio_monque.clock import HoldingLimiter, ServerClock, clock_hold, virtual_time
+from trio_monque.clock import ServerClock, clock_hold, virtual_time
 from trio_monque.store.types import Collection, Database
+from trio_monque.threads import HoldingLimiter
 
 
 async def test_calls_in_flight_hold_the_clock_and_fire_no_timeout(db: Database, autojump_clock: MockClock) -> None:

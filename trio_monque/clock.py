@@ -1,26 +1,28 @@
-"""What time it is: the server's, or the run's virtual one. And how database calls hold virtual time still.
+"""What time it is: the server's, or the run's virtual one. And what holds virtual time still.
 
 `now` decides when a job is due and nothing else; no guarantee rests on it. In production it is this
 machine's clock plus the offset to the server's. In a run under trio's MockClock it follows the run's
 clock, so that hours of schedule pass in milliseconds.
 
-A thread is invisible to trio's autojump: while one waits for the database, the clock would jump over
-every deadline (python-trio/trio#456). So the limiter that every such thread passes through holds the
-clock from the moment a thread starts until it has really ended, also where nobody waits for it any
-more. (A larger autojump threshold only hides the fault: it still fires on a slow call.)
+What happens in real time, a thread or a pause after a fault, is invisible to trio's autojump, which
+would jump over every deadline meanwhile. So it holds the clock; see `ClockHold`.
 """
 
 from __future__ import annotations
 
 import math
+import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Protocol, cast
+from functools import partial
+from typing import Final, Protocol, cast
 
 import trio
+
+from .errors import MonqueError
 
 OFFSET_GOOD_FOR = 60.0
 """Seconds after which the offset to the server's clock is measured again before it is used."""
@@ -34,10 +36,18 @@ class VirtualTime:
         self._clock = clock
         self._origin = clock.current_time()
 
+    @property
+    def start(self) -> datetime:
+        return self._start
+
     def now(self) -> datetime:
         """Safe from any thread: it only reads the clock."""
         elapsed = self._clock.current_time() - self._origin
         return self._start + timedelta(milliseconds=round(elapsed * 1000))
+
+    def on_run_clock(self, moment: datetime) -> float:
+        """The moment on trio's clock, exactly: a timer set for it ends when `now` is that moment."""
+        return self._origin + (moment - self._start) / timedelta(seconds=1)
 
 
 class _Autojumper(Protocol):
@@ -46,8 +56,16 @@ class _Autojumper(Protocol):
     autojump_threshold: float
 
 
-# Set inside threads that work for a run in virtual time; the run itself is found through its RunVar.
-_virtual_time_of_thread: ContextVar[VirtualTime | None] = ContextVar("virtual_time_of_thread", default=None)
+class _Unknown:
+    """A thread of which nobody has said for whom it works."""
+
+
+_UNKNOWN: Final = _Unknown()
+
+# Set inside threads that work for a run; the run itself is found through its RunVar.
+_virtual_time_of_thread: ContextVar[VirtualTime | _Unknown | None] = ContextVar(
+    "virtual_time_of_thread", default=_UNKNOWN
+)
 # One per run, so that all clients and schedulers of a run share one timeline.
 _virtual_time_of_run: trio.lowlevel.RunVar[VirtualTime] = trio.lowlevel.RunVar("monque_virtual_time")
 
@@ -60,16 +78,50 @@ def virtual_time() -> VirtualTime | None:
     """The virtual time of the current run, or of the run that this thread works for; None under a real clock."""
     # Not in_trio_run(): with trio as a guest of another loop, that is true for the host's tasks, too.
     if not trio.lowlevel.in_trio_task():
-        return _virtual_time_of_thread.get()
+        known = _virtual_time_of_thread.get()
+        return _virtual_time_of_worker_thread() if isinstance(known, _Unknown) else known
     clock = trio.lowlevel.current_clock()
     if not _is_virtual(clock):
         return None
     try:
         return _virtual_time_of_run.get()
     except LookupError:
-        started = VirtualTime(_wall_clock(), clock)
-        _virtual_time_of_run.set(started)
-        return started
+        return _begin(_wall_clock(), clock)
+
+
+def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
+    begun = VirtualTime(start, clock)
+    _virtual_time_of_run.set(begun)
+    return begun
+
+
+def begin_virtual_time(start: datetime) -> VirtualTime:
+    """Chooses what `now` is at this instant of the run, once, before anybody has asked for it.
+
+    Raises:
+        MonqueError: The run's clock is no virtual one, or its time has begun with another moment.
+    """
+    clock = trio.lowlevel.current_clock()
+    if not _is_virtual(clock):
+        raise MonqueError("a start moment needs a virtual clock: trio.run(..., clock=MockClock(autojump_threshold=0))")
+    chosen = to_milliseconds(start.astimezone(UTC))
+    try:
+        begun = _virtual_time_of_run.get()
+    except LookupError:
+        return _begin(chosen, clock)
+    if begun.start != chosen:
+        raise MonqueError(
+            f"the virtual time of this run has begun already, with {begun.start}: all clients of a run share one "
+            "timeline. Choose its start before the first client or scheduler asks for the time"
+        )
+    return begun
+
+
+def _virtual_time_of_worker_thread() -> VirtualTime | None:
+    """A thread of the program's own, by trio.to_thread, asks the run that it came from; any other has real time."""
+    with suppress(RuntimeError):
+        return trio.from_thread.run_sync(virtual_time)
+    return None
 
 
 def is_on_run(token: trio.lowlevel.TrioToken) -> bool:
@@ -112,6 +164,13 @@ class ServerClock:
             return virtual.now()
         return to_milliseconds(datetime.now(UTC) + self._offset)
 
+    def on_run_clock(self, moment: datetime) -> float:
+        """The moment on trio's clock, which may be in the past. On the run's own thread."""
+        virtual = virtual_time()
+        if virtual is not None:
+            return virtual.on_run_clock(moment)
+        return trio.current_time() + (moment - self.now()) / timedelta(seconds=1)
+
     def is_stale(self) -> bool:
         """Whether the offset should be measured before `now` is used. Never in virtual time."""
         return virtual_time() is None and time.monotonic() - self._measured > OFFSET_GOOD_FOR
@@ -123,15 +182,19 @@ class ServerClock:
 
 
 class ClockHold:
-    """Holds the autojump clock of a run while at least one thread works for it.
+    """Holds the autojump clock of a run while something for it goes on in real time.
 
-    Only touched on the run's own thread: trio's setter for the threshold looks the run up there.
+    Threads first of all (python-trio/trio#456). A larger autojump threshold would only hide the fault:
+    it still fires on a slow call. Only touched on the run's own thread: trio's setter for the threshold
+    looks the run up there.
     """
 
     def __init__(self, clock: _Autojumper | None) -> None:
         self._clock = clock
         self._holders = 0
         self._threshold = math.inf
+        self._free = trio.Event()
+        self._free.set()
 
     @property
     def holders(self) -> int:
@@ -139,21 +202,47 @@ class ClockHold:
 
     def acquire(self) -> None:
         self._holders += 1
-        if self._holders == 1 and self._clock is not None:
-            self._threshold = self._clock.autojump_threshold
-            self._clock.autojump_threshold = math.inf
+        if self._holders == 1:
+            self._free = trio.Event()
+            if self._clock is not None:
+                self._threshold = self._clock.autojump_threshold
+                self._clock.autojump_threshold = math.inf
 
     def release(self) -> None:
         self._holders -= 1
-        if self._holders == 0 and self._clock is not None:
-            self._clock.autojump_threshold = self._threshold
+        if self._holders == 0:
+            self._free.set()
+            if self._clock is not None:
+                self._clock.autojump_threshold = self._threshold
+
+    async def wait_free(self) -> None:
+        """Returns when nobody holds the clock, without giving it a chance to jump before."""
+        await self._free.wait()
+
+    @contextmanager
+    def jumping(self) -> Iterator[None]:
+        """While inside: the clock jumps when nothing else is left to do, also where the test moves it by hand."""
+        before = self._set_threshold(0)
+        try:
+            yield
+        finally:
+            self._set_threshold(before)
+
+    def _set_threshold(self, threshold: float) -> float:
+        if self._clock is None:
+            return math.inf
+        if self._holders:
+            before, self._threshold = self._threshold, threshold
+        else:
+            before, self._clock.autojump_threshold = self._clock.autojump_threshold, threshold
+        return before
 
 
 _hold_of_run: trio.lowlevel.RunVar[ClockHold] = trio.lowlevel.RunVar("monque_clock_hold")
 
 
 def clock_hold() -> ClockHold:
-    """The hold of the current run; one that does nothing under a real clock."""
+    """The hold of the current run; one that moves no clock under a real one."""
     try:
         return _hold_of_run.get()
     except LookupError:
@@ -163,26 +252,37 @@ def clock_hold() -> ClockHold:
         return hold
 
 
-class HoldingLimiter:
-    """A limiter for `trio.to_thread.run_sync` whose threads hold virtual time.
+@contextmanager
+def real_timeout(seconds: float) -> Iterator[None]:
+    """Ends its body after so many seconds, real ones, in which virtual time stands still.
 
-    trio releases on behalf of a thread exactly when the thread has ended, abandoned or not, and on
-    the run's own thread. The task that waited is in the run queue by then, and the clock only jumps
-    when that is empty: so nothing slips in between.
+    For what waits until a fault of the real world has passed: an outage of a third of a second must not
+    burn a virtual hour of retries.
     """
+    if virtual_time() is None:
+        with trio.move_on_after(seconds):
+            yield
+        return
+    hold = clock_hold()
+    token = trio.lowlevel.current_trio_token()
+    with trio.CancelScope() as scope:
 
-    def __init__(self, total_tokens: float) -> None:
-        self._limiter = trio.CapacityLimiter(total_tokens)
-        self._hold = clock_hold()
+        def ring() -> None:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(partial(scope.cancel, reason="the real time is over"))
 
-    async def acquire_on_behalf_of(self, borrower: object) -> None:
-        await self._limiter.acquire_on_behalf_of(borrower)
-        self._hold.acquire()
+        timer = threading.Timer(seconds, ring)
+        timer.daemon = True
+        timer.start()
+        hold.acquire()
+        try:
+            yield
+        finally:
+            hold.release()
+            timer.cancel()
 
-    def release_on_behalf_of(self, borrower: object) -> None:
-        self._hold.release()
-        self._limiter.release_on_behalf_of(borrower)
 
-    @property
-    def borrowed_tokens(self) -> int:
-        return self._limiter.borrowed_tokens
+async def real_pause(seconds: float) -> None:
+    """Sleeps so many seconds, real ones; see `real_timeout`."""
+    with real_timeout(seconds):
+        await trio.Event().wait()

@@ -12,7 +12,6 @@ from trio.testing import MockClock
 from tests.support.store import PAST
 from trio_monque.client import bus as bus_module
 from trio_monque.client.bus import Bus
-from trio_monque.client.wake_board import wake_neighbours, woken_by
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.events import Event, JobCompleted, JobStarted
 from trio_monque.jobs.job import Job
@@ -107,16 +106,6 @@ def test_what_is_no_event_class_or_cannot_be_called_is_refused() -> None:
         Bus().on(int, print)  # type: ignore[type-var]
     with pytest.raises(InvalidOptionError):
         Bus().on(JobStarted, "print")  # type: ignore[arg-type]
-
-
-async def test_wake_board_wakes_the_same_collection_of_the_same_run() -> None:
-    woken: list[str] = []
-    with woken_by("db.jobs", lambda: woken.append("a")), woken_by("db.jobs", lambda: woken.append("b")):
-        with woken_by("db.other", lambda: woken.append("c")):
-            wake_neighbours("db.jobs")
-        await trio.to_thread.run_sync(wake_neighbours, "db.jobs")  # Outside of the run: nobody is near.
-    wake_neighbours("db.jobs")
-    assert woken == ["a", "b"]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])

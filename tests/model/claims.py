@@ -121,9 +121,10 @@ def renew(play: Play, a: int, b: int) -> None:
     beaten = turned(copies, a // 2, 10)
     real = [copy.real for copy in beaten]
     lost = play.model.renew([copy.model for copy in beaten])
-    check_equal("renew: lost", lost, leases.renew(play.jobs, real, play.model.now))
     asked = {copy.claim for copy in beaten if (job := play.model.holds(copy.model)) and job.cancel_requested_at}
-    check_equal("cancel requests", asked, leases.cancel_requests(play.jobs, real))
+    found = leases.renew(play.jobs, real, play.model.now)
+    check_equal("renew: lost", lost, found.lost)
+    check_equal("renew: cancel requests", asked, found.unwanted)
     for copy in beaten:
         if copy.claim in lost:
             instance.forget(copy)

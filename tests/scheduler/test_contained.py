@@ -21,8 +21,8 @@ from trio_monque import (
     Workers,
     open_scheduler,
 )
-from trio_monque.clock import HoldingLimiter
 from trio_monque.store.types import Collection, Database
+from trio_monque.threads import HoldingLimiter
 
 
 async def test_results_that_are_equal_are_stored_as_what_each_is(

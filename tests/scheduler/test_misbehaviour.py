@@ -208,8 +208,9 @@ async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
     @workers.register("job")
     async def handler(job: RunningJob[Any]) -> None:
         protected["handler"] = trio.lowlevel.currently_ki_protected()
+        await trio.sleep(2)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_scheduler(db, workers, heartbeat_interval=1) as scheduler:
         await scheduler.enqueue("job")
         await wait_for_jobs(jobs, 1, status="completed")
     assert not protected.pop("handler")

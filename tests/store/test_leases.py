@@ -11,6 +11,7 @@ from tests.support.store import PAST, claim, handle, stamp
 from trio_monque.jobs.fences import claim_id
 from trio_monque.store import claiming, leases, queries
 from trio_monque.store.connection import JobCollection
+from trio_monque.store.leases import Renewed
 from trio_monque.store.types import Collection, Database
 
 BEAT = PAST + timedelta(seconds=30)
@@ -23,7 +24,7 @@ def store(db: Database) -> JobCollection:
 
 def test_renewal_touches_what_is_given_and_nothing_else_that_bears_our_name(store: JobCollection) -> None:
     held, forgotten = claim(store, 3), claim(store, 2, stamp())
-    assert leases.renew(store, held, BEAT) == set()
+    assert leases.renew(store, held, BEAT) == Renewed()
     for job in held:
         stored = queries.get_job(store, job.id)
         assert stored is not None
@@ -35,7 +36,7 @@ def test_claims_that_are_gone_are_told_by_name(store: JobCollection, jobs: Colle
     held = [*claim(store, 4), *claim(store, 3, stamp())]
     jobs.update_one({"_id": held[2].id}, {"$set": {"status": "completed"}})
     jobs.delete_one({"_id": held[5].id})
-    assert leases.renew(store, held, BEAT) == {claim_id(held[2]), claim_id(held[5])}
+    assert leases.renew(store, held, BEAT) == Renewed(lost={claim_id(held[2]), claim_id(held[5])})
 
 
 def test_claim_of_node_that_carries_our_token_is_not_renewed(store: JobCollection, jobs: Collection) -> None:
@@ -43,14 +44,14 @@ def test_claim_of_node_that_carries_our_token_is_not_renewed(store: JobCollectio
     peer = NodePeer(jobs)
     peer.recover(timedelta(days=-1))
     theirs = peer.claim("greet", BEAT)
-    assert leases.renew(store, [job], BEAT) == {claim_id(job)}
+    assert leases.renew(store, [job], BEAT) == Renewed(lost={claim_id(job)})
     assert jobs.find_one({"_id": job.id}) == theirs
 
 
 def test_heartbeat_never_goes_back(store: JobCollection) -> None:
     held = claim(store, 1)
     leases.renew(store, held, BEAT)
-    assert leases.renew(store, held, BEAT - timedelta(hours=1)) == set()
+    assert leases.renew(store, held, BEAT - timedelta(hours=1)) == Renewed()
     stored = queries.get_job(store, held[0].id)
     assert stored is not None
     assert stored.last_heartbeat == BEAT
@@ -61,7 +62,7 @@ def test_more_claims_than_fit_into_one_statement_are_all_renewed(
 ) -> None:
     monkeypatch.setattr(leases, "MOST_IN_ONE_STATEMENT", 4)
     held = claim(store, 11)
-    assert leases.renew(store, held, BEAT) == set()
+    assert leases.renew(store, held, BEAT) == Renewed()
     assert jobs.count_documents({"lastHeartbeat": BEAT}) == 11
 
 
@@ -72,5 +73,12 @@ def test_two_claims_of_one_instance_on_one_job_are_told_apart(store: JobCollecti
     (new,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
     assert old.id == new.id
     jobs.update_one({"_id": old.id}, {"$set": {"cancelRequestedAt": BEAT}})
-    assert leases.renew(store, [old, new], BEAT) == {claim_id(old)}
-    assert leases.cancel_requests(store, [old, new]) == {claim_id(new)}
+    found = leases.renew(store, [old, new], BEAT)
+    assert found == Renewed(lost={claim_id(old)}, unwanted={claim_id(new)})
+
+
+def test_claims_that_are_asked_to_end_are_told_and_renewed_as_well(store: JobCollection, jobs: Collection) -> None:
+    held = claim(store, 3)
+    jobs.update_one({"_id": held[1].id}, {"$set": {"cancelRequestedAt": PAST}})
+    assert leases.renew(store, held, BEAT) == Renewed(unwanted={claim_id(held[1])})
+    assert jobs.count_documents({"lastHeartbeat": BEAT}) == 3

@@ -16,9 +16,10 @@ import anyio.to_thread
 import trio
 
 from ..callables import is_async
-from ..clock import HoldingLimiter, VirtualTime, in_time_of, is_on_run, virtual_time
+from ..clock import is_on_run
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
+from ..threads import HoldingLimiter, call_in_thread
 from .event_stream import MOST_UNHEARD, EventStream
 
 logger = logging.getLogger("trio_monque.events")
@@ -179,10 +180,8 @@ class Bus:
                 for event in events:
                     await _tell(subscription, event)
             elif events:
-                await trio.to_thread.run_sync(
-                    partial(_tell_in_thread, virtual_time(), subscription, events),
-                    limiter=cast("trio.CapacityLimiter", limiter),
-                    abandon_on_cancel=True,
+                await call_in_thread(
+                    partial(_tell_in_thread, subscription, events), limiter=limiter, abandon_on_cancel=True
                 )
             if not subscription.unheard:
                 subscription.caught_up.set()
@@ -200,7 +199,7 @@ class Bus:
             if is_async(subscription.listener):
                 await _tell(subscription, event)
             else:
-                await anyio.to_thread.run_sync(_tell_in_thread, None, subscription, [event])
+                await anyio.to_thread.run_sync(_tell_in_thread, subscription, [event])
 
     def tell_blocking(self, event: Event) -> None:
         """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
@@ -212,7 +211,7 @@ class Bus:
             if is_async(subscription.listener):
                 logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
             else:
-                _tell_in_thread(None, subscription, [event])
+                _tell_in_thread(subscription, [event])
 
     def _listening_to(self, event: Event) -> list[_Subscription]:
         return [one for one in self._subscriptions if isinstance(event, one.listens_to)]
@@ -239,15 +238,14 @@ async def _tell(subscription: _Subscription, event: Event) -> None:
         logger.exception("listener %s failed for %s", listener, type(event).__name__)
 
 
-def _tell_in_thread(virtual: VirtualTime | None, subscription: _Subscription, events: Sequence[Event]) -> None:
-    with in_time_of(virtual):
-        for event in events:
-            if subscription.removed:
-                return
-            try:
-                result = subscription.listener(event)
-                if inspect.iscoroutine(result):
-                    result.close()
-                    raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
-            except BaseException:
-                logger.exception("listener %s failed for %s", subscription.listener, type(event).__name__)
+def _tell_in_thread(subscription: _Subscription, events: Sequence[Event]) -> None:
+    for event in events:
+        if subscription.removed:
+            return
+        try:
+            result = subscription.listener(event)
+            if inspect.iscoroutine(result):
+                result.close()
+                raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
+        except BaseException:
+            logger.exception("listener %s failed for %s", subscription.listener, type(event).__name__)

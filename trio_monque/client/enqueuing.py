@@ -17,7 +17,7 @@ from .ground import Ground
 from .group_enqueue import GroupEnqueue
 from .intake import Intake
 from .producer import Producer, ScheduleOptions
-from .wake_board import wake_neighbours
+from .wake_board import announce
 
 
 class Enqueuing:
@@ -28,7 +28,7 @@ class Enqueuing:
     """
 
     _ground: Ground
-    _sync: Producer
+    _producer: Producer
     _intake: Intake
     _group: GroupEnqueue
     _door: Door
@@ -73,8 +73,7 @@ class Enqueuing:
             job = await self._group.enqueue(draft)
         else:
             job = await self._door.call(partial(self._intake.send, draft, session))
-        if session is None or not session.in_transaction:
-            wake_neighbours(self._namespace)
+        announce(self._namespace, [job], session)
         return job
 
     async def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
@@ -92,7 +91,7 @@ class Enqueuing:
         if not drafts:
             return []
         jobs = await self._door.call(partial(enqueue_many.send, self._ground, self._intake, drafts))
-        wake_neighbours(self._namespace)
+        announce(self._namespace, jobs)
         return jobs
 
     async def now(self, worker: str | Named, data: Any = None) -> Job:
@@ -126,9 +125,9 @@ class Enqueuing:
             The errors of `enqueue`.
         """
         check_on_conflict(on_conflict)
-        call = partial(self._sync.schedule, cron, worker, data, on_conflict=on_conflict, **options)
+        call = partial(self._producer.schedule, cron, worker, data, on_conflict=on_conflict, **options)
         job = await self._door.call(call)
-        wake_neighbours(self._namespace)
+        announce(self._namespace, [job])
         return job
 
     async def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
@@ -137,7 +136,7 @@ class Enqueuing:
         It is due from the server's time on, and the indexes exist when this returns: call it before the
         transaction begins. A unique key in use is a duplicate key error of your insert.
         """
-        return await self._door.call(partial(self._sync.document, worker, data, **options))
+        return await self._door.call(partial(self._producer.document, worker, data, **options))
 
     async def preview(self, cron: str, timezone: str = "UTC", count: int = 5) -> SchedulePreview:
         """What a schedule means, in words and in its next runs; stores nothing.
@@ -146,4 +145,4 @@ class Enqueuing:
             InvalidCronError: The expression or the time zone cannot be understood.
             InvalidOptionError: `count` is out of range.
         """
-        return await self._door.call(partial(self._sync.preview, cron, timezone, count))
+        return await self._door.call(partial(self._producer.preview, cron, timezone, count))

@@ -15,7 +15,7 @@ from .bus import Bus, EventT, Listener
 from .event_stream import EventStream
 from .ground import Ground
 from .operator import Operator
-from .wake_board import wake_neighbours
+from .wake_board import announce
 
 R = TypeVar("R")
 
@@ -53,7 +53,7 @@ class Managing:
             JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
         """
         job = await self._manage(lambda operator: operator.retry_job(job_id))
-        wake_neighbours(self._namespace)
+        announce(self._namespace, [] if job is None else [job])
         return job
 
     async def reschedule_job(self, job_id: ObjectId | str, run_at: datetime) -> Job | None:
@@ -71,7 +71,7 @@ class Managing:
             InvalidOptionError: `run_at` cannot be.
         """
         job = await self._manage(lambda operator: operator.reschedule_job(job_id, run_at))
-        wake_neighbours(self._namespace)
+        announce(self._namespace, [] if job is None else [job])
         return job
 
     async def delete_job(self, job_id: ObjectId | str) -> bool:

@@ -23,6 +23,7 @@ from .managing import Managing
 from .operator import Operator
 from .producer import Producer
 from .reader import Reader
+from .wake_board import announce
 
 logger = logging.getLogger("trio_monque")
 
@@ -31,9 +32,10 @@ class SyncMonque(Producer, Reader, Operator):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
     def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
-        Producer.__init__(self, ground)
+        namespace = ground.jobs.collection.full_name
+        Producer.__init__(self, ground, partial(announce, namespace))
         Reader.__init__(self, ground)
-        Operator.__init__(self, ground, tell)
+        Operator.__init__(self, ground, tell, lambda job: announce(namespace, [job]))
 
 
 class Monque(Enqueuing, Managing):
@@ -75,6 +77,7 @@ class Monque(Enqueuing, Managing):
         )
         self._ground = Ground(jobs, config)
         self._bus = Bus()
+        self._producer = Producer(self._ground)
         self._sync = SyncMonque(self._ground, self._bus.tell_blocking)
         self._door = Door()
         self._intake = Intake(self._ground)

@@ -25,12 +25,15 @@ MOST_ROUNDS = 10
 class Operator:
     """Manages jobs; every call blocks until the database has answered.
 
-    `tell` hears of what was done; see `Monque.on`.
+    `tell` hears of what was done; see `Monque.on`. `announce` hears of jobs that are due again; see the wake board.
     """
 
-    def __init__(self, ground: Ground, tell: Callable[[events.Event], None]) -> None:
+    def __init__(
+        self, ground: Ground, tell: Callable[[events.Event], None], announce: Callable[[Job], None] = lambda _: None
+    ) -> None:
         self._ground = ground
         self._tell = tell
+        self._announce_job = announce
 
     def cancel_job(self, job_id: ObjectId | str) -> Job | None:
         """See `Monque.cancel_job`."""
@@ -71,6 +74,7 @@ class Operator:
             except KeyInUseError as error:
                 raise JobStateError(known, _status_of(self._ground, known), action, str(error)) from error
             if done is not None:
+                self._announce_job(done)
                 return done
             current = queries.get_job(self._ground.jobs, known)
             if current is None:

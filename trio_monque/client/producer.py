@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypedDict, Unpack
 
 from ..jobs import cron as schedules
@@ -16,6 +16,12 @@ from .declaring import check_on_conflict, declare
 from .ground import Ground
 from .intake import Intake
 
+Announce = Callable[[Sequence[Job], ClientSession | None], None]
+
+
+def _nobody(jobs: Sequence[Job], session: ClientSession | None) -> None:
+    """Where the caller tells of the jobs itself, or nobody would hear."""
+
 
 class ScheduleOptions(TypedDict, total=False):
     """What can be said about a schedule; see `Monque.schedule`."""
@@ -26,11 +32,15 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Producer:
-    """Enqueues jobs; every call blocks until the database has answered."""
+    """Enqueues jobs; every call blocks until the database has answered.
 
-    def __init__(self, ground: Ground) -> None:
+    `announce` hears of what was stored; see the wake board.
+    """
+
+    def __init__(self, ground: Ground, announce: Announce | None = None) -> None:
         self._ground = ground
         self._intake = Intake(ground)
+        self._announce = announce or _nobody
 
     def enqueue(
         self,
@@ -43,12 +53,16 @@ class Producer:
         """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
         self._intake.check_session(session)
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
-        return self._intake.send(draft, session)
+        job = self._intake.send(draft, session)
+        self._announce([job], session)
+        return job
 
     def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         """See `Monque.enqueue_many`."""
         drafts = enqueue_many.checked(self._intake, new_jobs)
-        return enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
+        jobs = enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
+        self._announce(jobs, None)
+        return jobs
 
     def now(self, worker: str | Named, data: Any = None) -> Job:
         """See `Monque.now`."""
@@ -66,7 +80,9 @@ class Producer:
         """See `Monque.schedule`."""
         check_on_conflict(on_conflict)
         draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
-        return declare(self._ground, self._intake, draft, on_conflict)
+        job = declare(self._ground, self._intake, draft, on_conflict)
+        self._announce([job], None)
+        return job
 
     def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
         """See `Monque.document`."""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from enum import Enum, auto
 from functools import partial
 from typing import Final, Generic, TypeVar
 
 import trio
 
+from ..clock import real_timeout
 from . import notices
 from .guard import Stop, guard
 from .run import CancelReason
@@ -14,6 +16,7 @@ from .runner import Runner
 from .slots import Slots
 from .source import Granted, Source
 from .wake import WakeSignal
+from .waker import Waker
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
@@ -22,6 +25,18 @@ SettlementT = TypeVar("SettlementT")
 # would only wait for it. Four times what can run, plus enough for a fast handler at low concurrency.
 UNSETTLED_PER_SLOT: Final = 4
 UNSETTLED_AT_LEAST: Final = 400
+
+
+# After a failed claim; see the settler's.
+FIRST_RETRY: Final = 0.1
+LONGEST_RETRY: Final = 2.0
+
+
+class _Found(Enum):
+    MORE = auto()
+    ALL = auto()
+    NOT_LOOKED = auto()
+    FAILED = auto()
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
@@ -33,38 +48,49 @@ class Claimer(Generic[ClaimT, SettlementT]):
         slots: Slots,
         runner: Runner[ClaimT, SettlementT],
         wake: WakeSignal,
+        waker: Waker,
         stop: Stop,
-        poll_interval: float,
     ) -> None:
         self._source = source
         self._slots = slots
         self._runner = runner
         self._wake = wake
+        self._waker = waker
         self._stop = stop
-        self._poll_interval = poll_interval
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
+        delay = FIRST_RETRY
         while not self._stop.draining.is_set():
-            more = await self._claim(running)
-            if more:
+            found = await self._claim(running)
+            if found is _Found.FAILED:
+                with real_timeout(delay):
+                    await self._wake.wait()
+                delay = min(2 * delay, LONGEST_RETRY)
+                continue
+            delay = FIRST_RETRY
+            if found is _Found.MORE:
                 await trio.lowlevel.checkpoint()
-            else:
-                await self._wake.wait(self._poll_interval)
+                continue
+            if found is _Found.ALL:
+                self._waker.looked()
+            await self._wake.wait()
 
-    async def _claim(self, running: trio.Nursery) -> bool:
+    async def _claim(self, running: trio.Nursery) -> _Found:
         demand = self._slots.demand()
         if demand.total == 0 or self._too_many_unsettled():
-            return False
+            return _Found.NOT_LOOKED
         try:
             granted = await self._source.claim(demand)
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
             self._source.tell(notices.ClaimFailed(error))
-            return False
+            return _Found.FAILED
+        finally:
+            self._runner.changed()
         self._start(granted, running)
-        return granted.more and not self._stop.draining.is_set()
+        return _Found.MORE if granted.more and not self._stop.draining.is_set() else _Found.ALL
 
     def _start(self, granted: Granted[ClaimT], running: trio.Nursery) -> None:
         for claim in granted.claims:

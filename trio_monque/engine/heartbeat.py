@@ -6,6 +6,7 @@ from typing import Any, Final, NoReturn
 
 import trio
 
+from ..clock import real_pause
 from . import notices
 from .run import CancelReason
 from .runner import Runner
@@ -22,13 +23,25 @@ _REASONS: Final = {
 }
 
 
-async def run_heartbeat(source: Source[Any, Any], runner: Runner[Any, Any], interval: float) -> NoReturn:
-    """Every `interval` seconds, measured from one beat to the next."""
+async def run_heartbeat(
+    source: Source[Any, Any], runner: Runner[Any, Any], interval: float, *, rests: bool
+) -> NoReturn:
+    """Every `interval` seconds, measured from one beat to the next.
+
+    With `rests` only while there is something to renew: the first beat is then one interval after the first claim.
+    """
+    beat = trio.current_time()
     while True:
-        beat = trio.current_time()
-        while not await _renew(source, runner):  # noqa: ASYNC110  # A retry, not a poll.
-            await trio.sleep(min(interval * RETRY_SHARE, LONGEST_RETRY))
-        await trio.sleep_until(beat + interval)
+        if rests and not (runner.held or source.needs_beat()):
+            await runner.wait_changed()
+            beat = trio.current_time()
+            continue
+        beat += interval
+        await trio.sleep_until(beat)
+        while not await _renew(source, runner):
+            await real_pause(min(interval * RETRY_SHARE, LONGEST_RETRY))
+        # After an outage: no beats to catch up with.
+        beat = max(beat, trio.current_time() - interval)
 
 
 async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +21,7 @@ from .settler import Settler
 from .slots import Slots
 from .source import Source
 from .wake import WakeSignal
+from .waker import Waker
 
 logger = logging.getLogger("trio_monque.engine")
 
@@ -32,13 +34,19 @@ HARD_BOUND: Final = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class EngineLimits:
-    """Times in seconds; see the options of the same names."""
+    """Times in seconds; see the options of the same names.
+
+    Attributes:
+        rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
+            virtual time, where a month passes at once, and where nothing happens that nobody tells of.
+    """
 
     poll_interval: float
     heartbeat_interval: float
     shutdown_timeout: float
     cleanup_timeout: float
     concurrency: int | None
+    rests: bool
 
 
 class Engine(Generic[ClaimT, SettlementT]):
@@ -47,7 +55,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     shielded; a sentinel outside turns cancellation into a cut
     └── services: settler, heartbeat       live until the last run is settled
         └── running: one task, one cancel scope per run
-            └── intake: claimer            ends first
+            └── intake: claimer, waker     ends first
     """
 
     def __init__(self, source: Source[ClaimT, SettlementT], limits: EngineLimits) -> None:
@@ -58,12 +66,33 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._limits = limits
         self._settler: Settler[SettlementT] = Settler(source)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop)
-        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.stop, limits.poll_interval)
+        self.waker = Waker(
+            source,
+            self.wake,
+            poll_interval=math.inf if limits.rests else limits.poll_interval,
+            transaction_interval=limits.poll_interval,
+        )
+        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop)
+        self._box = trio.CancelScope(shield=True)
 
     @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The claims that are held; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)
+
+    def die(self) -> None:
+        """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
+        self.stop.cut()
+        self._runner.abandon_all()
+        self._box.cancel(reason="killed")
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits to be settled."""
+        return not self._runner.held
+
+    async def wait_changed(self) -> None:
+        """Returns after the next claim, settlement, or attempt at a claim."""
+        await self._runner.wait_changed()
 
     async def run(self, *, started: Callable[[], None]) -> None:
         """Returns when everything has ended; what crashed is in `stop.crashes`. Calls `started` when it works.
@@ -82,11 +111,11 @@ class Engine(Generic[ClaimT, SettlementT]):
 
     @trio.lowlevel.enable_ki_protection
     async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:
-        with trio.CancelScope(shield=True) as box:
+        with self._box:
             try:
-                await self._run_nested(box, started)
+                await self._run_nested(started)
             except BaseException as error:
-                if box.cancel_called:
+                if self._box.cancel_called:
                     raise
                 # A handler can break its own task beyond all guards (a nursery that it never closes, say).
                 self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
@@ -95,19 +124,26 @@ class Engine(Generic[ClaimT, SettlementT]):
             await self._give_back()
         ended.set()
 
-    async def _run_nested(self, box: trio.CancelScope, started: Callable[[], None]) -> None:
+    async def _run_nested(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as services:
             services.start_soon(guard, self.stop, self._settler.run)
             services.start_soon(guard, self.stop, self._beat)
-            services.start_soon(self._end_in_time, box)
+            services.start_soon(self._end_in_time)
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
-                intake.start_soon(guard, self.stop, partial(self._claimer.run, running))
+                intake.start_soon(guard, self.stop, self.waker.run)
                 intake.start_soon(self._wake_to_end)
+                intake.start_soon(self._claim, running, intake.cancel_scope)
                 started()
             services.cancel_scope.cancel(reason="the last run is settled")
 
+    @trio.lowlevel.enable_ki_protection
+    async def _claim(self, running: trio.Nursery, intake: trio.CancelScope) -> None:
+        await guard(self.stop, partial(self._claimer.run, running))
+        intake.cancel(reason="nothing more is claimed")
+
     async def _beat(self) -> None:
-        await run_heartbeat(self._source, self._runner, self._limits.heartbeat_interval)
+        limits = self._limits
+        await run_heartbeat(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
@@ -115,13 +151,13 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.wake.set()
 
     @trio.lowlevel.enable_ki_protection
-    async def _end_in_time(self, box: trio.CancelScope) -> None:
+    async def _end_in_time(self) -> None:
         await self.stop.draining.wait()
         with trio.move_on_after(self._limits.shutdown_timeout):
             await self.stop.cutting.wait()
         self.stop.cut()
         cut_at = trio.current_time()
-        box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
+        self._box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
         if cut_short:
             self._source.tell(notices.CutShort(cut_short))

@@ -121,6 +121,11 @@ class Run(Generic[ClaimT]):
             finally:
                 del self._cleanups[scope]
 
+    def end_cleanups(self) -> None:
+        """Takes their shields from the clean-ups that are under way."""
+        for cleanup in self._cleanups:
+            cleanup.cancel(reason="nothing is cleaned up any more")
+
     def end_unsettled(self) -> RunEnd:
         """The end of a run whose real one could not be written: as if it had been cut short."""
         return RunEnd(None, None, cancelled=True, reason=CancelReason.SHUTDOWN, duration=self.duration)

@@ -47,12 +47,23 @@ class Runner(Generic[ClaimT, SettlementT]):
         # Ordered sets: what happens to all of them happens in the order in which they were claimed.
         self._running: dict[Run[ClaimT], None] = {}
         self.held: dict[Run[ClaimT], None] = {}
+        self._changed = trio.Event()
+
+    def changed(self) -> None:
+        """Tells those who wait that something was claimed, settled, or tried."""
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait_changed(self) -> None:
+        """Returns after the next change."""
+        await self._changed.wait()
 
     def hold(self, claim: ClaimT) -> Run[ClaimT]:
         """From now on the claim is renewed, and takes a slot."""
         run = Run(claim, self._source.time_limit(claim))
         self.held[run] = self._running[run] = None
         self._slots.take(self._source.lane_of(claim))
+        self.changed()
         return run
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
@@ -66,6 +77,12 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Ends the waits for threads that have not ended."""
         for run in tuple(self._running):
             run.patience.cancel(reason="the scheduler's hard end")
+
+    def abandon_all(self) -> None:
+        """Ends every wait that a cancellation from outside would not reach."""
+        self.abandon_threads()
+        for run in tuple(self._running):
+            run.end_cleanups()
 
     async def see_through(self, run: Run[ClaimT]) -> None:
         """From the start of the handler to the acknowledged end. Never raises what a handler raises."""
@@ -111,12 +128,16 @@ class Runner(Generic[ClaimT, SettlementT]):
         if not written:
             self._lost(run)
             return
-        del self.held[run]
+        self._let_go(run)
         self._source.tell(notices.RunSettled(settlement))
 
     def _lost(self, run: Run[ClaimT]) -> None:
-        del self.held[run]
+        self._let_go(run)
         self._source.tell(notices.RunLost(run.claim))
+
+    def _let_go(self, run: Run[ClaimT]) -> None:
+        del self.held[run]
+        self.changed()
 
 
 class LeakedCancellationError(RuntimeError):

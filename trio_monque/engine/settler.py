@@ -9,6 +9,7 @@ from typing import Any, Final, Generic, TypeVar
 import outcome
 import trio
 
+from ..clock import real_pause
 from . import notices
 from .source import Source
 
@@ -86,5 +87,5 @@ class Settler(Generic[SettlementT]):
                 if not self._source.is_transient(error):
                     raise
                 self._source.tell(notices.SettlementDelayed(error))
-            await trio.sleep(delay)
+            await real_pause(delay)
             delay = min(2 * delay, LONGEST_RETRY)

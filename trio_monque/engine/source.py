@@ -66,6 +66,10 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
         ...
 
+    async def next_due(self) -> float | None:
+        """When the next item is due that was not due yet at the last claim, on trio's clock; None for never."""
+        ...
+
     async def execute(self, run: Run[ClaimT]) -> object:
         """Runs the claimed thing, inside the run's cancel scope; returns and raises what it does."""
         ...
@@ -84,6 +88,10 @@ class Source(Protocol[ClaimT, SettlementT]):
 
     async def renew(self, claims: Sequence[ClaimT]) -> Sequence[ClaimState]:
         """Renews claims; tells what it found of each."""
+        ...
+
+    def needs_beat(self) -> bool:
+        """Whether a renewal has something to do although nothing is held."""
         ...
 
     def is_transient(self, error: Exception) -> bool:

@@ -14,11 +14,10 @@ class WakeSignal:
     def set(self) -> None:
         self._event.set()
 
-    async def wait(self, timeout: float) -> None:
-        """Returns when set, or after `timeout` seconds; re-armed then.
+    async def wait(self) -> None:
+        """Returns when set; re-armed then.
 
         Before the caller looks, that is: a wake that arrives during the look must survive it.
         """
-        with trio.move_on_after(timeout):
-            await self._event.wait()
+        await self._event.wait()
         self._event = trio.Event()

@@ -6,14 +6,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, cast, get_type_hints
+from typing import Any, get_type_hints
 
 import trio
 
-from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
 from ..engine.run import CancelReason, Run, RunEnd
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
 
@@ -30,11 +30,9 @@ async def call_handler(
         running_job.data = _loaded(worker.payload, running_job.job.data)
     if worker.is_async:
         return await _unprotected(worker.handler, running_job)
-    call = partial(_in_thread, virtual_time(), worker.handler, running_job)
+    call = partial(_in_thread, worker.handler, running_job)
     with run.patience:
-        unwound, value = await trio.to_thread.run_sync(
-            call, limiter=cast("trio.CapacityLimiter", threads), abandon_on_cancel=True
-        )
+        unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
         if not unwound:
             return value
     run.abandoned = run.patience.cancelled_caught
@@ -75,14 +73,11 @@ async def _unprotected(handler: Callable[..., Any], running_job: RunningJob[Any]
     return await handler(running_job)
 
 
-def _in_thread(
-    virtual: VirtualTime | None, handler: Callable[..., Any], running_job: RunningJob[Any]
-) -> tuple[bool, object]:
-    with in_time_of(virtual):
-        try:
-            result = handler(running_job)
-        except RunCancelled:
-            return True, None
+def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tuple[bool, object]:
+    try:
+        result = handler(running_job)
+    except RunCancelled:
+        return True, None
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Any
 
 from ..client.ground import Ground
-from ..clock import HoldingLimiter
 from ..engine.fairness import share_slots
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
@@ -26,10 +25,11 @@ from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
+from ..threads import HoldingLimiter
 from .job_run import call_handler, verdict_of
 from .policies import Policies
 from .running_job import RunningJob
-from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_undecided
+from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_pending_again, is_undecided, settled
 from .telling import Teller
 from .workers import Worker, Workers
 
@@ -50,6 +50,7 @@ class JobSource:
         teller: Teller,
         config: SchedulerConfig,
         running_job: Callable[[Run[Job]], RunningJob[Any]],
+        announce: Callable[[Sequence[Job] | None], None],
     ) -> None:
         self._ground = ground
         self._door = door
@@ -57,9 +58,11 @@ class JobSource:
         self._teller = teller
         self._config = config
         self._running_job = running_job
+        self._announce = announce
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         self._turn = 0
+        self._looked_at: datetime | None = None
         self._last_beat: datetime | None = None
         self._disowned: dict[ClaimStamp, datetime] = {}
 
@@ -108,11 +111,20 @@ class JobSource:
             if not held and not error.transient:
                 raise
             return Granted(held)
+        self._looked_at = now
         return Granted(taken.jobs, more=taken.more)
+
+    async def next_due(self) -> float | None:
+        assert self._looked_at is not None, "it is asked after a look"
+        # Not after now: what came to be due since the look would be neither claimed nor told.
+        ask = partial(claiming.next_due, self._ground.jobs, self._workers.names, self._looked_at)
+        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return None if due is None else self._ground.clock.on_run_clock(due)
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""
         claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
+        self._announce(None)
 
     async def _resolve(self, stamp: ClaimStamp) -> Sequence[Job]:
         """What a claim holds whose answer was lost. Where nothing is found it is disowned: it may be applied later."""
@@ -180,6 +192,9 @@ class JobSource:
                     settlement.fate = fate
             # What is decided is not sent again: its receipt may be overwritten meanwhile, and its fate is known.
             batch.statements = await self._decide_again(undecided, fates) if undecided else []
+        again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
+        if again:
+            self._announce([settled(one) for one in again])
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
     async def _decide_again(self, undecided: Sequence[JobSettlement], fates: Mapping[ClaimId, Fate]) -> list[Statement]:
@@ -241,18 +256,18 @@ class JobSource:
         if self._ground.clock.is_stale():
             self._ground.measure_clock_offset()
         for stamp, until in list(self._disowned.items()):
-            claiming.release_all(self._ground.jobs, stamp, beat)
+            if claiming.release_all(self._ground.jobs, stamp, beat):
+                self._announce(None)
             if beat > until:
                 del self._disowned[stamp]
         if not claims:
             return ()
-        lost = leases.renew(self._ground.jobs, claims, beat)
-        unwanted = leases.cancel_requests(self._ground.jobs, claims)
+        found = leases.renew(self._ground.jobs, claims, beat)
         return [
             ClaimState.LOST
-            if claim_id(claim) in lost
+            if claim_id(claim) in found.lost
             else ClaimState.CANCEL_REQUESTED
-            if claim_id(claim) in unwanted
+            if claim_id(claim) in found.unwanted
             else ClaimState.HELD
             for claim in claims
         ]
@@ -269,6 +284,9 @@ class JobSource:
         return value
 
     # --- Telling ---
+
+    def needs_beat(self) -> bool:
+        return bool(self._disowned)
 
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, MonqueConnectionError) and error.transient

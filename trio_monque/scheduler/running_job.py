@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -10,11 +9,11 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 
 import trio
 
-from ..clock import clock_hold
 from ..engine.run import CancelReason, Run
 from ..jobs.job import Job
 from ..options import check_seconds
 from ..store.types import ObjectId
+from ..threads import call_on_run
 
 if TYPE_CHECKING:
     from .scheduler import Scheduler
@@ -162,17 +161,7 @@ class RunningJob(Generic[T]):
 
         While it waits there, the thread does not hold virtual time.
         """
-        return trio.from_thread.run(_outside_the_hold, function, args)
+        return call_on_run(function, *args)
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"
-
-
-async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
-    hold = clock_hold()
-    hold.release()
-    try:
-        result = function(*arguments)
-        return await result if inspect.isawaitable(result) else result
-    finally:
-        hold.acquire()

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
+from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
+from ..client.ground import Ground
 from ..client.monque import Monque
-from ..client.wake_board import woken_by
-from ..clock import is_on_run
+from ..client.wake_board import announce, announce_unknown, on_the_board
+from ..clock import is_on_run, virtual_time
 from ..engine.nursery import Engine, EngineLimits, unwrapped
 from ..engine.run import Run
 from ..errors import InvalidOptionError, MonqueError
@@ -68,7 +70,9 @@ class Scheduler(Monque):
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
-        self._source = JobSource(self._ground, self._door, self._workers, self._teller, config, self._running_job)
+        self._source = JobSource(
+            self._ground, self._door, self._workers, self._teller, config, self._running_job, self._announce
+        )
         self._engine: Engine[Job, JobSettlement] = Engine(
             self._source,
             EngineLimits(
@@ -77,6 +81,7 @@ class Scheduler(Monque):
                 shutdown_timeout=config.shutdown_timeout,
                 cleanup_timeout=config.cleanup_timeout,
                 concurrency=config.instance_concurrency,
+                rests=virtual_time() is not None,
             ),
         )
         for name in self._workers.names:
@@ -118,7 +123,11 @@ class Scheduler(Monque):
         assert worker is not None
         own = worker.settings.concurrency
         self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
-        self._engine.wake.set()
+        self._engine.waker.look()
+
+    def _announce(self, jobs: Sequence[Job] | None) -> None:
+        tell = partial(announce_unknown, self._namespace) if jobs is None else partial(announce, self._namespace, jobs)
+        self._on_the_run(tell)
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
         if is_on_run(self._token):
@@ -146,7 +155,7 @@ class Scheduler(Monque):
         try:
             # Nothing is held yet, so this wait may be cut short at any time.
             await self._door.call(self._get_ready, abandon_on_cancel=True)
-            with woken_by(self._namespace, self._engine.wake.set):
+            with on_the_board(self._namespace, _OnTheBoard(self._engine, self._ground)):
                 await self._run_listened_to(task_status)
         except BaseException as error:
             self._end()
@@ -171,7 +180,7 @@ class Scheduler(Monque):
         self._ground.measure_clock_offset()
         self._ground.ensure_indexes()
         for name, cron in self._workers.crons.items():
-            self._sync.schedule(
+            self._producer.schedule(
                 cron.expression,
                 name,
                 cron.data,
@@ -196,6 +205,19 @@ class Scheduler(Monque):
         with trio.CancelScope(shield=True) as scope:
             task_status.started(scope)
             await self._bus.run()
+
+
+class _OnTheBoard:
+    """What the neighbours of this run announce, on trio's clock."""
+
+    def __init__(self, engine: Engine[Any, Any], ground: Ground) -> None:
+        self._ground = ground
+        self.look = engine.waker.look
+        self.look_while = engine.waker.look_while
+        self._expect = engine.waker.expect
+
+    def expect(self, due: datetime) -> None:
+        self._expect(self._ground.clock.on_run_clock(due))
 
 
 def _copied(workers: Workers | None) -> Workers:

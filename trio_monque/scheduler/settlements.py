@@ -8,8 +8,8 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 
 from ..jobs import transitions
-from ..jobs.job import Job
-from ..jobs.transition import Transition
+from ..jobs.job import Job, JobStatus
+from ..jobs.transition import Transition, applied
 from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Verdict, decide, reason_of
 from ..store.settling import Fate, Statement
 from .logs import about
@@ -80,3 +80,16 @@ def _lightened(transition: Transition) -> Transition:
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
     return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and not settlement.refused)
+
+
+def is_pending_again(settlement: JobSettlement) -> bool:
+    return settlement.transition is not None and settlement.transition.set.get("status") is JobStatus.PENDING
+
+
+def settled(settlement: JobSettlement) -> Job:
+    """The job as the settlement left it in the database."""
+    assert settlement.transition is not None, "it was written, so it was prepared"
+    transition = settlement.transition
+    if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
+        transition = transition.otherwise
+    return replace(applied(settlement.job, transition), receipt=settlement.receipt)

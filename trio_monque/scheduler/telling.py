@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from ..client.bus import Bus
 from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job
-from ..jobs.transition import applied
 from ..jobs.verdicts import (
     CutShort,
     Discarded,
@@ -21,7 +20,7 @@ from ..jobs.verdicts import (
 )
 from ..store.settling import Fate
 from .logs import about
-from .settlements import JobSettlement
+from .settlements import JobSettlement, settled
 
 logger = logging.getLogger("trio_monque.scheduler")
 
@@ -89,7 +88,7 @@ class Teller:
                 self._bus.emit(events.JobError(error))
 
     def _tell_settled(self, settlement: JobSettlement) -> None:
-        job = _left_behind(settlement)
+        job = settled(settlement)
         if settlement.fate is Fate.CANCELLED:
             self._bus.emit(events.JobCancelled(job))
             return
@@ -133,12 +132,3 @@ class Teller:
 def _named(jobs: tuple[Job, ...]) -> str:
     shown = ", ".join(str(job) for job in jobs[:MOST_NAMED])
     return shown if len(jobs) <= MOST_NAMED else f"{shown} and {len(jobs) - MOST_NAMED} more"
-
-
-def _left_behind(settlement: JobSettlement) -> Job:
-    """The job as the settlement left it in the database."""
-    assert settlement.transition is not None, "it was written, so it was prepared"
-    transition = settlement.transition
-    if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
-        transition = transition.otherwise
-    return replace(applied(settlement.job, transition), receipt=settlement.receipt)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -10,6 +11,7 @@ from itertools import islice
 from typing import Any, Final
 
 from bson import ObjectId
+from bson.errors import BSONError
 from pymongo import ASCENDING
 from pymongo.read_concern import ReadConcern
 
@@ -17,7 +19,7 @@ from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import applied
-from .codec import FIELD, filter_of, update_of
+from .codec import FIELD, OWN_OPTIONS, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
 from .types import Collection
@@ -27,7 +29,8 @@ MOST_NAMES_IN_ONE_LOOK: Final = 200
 
 _BY_ID = {"_id": 1}
 # Without a tie-break: with one, the claim index could not give the order, and the server would sort.
-_EARLIEST = [(FIELD["next_run_at"], ASCENDING)]
+_NEXT_RUN_AT = FIELD["next_run_at"]
+_EARLIEST = [(_NEXT_RUN_AT, ASCENDING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,7 +75,10 @@ def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collect
 
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
-    due = filter_of(transitions.claimable([name], now))
+    return _but_broken(jobs, filter_of(transitions.claimable([name], now)))
+
+
+def _but_broken(jobs: JobCollection, due: dict[str, Any]) -> dict[str, Any]:
     if jobs.broken:
         # A document that is no job stays pending for ever, and would fill the head of the queue.
         due["_id"] = {"$nin": list(jobs.broken)}
@@ -81,6 +87,22 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
 
 def _earliest(due: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
     return [{"$match": due}, {"$sort": dict(_EARLIEST)}, {"$limit": limit}]
+
+
+@command("look for the next due job", writes=False)
+def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> datetime | None:
+    """When the earliest job is due of those that were not due at `after`; None where there is none."""
+    remaining = iter(names)
+    moments = []
+    collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
+    while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
+        later = _but_broken(jobs, filter_of(transitions.claimable(chunk, after)))
+        later[_NEXT_RUN_AT] = {"$gt": after}
+        with suppress(BSONError):  # A date beyond the year 9999: not in our time.
+            found = collection.find_one(later, {"_id": False, _NEXT_RUN_AT: True}, sort=_EARLIEST)
+            if found is not None:
+                moments.append(found[_NEXT_RUN_AT])
+    return min(moments, default=None)
 
 
 @command("claim jobs", in_parts=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from typing import Any
@@ -22,31 +23,43 @@ MOST_IN_ONE_STATEMENT = 1000
 _BY_ID = {"_id": 1}
 
 
+@dataclass(slots=True)
+class Renewed:
+    """What a beat found of the claims that are not simply held.
+
+    Attributes:
+        lost: They are no longer held.
+        unwanted: Held, and somebody wants the run cancelled.
+    """
+
+    lost: set[ClaimId] = field(default_factory=set)
+    unwanted: set[ClaimId] = field(default_factory=set)
+
+
 @command("renew claims")
-def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> set[ClaimId]:
-    """Renews the claims; returns those that are no longer held.
+def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
+    """Renews the claims, and looks for cancel requests among them: one statement where there is nothing to tell.
 
     `$max`, and a `beat` that the caller lets grow: an observer must see a change although the server's
     clock stepped back, or it would take a live run for dead.
     """
     renewal = {"$max": {FIELD["last_heartbeat"]: beat}, "$set": {FIELD["updated_at"]: beat}}
-    lost: set[ClaimId] = set()
+    found = Renewed()
     for group in _chunks(held):
-        filters = _by_cycle(group)
-        requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
-        if jobs.collection.bulk_write(requests, ordered=False).matched_count < len(group):
-            lost.update({claim_id(job) for job in group} - _found(jobs, filters))
-    return lost
+        cycles = _by_cycle(group)
+        wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
+        if _matched(jobs, wanted, renewal) == len(group):
+            continue
+        # Some are asked to end or gone. Those that are asked to end are renewed as well: they clean up.
+        if _matched(jobs, cycles, renewal) < len(group):
+            found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles))
+        found.unwanted.update(_found(jobs, [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]))
+    return found
 
 
-@command("look for cancel requests", writes=False)
-def cancel_requests(jobs: JobCollection, held: Sequence[Job]) -> set[ClaimId]:
-    """Those claims whose run somebody wants cancelled."""
-    requested: set[ClaimId] = set()
-    for group in _chunks(held):
-        asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in _by_cycle(group)]
-        requested.update(_found(jobs, asked))
-    return requested
+def _matched(jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any]) -> int:
+    requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
+    return jobs.collection.bulk_write(requests, ordered=False).matched_count
 
 
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]]) -> set[ClaimId]:

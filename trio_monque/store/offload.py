@@ -1,8 +1,7 @@
 """The one door from async code to the database: threads, their limiters, and what cancellation means.
 
 pymongo blocks, so each call runs in a thread. Renewals and settlements pass through a limiter of their
-own: behind two hundred enqueuing tasks on a shared one, a renewal waits for more than a second. None of
-them is trio's default limiter, which belongs to the host program.
+own: behind two hundred enqueuing tasks on a shared one, a renewal waits for more than a second.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from ..clock import HoldingLimiter, VirtualTime, in_time_of, virtual_time
+from ..threads import HoldingLimiter, call_in_thread
 
 T = TypeVar("T")
 
@@ -60,10 +59,8 @@ class Door:
         when cancelled, unless `abandon_on_cancel`: then the wait ends and the thread goes on by itself.
         """
         if trio.lowlevel.in_trio_task():
-            return await trio.to_thread.run_sync(
-                partial(_in_time_of, virtual_time(), function),
-                limiter=cast("trio.CapacityLimiter", self._trio_limiter(channel)),
-                abandon_on_cancel=abandon_on_cancel,
+            return await call_in_thread(
+                function, limiter=self._trio_limiter(channel), abandon_on_cancel=abandon_on_cancel
             )
         async with self._anyio_limiter(channel):
             return await _awaited_although_cancelled(function)
@@ -94,11 +91,6 @@ class Door:
             limiter = anyio.CapacityLimiter(channel.value)
             self._limiters[channel].set(limiter)
         return cast("anyio.CapacityLimiter", limiter)
-
-
-def _in_time_of(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
-    with in_time_of(virtual):
-        return function()
 
 
 async def _awaited_although_cancelled(function: Callable[[], T]) -> T:

@@ -1,0 +1,103 @@
+"""When to look next: when the next item is due, as far as anybody knows, and when the next poll is."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any, Final, NoReturn
+
+import trio
+
+from ..clock import real_timeout
+from . import notices
+from .source import Source
+from .wake import WakeSignal
+
+# After a failed question: a server that elects returns within seconds.
+RETRY: Final = 1.0
+
+
+class Waker:
+    """Wakes the claimer when something is due, and not before.
+
+    It knows the earliest moment of all that it was told of since it asked the source, and what the
+    source answered. That is asked once after each moment that has come, and after each poll: whatever
+    else changes in this run is told (`expect`). What others change is found by polls.
+
+    Args:
+        poll_interval: Seconds from one poll to the next; infinity for none. Jobs of open transactions
+            are polled for all the same, every `transaction_interval`, until these have ended.
+    """
+
+    def __init__(
+        self, source: Source[Any, Any], wake: WakeSignal, *, poll_interval: float, transaction_interval: float
+    ) -> None:
+        self._source = source
+        self._wake = wake
+        self._poll_interval = poll_interval
+        self._transaction_interval = transaction_interval
+        self._open: list[Callable[[], bool]] = []
+        self._next = math.inf
+        self._is_known = False
+        self._changed = trio.Event()
+        self._looked = trio.Event()
+
+    def look(self) -> None:
+        """Something may be due now, and later, too: nobody knows."""
+        self._is_known = False
+        if self._looked.is_set():
+            self._looked = trio.Event()
+        self._changed.set()
+        self._wake.set()
+
+    def expect(self, moment: float) -> None:
+        """Something is due then, on trio's clock."""
+        if moment <= trio.current_time():
+            self._wake.set()
+        elif moment < self._next:
+            self._next = moment
+            self._changed.set()
+
+    def look_while(self, is_open: Callable[[], bool]) -> None:
+        """Something may appear untold for as long as `is_open`, and right after."""
+        self._open.append(is_open)
+        self._changed.set()
+
+    def looked(self) -> None:
+        """The claimer has found what is due now: what is left is due later."""
+        self._looked.set()
+
+    async def run(self) -> NoReturn:
+        poll_at = math.inf
+        while True:
+            if not self._is_known:
+                await self._looked.wait()
+                await self._ask()
+                continue
+            self._changed = trio.Event()
+            interval = self._transaction_interval if self._open else self._poll_interval
+            poll_at = min(poll_at, trio.current_time() + interval)
+            with trio.move_on_at(min(self._next, poll_at)):
+                await self._changed.wait()
+            if trio.current_time() >= min(self._next, poll_at):
+                poll_at = self._next = math.inf
+                # One that has just ended was open when the look before this one was made.
+                self._open = [is_open for is_open in self._open if is_open()]
+                self.look()
+
+    async def _ask(self) -> None:
+        # Before the question: what is told while it is under way may or may not be in the answer.
+        self._is_known = True
+        try:
+            due = await self._source.next_due()
+        except Exception as error:
+            if not self._source.is_transient(error):
+                raise
+            self._source.tell(notices.ClaimFailed(error))
+            self._is_known = False
+            self._changed = trio.Event()
+            with real_timeout(RETRY):
+                await self._changed.wait()
+            return
+        if due is not None:
+            self._next = min(self._next, due)

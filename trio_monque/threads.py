@@ -1,0 +1,154 @@
+"""How a run calls into threads: they see its time, hold its clock, and may call back.
+
+None of them passes through trio's default limiter, which belongs to the host program.
+
+In a test that asks for a reproducible order, threads take turns instead: the loop stands still while
+one works, so that nothing depends on which of two is faster. It is the same code in the same kind of
+thread; only what would go on beside it waits.
+"""
+
+from __future__ import annotations
+
+import inspect
+import queue
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar, cast
+
+import outcome
+import trio
+
+from .clock import VirtualTime, clock_hold, in_time_of, virtual_time
+
+T = TypeVar("T")
+
+
+class HoldingLimiter:
+    """A limiter for `trio.to_thread.run_sync` whose threads hold virtual time.
+
+    trio releases on behalf of a thread exactly when the thread has ended, abandoned or not, and on
+    the run's own thread. The task that waited is in the run queue by then, and the clock only jumps
+    when that is empty: so nothing slips in between.
+    """
+
+    def __init__(self, total_tokens: float) -> None:
+        self._limiter = trio.CapacityLimiter(total_tokens)
+        self._hold = clock_hold()
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        await self._limiter.acquire_on_behalf_of(borrower)
+        self._hold.acquire()
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._hold.release()
+        self._limiter.release_on_behalf_of(borrower)
+
+    @property
+    def borrowed_tokens(self) -> int:
+        return self._limiter.borrowed_tokens
+
+
+async def call_in_thread(function: Callable[[], T], *, limiter: HoldingLimiter, abandon_on_cancel: bool = False) -> T:
+    """What `function` returns or raises, from a thread that works for this run."""
+    call = partial(_working_for, virtual_time(), function)
+    if _takes_turns.get(False):  # The default of a RunVar.
+        return await _in_turn(call)
+    return await trio.to_thread.run_sync(
+        call, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel
+    )
+
+
+def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
+    with in_time_of(virtual):
+        return function()
+
+
+def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
+    """From a thread that works for a run: calls a function there; an async one is awaited.
+
+    While it waits, the thread does not hold virtual time.
+    """
+    turn = _turn_of_thread.get(None)
+    if turn is not None:
+        return turn.call(partial(_awaited, function, arguments))
+    return trio.from_thread.run(_outside_the_hold, function, arguments)
+
+
+def do_on_run(function: Callable[[], None]) -> None:
+    """Does it on the run: here, or on the run that this thread works for. Elsewhere it is not done."""
+    if trio.lowlevel.in_trio_task():
+        function()
+    elif (turn := _turn_of_thread.get(None)) is not None:
+        turn.call(partial(_awaited, function, ()))
+    else:
+        with suppress(RuntimeError):  # No thread of a run, or its run is over.
+            trio.from_thread.run_sync(function)
+
+
+async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    result = function(*arguments)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+    hold = clock_hold()
+    hold.release()
+    try:
+        return await _awaited(function, arguments)
+    finally:
+        hold.acquire()
+
+
+# --- Threads that take turns ---
+
+_takes_turns: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_threads_take_turns")
+
+
+def take_turns() -> None:
+    """From now on the threads of this run work one at a time, and the loop waits for each."""
+    _takes_turns.set(True)
+
+
+@dataclass(eq=False)
+class _Turn(Generic[T]):
+    """One thread's turn, as a conversation: the thread asks to be called back, or says how it ended."""
+
+    from_thread: queue.SimpleQueue[outcome.Value[T] | outcome.Error | Callable[[], Awaitable[Any]]] = field(
+        default_factory=queue.SimpleQueue
+    )
+    to_thread: queue.SimpleQueue[outcome.Outcome[Any]] = field(default_factory=queue.SimpleQueue)
+
+    def work(self, function: Callable[[], T]) -> None:
+        token = _turn_of_thread.set(self)
+        try:
+            result = outcome.capture(function)
+        finally:
+            _turn_of_thread.reset(token)
+        self.from_thread.put(result)
+
+    def call(self, function: Callable[[], Awaitable[Any]]) -> Any:
+        self.from_thread.put(function)
+        return self.to_thread.get().unwrap()
+
+
+_turn_of_thread: ContextVar[_Turn[Any]] = ContextVar("turn_of_thread")
+
+
+async def _in_turn(function: Callable[[], T]) -> T:
+    await trio.lowlevel.checkpoint()
+    turn: _Turn[T] = _Turn()
+    trio.lowlevel.start_thread_soon(partial(copy_context().run, turn.work, function), _ignore)
+    while True:
+        said = turn.from_thread.get()  # Blocks the loop, which is the point.
+        if isinstance(said, outcome.Value):
+            return said.value
+        if isinstance(said, outcome.Error):
+            raise said.error
+        turn.to_thread.put(await outcome.acapture(said))
+
+
+def _ignore(_outcome: object) -> None:
+    """How the thread ended was said in its turn."""
