@@ -1,18 +1,17 @@
-"""Fixtures for every test. The server is one per session: it starts outside any test's event loop."""
+"""Fixtures for every test, beside those of the library's own plugin: `mongod`, `monque_db`, `monque` and the others."""
 
 from __future__ import annotations
 
-import secrets
 import signal
 import socket
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
 from pymongo import MongoClient
 
-from trio_monque.embedded import EmbeddedServer, embedded_mongod
 from trio_monque.store.types import Collection, Database
+
+pytest_plugins = ["pytester"]  # For the tests of the plugin; pytest wants it said here.
 
 
 def pytest_configure() -> None:
@@ -24,24 +23,13 @@ def pytest_configure() -> None:
 
 
 @pytest.fixture(scope="session")
-def mongod() -> Iterator[EmbeddedServer]:
-    """A server for the whole session: the one of MONQUE_MONGODB_URI, else an embedded one."""
-    with embedded_mongod() as server:
-        yield server
-
-
-@pytest.fixture(scope="session")
-def client(mongod: EmbeddedServer) -> Iterator[MongoClient[Any]]:
-    with MongoClient[Any](mongod.uri, tz_aware=True) as client:
-        yield client
+def client(monque_client: MongoClient[Any]) -> MongoClient[Any]:
+    return monque_client
 
 
 @pytest.fixture
-def db(client: MongoClient[Any]) -> Iterator[Database]:
-    """A fresh database, dropped afterwards."""
-    name = f"monque_test_{secrets.token_hex(6)}"
-    yield client[name]
-    client.drop_database(name)
+def db(monque_db: Database) -> Database:
+    return monque_db
 
 
 @pytest.fixture

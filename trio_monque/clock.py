@@ -95,6 +95,19 @@ def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
     return begun
 
 
+def is_run_virtual() -> bool:
+    """Whether the current run has a virtual clock; asking does not begin its time."""
+    return _is_virtual(trio.lowlevel.current_clock())
+
+
+def has_virtual_time_begun() -> bool:
+    try:
+        _virtual_time_of_run.get()
+    except LookupError:
+        return False
+    return True
+
+
 def begin_virtual_time(start: datetime) -> VirtualTime:
     """Chooses what `now` is at this instant of the run, once, before anybody has asked for it.
 

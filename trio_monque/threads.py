@@ -96,10 +96,20 @@ async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
     hold = clock_hold()
     hold.release()
+    _calling_back.set(calling_back() + 1)
     try:
         return await _awaited(function, arguments)
     finally:
+        _calling_back.set(calling_back() - 1)
         hold.acquire()
+
+
+_calling_back: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("monque_threads_calling_back")
+
+
+def calling_back() -> int:
+    """How many threads of this run wait in `call_on_run`."""
+    return _calling_back.get(0)
 
 
 # --- Threads that take turns ---

@@ -76,7 +76,7 @@ class Shelf:
         await trio.lowlevel.checkpoint()
         if self.ask_faults:
             raise self.ask_faults.pop(0)
-        return min(self.due, default=None)
+        return min((due for due in self.due if due > self.claimed_at[-1]), default=None)
 
     async def execute(self, run: Run[int]) -> object:
         return await self.handler(run)

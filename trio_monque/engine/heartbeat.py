@@ -30,14 +30,20 @@ async def run_heartbeat(
 
     With `rests` only while there is something to renew: the first beat is then one interval after the first claim.
     """
+
+    def may_rest() -> bool:
+        return rests and not (runner.held or source.needs_beat())
+
     beat = trio.current_time()
     while True:
-        if rests and not (runner.held or source.needs_beat()):
+        if may_rest():
             await runner.wait_changed()
             beat = trio.current_time()
             continue
         beat += interval
         await trio.sleep_until(beat)
+        if may_rest():
+            continue
         while not await _renew(source, runner):
             await real_pause(min(interval * RETRY_SHARE, LONGEST_RETRY))
         # After an outage: no beats to catch up with.

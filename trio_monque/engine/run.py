@@ -68,6 +68,7 @@ class Run(Generic[ClaimT]):
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
         self._cleanups: dict[trio.CancelScope, float] = {}
+        self._cleanups_end = math.inf
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -113,7 +114,7 @@ class Run(Generic[ClaimT]):
 
         Also where it is cancelled only later, while the body runs.
         """
-        deadline = min(self._clock.current_time() + seconds, self.cancelled_at + timeout)
+        deadline = min(self._clock.current_time() + seconds, self.cancelled_at + timeout, self._cleanups_end)
         with trio.CancelScope(shield=True, deadline=deadline) as scope:
             self._cleanups[scope] = timeout
             try:
@@ -122,7 +123,8 @@ class Run(Generic[ClaimT]):
                 del self._cleanups[scope]
 
     def end_cleanups(self) -> None:
-        """Takes their shields from the clean-ups that are under way."""
+        """Takes their shields from the clean-ups, those that are under way and those to come."""
+        self._cleanups_end = -math.inf
         for cleanup in self._cleanups:
             cleanup.cancel(reason="nothing is cleaned up any more")
 

@@ -7,7 +7,7 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -37,6 +37,8 @@ logger = logging.getLogger("trio_monque.scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
+
+BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
 class JobSource:
@@ -117,9 +119,16 @@ class JobSource:
     async def next_due(self) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        ask = partial(claiming.next_due, self._ground.jobs, self._workers.names, self._looked_at)
-        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        due = await self._next_due(self._looked_at)
         return None if due is None else self._ground.clock.on_run_clock(due)
+
+    async def earliest_pending(self) -> datetime | None:
+        """When the first job is or was due of all that could be claimed here."""
+        return await self._next_due(BEFORE_ALL)
+
+    async def _next_due(self, after: datetime) -> datetime | None:
+        ask = partial(claiming.next_due, self._ground.jobs, self._workers.names, after)
+        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""

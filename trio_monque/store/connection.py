@@ -20,7 +20,7 @@ from pymongo.write_concern import WriteConcern
 from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..jobs.job import Job
 from .codec import OWN_OPTIONS, Codec
-from .outcomes import command, translated
+from .outcomes import Interference, command, translated
 from .types import Collection, Database
 
 logger = logging.getLogger("trio_monque.store")
@@ -44,12 +44,14 @@ class JobCollection:
         codec: Reads what the handle returns.
         operation_timeout: Seconds that one call may take.
         broken: The ids of documents that are no jobs, as far as they were met.
+        interference: What a test has put in the way of the next commands; otherwise empty.
     """
 
     collection: Collection
     codec: Codec
     operation_timeout: float
     broken: set[object] = field(default_factory=set, compare=False)
+    interference: list[Interference] = field(default_factory=list, compare=False)
 
     @classmethod
     def of(cls, database: Database, name: str, *, write_concern: str | int, operation_timeout: float) -> JobCollection:

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import wraps
-from typing import Concatenate, ParamSpec, Protocol, TypeVar
+from collections.abc import Callable, Sequence
+from functools import partial, wraps
+from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import pymongo
 from bson.errors import InvalidDocument
@@ -47,8 +47,27 @@ PASSING_CODES = frozenset(
 _CREDENTIALS = frozenset({13, 18})  # Unauthorized, AuthenticationFailed
 
 
+PURPOSES: Final[set[str]] = set()
+"""What commands are for, in the words of their error messages: filled as the modules with the commands are loaded."""
+
+
+class Interference(Protocol):
+    """Something that a test puts in the way of commands; `befall` raises an error of the driver's. From any thread."""
+
+    def takes(self, purpose: str) -> bool:
+        """Whether the call that begins now is the one to be hit."""
+        ...
+
+    def befall(self, call: Callable[[], T]) -> T:
+        """In place of that call, which it may make or not."""
+        ...
+
+
 class HasTimeout(Protocol):
-    """What a store function works on: it knows how long one call may take, in seconds."""
+    """What a store function works on: it knows how long one call may take, in seconds.
+
+    It may have an attribute `interference`: what a test has put in the way, a sequence of Interference.
+    """
 
     @property
     def operation_timeout(self) -> float: ...
@@ -66,11 +85,15 @@ def command(
     of many documents is made `in_parts`, so that any failure of it may leave some of them written.
     """
 
+    PURPOSES.add(purpose)
+
     def decorate(function: Callable[Concatenate[HandleT, P], T]) -> Callable[Concatenate[HandleT, P], T]:
         @wraps(function)
         def bounded(handle: HandleT, /, *args: P.args, **kwargs: P.kwargs) -> T:
             try:
                 with pymongo.timeout(handle.operation_timeout):
+                    if interference := getattr(handle, "interference", None):
+                        return _interfered(interference, purpose, partial(function, handle, *args, **kwargs))
                     return function(handle, *args, **kwargs)
             except driver.PyMongoError as error:
                 ours = translated(error, purpose, writes=writes)
@@ -83,6 +106,13 @@ def command(
         return bounded
 
     return decorate
+
+
+def _interfered(interferences: Sequence[Interference], purpose: str, call: Callable[[], T]) -> T:
+    for interference in tuple(interferences):  # One that is used up removes itself, in any thread.
+        if interference.takes(purpose):
+            return interference.befall(call)
+    return call()
 
 
 def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True) -> MonqueError:

@@ -1,0 +1,70 @@
+"""Threads that a program starts itself hold virtual time, too, in schedulers that the kit has opened."""
+
+from __future__ import annotations
+
+import math
+import threading
+from typing import Any
+
+import anyio.to_thread
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_monque import RunningJob, Workers
+from trio_monque.clock import clock_hold
+from trio_monque.testing import SchedulerOpener, drain
+
+
+@pytest.mark.parametrize("limiter", ["the default", "one of its own", "anyio's"])
+async def test_clock_stands_still_while_a_handlers_own_thread_works(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, limiter: str
+) -> None:
+    workers = Workers()
+    works, go_on = trio.Event(), threading.Event()
+
+    @workers.register("threads")
+    async def threads(job: RunningJob[Any]) -> None:
+        works.set()
+        with trio.fail_after(5):
+            if limiter == "anyio's":
+                await anyio.to_thread.run_sync(go_on.wait, 10)
+            elif limiter == "the default":
+                await trio.to_thread.run_sync(go_on.wait, 10)
+            else:
+                await trio.to_thread.run_sync(go_on.wait, 10, limiter=trio.CapacityLimiter(1))
+
+    async with open_test_scheduler(workers, heartbeat_interval=10) as scheduler:
+        await scheduler.enqueue("threads")
+        await works.wait()
+        await trio.testing.wait_all_tasks_blocked()
+        assert autojump_clock.autojump_threshold == math.inf
+        go_on.set()
+        assert (await drain(scheduler)).completed == 1
+    assert trio.current_time() == 0
+    assert clock_hold().holders == 0
+    await trio.sleep(1000)  # Only passes when the hold is gone.
+
+
+async def test_thread_that_waits_for_the_loop_lets_time_pass(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        job.from_thread(trio.sleep, 3600)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("plain")
+        assert (await drain(scheduler)).completed == 1
+    assert trio.current_time() == 3600
+
+
+async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
+    go_on = threading.Event()
+    async with open_test_scheduler(), open_test_scheduler(), trio.open_nursery() as nursery:
+        nursery.start_soon(trio.to_thread.run_sync, go_on.wait, 10)
+        await trio.testing.wait_all_tasks_blocked()
+        assert clock_hold().holders == 1
+        go_on.set()

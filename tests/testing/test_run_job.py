@@ -1,0 +1,380 @@
+"""run_job: a handler alone, judged and checked as in production. None of these tests has a database."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_monque import (
+    Discard,
+    InvalidCronError,
+    InvalidJobIdentifierError,
+    InvalidOptionError,
+    InvalidPayloadError,
+    JobStatus,
+    MonqueError,
+    NewJob,
+    PayloadTooLargeError,
+    Retry,
+    RunningJob,
+    Snooze,
+    WorkerRegistrationError,
+    Workers,
+)
+from trio_monque.testing import Discarded, Failed, NoDatabaseError, Snoozed, Succeeded, run_job
+
+workers = Workers()
+
+
+@dataclass
+class Order:
+    number: int
+    at: datetime | None = None
+
+
+@workers.register("charge", payload=Order, timeout=20, retry_on=ConnectionError, store_result=True, backoff=60)
+async def charge(job: RunningJob[Order]) -> Any:
+    await trio.lowlevel.checkpoint()
+    return job.data.number
+
+
+async def test_handler_gets_the_job_and_its_outcome_is_told(autojump_clock: MockClock) -> None:
+    async def handler(job: RunningJob[Any]) -> str:
+        assert (job.data, job.attempt, job.fail_count, job.fail_reason) == ({"a": [1]}, 3, 2, "no")
+        assert (job.saved, job.resources, job.unique_key) == ("half", "pool", "k")
+        assert job.job.status is JobStatus.PROCESSING
+        assert job.cancel_reason is None
+        await trio.sleep(3)
+        return "done"
+
+    outcome = await run_job(
+        handler, {"a": (1,)}, fail_count=2, fail_reason="no", saved="half", resources="pool", unique_key="k"
+    )
+    assert outcome.verdict == Succeeded()
+    assert (outcome.value, outcome.error, outcome.cancel_reason) == ("done", None, None)
+    assert outcome.duration == pytest.approx(3)
+    assert outcome.job.status is JobStatus.COMPLETED
+    assert outcome.job.claimed_by is None
+
+
+async def test_plain_handler_runs_in_a_thread_and_speaks_to_the_run(autojump_clock: MockClock) -> None:
+    def handler(job: RunningJob[int]) -> int:
+        assert not trio.lowlevel.in_trio_task()
+        job.from_thread(job.save, {"step": job.data})
+        job.from_thread(trio.sleep, 100)
+        job.check_cancelled()
+        job.scheduler.sync.enqueue("next", job.data + 1)
+        return job.data
+
+    outcome = await run_job(handler, 7)
+    assert (outcome.value, outcome.saved, outcome.duration) == (7, {"step": 7}, 100)
+    assert outcome.enqueued == (NewJob(name="next", data=8),)
+
+
+# --- Verdicts ---
+
+
+async def test_worker_decides_what_its_errors_mean() -> None:
+    errors: list[Exception] = [ConnectionError("reset"), ValueError("a bug")]
+    several = Workers()
+
+    @several.register("several", retry_on=ConnectionError, discard_on=KeyError, backoff=60)
+    async def handler(job: RunningJob[Any]) -> None:
+        raise errors[job.data]
+
+    outcome = await run_job(handler, 0, fail_count=1)
+    assert outcome.verdict == Failed(errors[0])
+    assert outcome.error is errors[0]
+    assert (outcome.job.status, outcome.job.fail_count) == (JobStatus.PENDING, 2)
+    assert outcome.job.next_run_at - outcome.job.updated_at == timedelta(seconds=60)
+    errors[0] = KeyError("gone")
+    outcome = await run_job(handler, 0)
+    assert outcome.verdict == Discarded(errors[0])
+    assert (outcome.job.status, outcome.job.fail_reason) == (JobStatus.FAILED, "KeyError: 'gone'")
+    with pytest.raises(ValueError, match="a bug") as caught:  # The worker names it nowhere.
+        await run_job(handler, 1)
+    assert caught.value is errors[1]
+
+
+async def test_control_exceptions_are_verdicts() -> None:
+    raised: list[Exception] = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        async with trio.open_nursery():
+            raise raised[-1]
+
+    raised.append(Retry("later", after=90))
+    outcome = await run_job(handler)
+    assert outcome.verdict == Failed(raised[-1], after=90)
+    assert outcome.job.next_run_at - outcome.job.updated_at == timedelta(seconds=90)
+    raised.append(Snooze(after=30))
+    outcome = await run_job(handler, saved="kept")
+    assert isinstance(outcome.verdict, Snoozed)
+    assert (outcome.error, outcome.job.fail_count, outcome.job.saved) == (None, 0, "kept")
+    raised.append(Discard("enough"))
+    outcome = await run_job(handler)
+    assert outcome.verdict == Discarded(raised[-1])
+    assert outcome.job.fail_reason == "enough"
+
+
+async def test_other_error_is_raised_as_it_is_or_told() -> None:
+    bug = ExceptionGroup("both", [Discard("enough"), ZeroDivisionError()])
+
+    async def handler(job: RunningJob[Any]) -> None:
+        raise bug
+
+    with pytest.raises(ExceptionGroup, match="both") as caught:
+        await run_job(handler)
+    assert caught.value.exceptions == bug.exceptions
+    outcome = await run_job(handler, reraise=False)
+    assert outcome.verdict == Discarded(bug.exceptions[0])
+    assert isinstance(outcome.error, ExceptionGroup)
+    assert outcome.error.exceptions == bug.exceptions
+
+
+async def test_exit_is_raised_whatever_was_asked() -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        raise SystemExit(3)
+
+    with pytest.raises(SystemExit):
+        await run_job(handler, reraise=False)
+
+
+async def test_last_try_fails_for_good() -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        raise Retry
+
+    for fail_count, status in ((1, JobStatus.PENDING), (2, JobStatus.FAILED)):
+        outcome = await run_job(handler, fail_count=fail_count, max_retries=3)
+        assert outcome.job.status is status
+
+
+async def test_result_is_stored_where_the_worker_says_so_and_must_be_storable() -> None:
+    outcome = await run_job(charge, Order(7))
+    assert outcome.verdict == Succeeded(7)
+    assert outcome.job.result == 7
+    with pytest.raises(InvalidPayloadError):
+        await run_job(charge, {"number": 1, "at": None}.copy() | {"number": {1}})
+    several = Workers()
+    several.register("set", _returns_a_set, store_result=True)
+    with pytest.raises(InvalidPayloadError):
+        await run_job(several.register("set", _returns_a_set, store_result=True, replace=True))
+
+
+async def _returns_a_set(job: RunningJob[Any]) -> Any:
+    return {1}
+
+
+# --- Data ---
+
+
+async def test_data_comes_to_the_worker_as_from_the_database() -> None:
+    seen: list[Any] = []
+    several = Workers()
+
+    @several.register("see", payload=Order)
+    async def see(job: RunningJob[Order]) -> None:
+        seen.append(job.data)
+
+    moment = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
+    await run_job(see, Order(1, moment))
+    assert seen == [Order(1, moment.replace(microsecond=123000))]
+    await run_job(see, {"number": 2})  # The stored document of an older version.
+    assert seen[1] == Order(2)
+    outcome = await run_job(see, {"count": 2})
+    assert isinstance(outcome.verdict, Discarded)
+    assert len(seen) == 2
+    with pytest.raises(InvalidPayloadError, match="takes Order"):
+        await run_job(see, Other(1))
+
+
+@dataclass
+class Other:
+    number: int
+
+
+async def test_what_could_not_be_enqueued_is_refused() -> None:
+    for data, error in ((object(), InvalidPayloadError), ("x" * 100, PayloadTooLargeError)):
+        with pytest.raises(error):
+            await run_job(charge, data, max_payload_size=50)
+    with pytest.raises(InvalidOptionError, match="attempt=1"):
+        await run_job(charge, Order(1), attempt=1, fail_count=1)
+    with pytest.raises(InvalidOptionError, match="timeout=0"):
+        await run_job(charge, Order(1), timeout=0)
+    with pytest.raises(InvalidOptionError, match="no_such_option"):
+        await run_job(charge, Order(1), no_such_option=1)  # type: ignore[call-arg]
+    with pytest.raises(WorkerRegistrationError):
+        await run_job(7)  # type: ignore[arg-type]
+
+
+# --- The run ---
+
+
+async def test_deadline_is_the_workers_or_the_callers_and_ends_the_run(autojump_clock: MockClock) -> None:
+    deadlines: list[float] = []
+    several = Workers()
+
+    @several.register("slow", timeout=20)
+    async def slow(job: RunningJob[Any]) -> None:
+        deadlines.append(job.deadline - trio.current_time())
+        try:
+            await trio.sleep_forever()
+        finally:
+            assert job.cancel_reason == "timeout"
+            with job.cleanup(1000):
+                await trio.sleep(2)
+                await job.save("half")
+                await trio.sleep_forever()
+
+    outcome = await run_job(slow, cleanup_timeout=5)
+    assert isinstance(outcome.verdict, Failed)
+    assert isinstance(outcome.error, TimeoutError)
+    assert (outcome.cancel_reason, outcome.duration, outcome.saved) == ("timeout", 25, "half")
+    assert outcome.job.saved == "half"
+    await run_job(slow, timeout=3)
+    assert deadlines == [20, 3]
+
+
+async def test_plain_handler_hears_of_its_timeout(autojump_clock: MockClock) -> None:
+    def handler(job: RunningJob[Any]) -> None:
+        while True:
+            job.from_thread(trio.sleep, 1)
+            job.check_cancelled()
+
+    outcome = await run_job(handler, timeout=3)
+    assert isinstance(outcome.error, TimeoutError)
+
+
+async def test_cancelled_it_cancels_the_run_as_a_scheduler_that_is_left(autojump_clock: MockClock) -> None:
+    reasons: list[Any] = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            reasons.append(job.cancel_reason)
+            with job.cleanup(2):
+                await trio.sleep(1)
+                reasons.append("cleaned up")
+
+    with trio.move_on_after(5) as scope:
+        await run_job(handler)
+    assert scope.cancelled_caught
+    assert reasons == ["shutdown", "cleaned up"]
+    assert trio.current_time() == 6
+
+
+async def test_what_is_saved_is_checked_and_kept(autojump_clock: MockClock) -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        state = {"step": 1}
+        await job.save(state)
+        state["step"] = 2
+        assert job.saved == {"step": 1}
+        for share in (0.5, 1.0):
+            await job.set_progress(share)
+        with pytest.raises(InvalidPayloadError):
+            await job.save({1})
+        raise Retry
+
+    outcome = await run_job(handler)
+    assert outcome.saved == outcome.job.saved == {"step": 1}
+    assert outcome.progress == (0.5, 1.0)
+    assert outcome.job.progress == 1.0
+
+
+# --- The scheduler that the handler sees ---
+
+
+async def test_what_a_handler_enqueues_is_told(autojump_clock: MockClock) -> None:
+    tomorrow = datetime(2126, 1, 1, tzinfo=UTC)
+
+    async def handler(job: RunningJob[Any]) -> None:
+        order = Order(1)
+        first = await job.scheduler.enqueue(charge, order, delay=5, unique_key="k")
+        order.number = 2
+        assert (first.name, first.status, first.data) == ("charge", "pending", {"number": 1, "at": None})
+        assert first.next_run_at - first.created_at == timedelta(seconds=5)
+        again = await job.scheduler.enqueue(charge, order, unique_key="k")
+        assert again == first  # As production returns the job that has the key.
+        itself = await job.scheduler.enqueue(job.name, unique_key=job.unique_key)
+        assert itself.id == job.id
+        await job.scheduler.now("now", [1])
+        await job.scheduler.enqueue_many([NewJob(name="many", run_at=tomorrow)])
+        scheduled = await job.scheduler.schedule("@daily", "report", timezone="Europe/Berlin")
+        assert scheduled.repeat_interval == "0 0 * * *"
+        job.scheduler.drain()
+
+    outcome = await run_job(handler, unique_key="me")
+    assert outcome.enqueued == (
+        NewJob(name="charge", data={"number": 1, "at": None}, delay=5, unique_key="k"),
+        NewJob(name="now", data=[1]),
+        NewJob(name="many", run_at=tomorrow),
+    )
+    assert [(new.name, new.cron, new.timezone) for new in outcome.scheduled] == [("report", "@daily", "Europe/Berlin")]
+    assert outcome.drained
+
+
+async def test_what_production_refuses_to_enqueue_is_refused() -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        scheduler = job.scheduler
+        with pytest.raises(InvalidJobIdentifierError):
+            await scheduler.enqueue("no spaces")
+        with pytest.raises(InvalidPayloadError, match="takes Order"):
+            await scheduler.enqueue(charge, {"number": 1})
+        with pytest.raises(PayloadTooLargeError):
+            await scheduler.enqueue("big", "x" * 100)
+        with pytest.raises(InvalidOptionError, match="delay"):
+            await scheduler.enqueue("late", delay=-1)
+        with pytest.raises(InvalidOptionError, match="NewJob") as caught:
+            await scheduler.enqueue_many([NewJob(name="fine"), "job"])  # type: ignore[list-item]
+        assert "number 1 (from 0) of 2" in caught.value.__notes__[0]
+        with pytest.raises(InvalidCronError):
+            await scheduler.schedule("never", "report")
+        with pytest.raises(InvalidOptionError, match="on_conflict"):
+            await scheduler.schedule("@daily", "report", on_conflict="guess")
+
+    outcome = await run_job(handler, max_payload_size=50)
+    assert (outcome.enqueued, outcome.scheduled) == ((), ())
+
+
+async def test_cancelled_before_it_was_sent_nothing_is_enqueued() -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await job.scheduler.enqueue("a")
+        assert scope.cancelled_caught
+
+    assert (await run_job(handler)).enqueued == ()
+
+
+async def test_what_needs_a_database_says_so() -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        assert not hasattr(job.scheduler, "get_jobs")
+        with pytest.raises(NoDatabaseError, match="session"):
+            await job.scheduler.enqueue("a", session=object())  # type: ignore[arg-type]
+        with pytest.raises(NoDatabaseError, match=r"sync\.get_queue_stats"):
+            job.scheduler.sync.get_queue_stats()
+        await job.scheduler.get_job("1")
+
+    with pytest.raises(NoDatabaseError, match=r"job\.scheduler\.get_job is not there.*open_test_scheduler") as caught:
+        await run_job(handler)
+    assert isinstance(caught.value, MonqueError)
+
+
+async def test_stand_in_takes_the_place_of_the_scheduler() -> None:
+    stand_in = object()
+
+    async def handler(job: RunningJob[Any]) -> None:
+        assert job.scheduler is stand_in
+
+    await run_job(handler, scheduler=stand_in)
+
+
+def test_outside_of_trio_it_says_where_it_belongs() -> None:
+    with pytest.raises(MonqueError, match=r"inside trio\.run"):
+        run_job(charge, Order(1)).send(None)

@@ -1,0 +1,155 @@
+"""Was it enqueued? With an answer that says what there is instead."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Any, Final, overload
+
+from ..client.monque import Monque
+from ..jobs.job import Job, JobStatus
+from ..jobs.new_job import Named
+from ..options import check_count
+from .differences import shown
+from .wanted import UNSAID, Unsaid, Wanted
+
+# A test looks at all there is; MongoDB's limit is a 32-bit number.
+_ALL: Final = 2**31 - 1
+
+# Of the jobs that are not the one: so many with what is different about them, the others counted by name.
+MOST_SHOWN: Final = 3
+
+
+@overload
+async def assert_enqueued(
+    monque: Monque,
+    *,
+    name: str | Named | Unsaid = ...,
+    data: Any = ...,
+    unique_key: str | Unsaid | None = ...,
+    run_at: datetime | Unsaid = ...,
+    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = ...,
+    count: None = None,
+) -> Job: ...
+
+
+@overload
+async def assert_enqueued(
+    monque: Monque,
+    *,
+    name: str | Named | Unsaid = ...,
+    data: Any = ...,
+    unique_key: str | Unsaid | None = ...,
+    run_at: datetime | Unsaid = ...,
+    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = ...,
+    count: int,
+) -> list[Job]: ...
+
+
+async def assert_enqueued(
+    monque: Monque,
+    *,
+    name: str | Named | Unsaid = UNSAID,
+    data: Any = UNSAID,
+    unique_key: str | Unsaid | None = UNSAID,
+    run_at: datetime | Unsaid = UNSAID,
+    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = UNSAID,
+    count: int | None = None,
+) -> Job | list[Job]:
+    """Asserts that a job is there, whatever became of it since: with a scheduler it may have run already.
+
+    Only what is given is compared. On trio and on every other backend of anyio.
+
+    Args:
+        monque: A client, or a scheduler.
+        name: The job's, or its worker.
+        data: Equal to what is stored, as a handler would get it; of a dataclass, the document of its
+            fields. Objects that are equal to many things, such as `unittest.mock.ANY`, may stand in it.
+        unique_key: The job's; None for a job that has none.
+        run_at: When it is due (`next_run_at`), timezone-aware.
+        status: One, or several of which it has one. By default any.
+        count: So many, and not more. By default at least one.
+
+    Returns:
+        The job, the first enqueued where there are several; with `count` a list of all, in the order in
+        which they were enqueued.
+
+    Raises:
+        AssertionError: Says what there is instead, the most similar jobs first.
+        InvalidOptionError, InvalidJobIdentifierError: No job could be so.
+        MonqueConnectionError: The database did not answer.
+    """
+    __tracebackhide__ = True
+    wanted = _wanted(monque, name=name, data=data, unique_key=unique_key, run_at=run_at, status=status)
+    if count is not None:
+        check_count("count", count, at_least=0)
+    jobs = await _all_jobs(monque)
+    found = [job for job in jobs if not wanted.differences(job)]
+    if count is None:
+        if not found:
+            raise AssertionError(f"no job {wanted} was enqueued: {_there_is_instead(wanted, jobs)}")
+        return found[0]
+    if len(found) != count:
+        others = [job for job in jobs if job not in found]
+        told = [f"{len(found)} jobs {wanted} were enqueued, not {count}", *(f"  {_told(job)}" for job in found)]
+        if len(found) < count:
+            told.append(f"Beside {'them ' if found else ''}{_there_is_instead(wanted, others)}")
+        raise AssertionError("\n".join(told))
+    return found
+
+
+async def assert_not_enqueued(
+    monque: Monque,
+    *,
+    name: str | Named | Unsaid = UNSAID,
+    data: Any = UNSAID,
+    unique_key: str | Unsaid | None = UNSAID,
+    run_at: datetime | Unsaid = UNSAID,
+    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = UNSAID,
+) -> None:
+    """Asserts that there is no such job, and without criteria no job at all. See `assert_enqueued`.
+
+    A job that has run was enqueued: with `status="pending"` only one that still waits is a failure.
+
+    Raises:
+        AssertionError: Shows the jobs.
+        InvalidOptionError, InvalidJobIdentifierError, MonqueConnectionError: As `assert_enqueued`.
+    """
+    __tracebackhide__ = True
+    wanted = _wanted(monque, name=name, data=data, unique_key=unique_key, run_at=run_at, status=status)
+    found = [job for job in await _all_jobs(monque) if not wanted.differences(job)]
+    if found:
+        told = "\n".join(f"  {_told(job)}" for job in found[: 2 * MOST_SHOWN])
+        raise AssertionError(f"{len(found)} jobs {wanted} were enqueued:\n{told}{_counted(found[2 * MOST_SHOWN :])}")
+
+
+def _wanted(monque: Monque, **criteria: Any) -> Wanted:
+    return Wanted.of(monque._ground.jobs.codec.callers, **criteria)
+
+
+async def _all_jobs(monque: Monque) -> Sequence[Job]:
+    return sorted(await monque.get_jobs(limit=_ALL), key=lambda job: (job.created_at, job.id))
+
+
+def _there_is_instead(wanted: Wanted, jobs: Sequence[Job]) -> str:
+    if not jobs:
+        return "there is no job at all" if wanted.criteria else "there is none"
+    nearest = sorted(jobs, key=wanted.distance)
+    lines = [f"there {'is one job' if len(jobs) == 1 else f'are {len(jobs)} jobs, the most similar first'}:"]
+    for job in nearest[:MOST_SHOWN]:
+        lines.append(f"  {_told(job)}")
+        lines += (f"      {line}" for line in wanted.differences(job))
+    return "\n".join(lines) + _counted(nearest[MOST_SHOWN:])
+
+
+def _told(job: Job) -> str:
+    key = "" if job.unique_key is None else f", unique_key={shown(job.unique_key)}"
+    return f"{job}, due {job.next_run_at:%Y-%m-%d %H:%M:%S.%f}+00:00{key}, data={shown(job.data)}"
+
+
+def _counted(jobs: Sequence[Job]) -> str:
+    if not jobs:
+        return ""
+    names = Counter(job.name for job in jobs)
+    return f"\n  and {len(jobs)} others: {', '.join(f'{count} {name}' for name, count in names.most_common())}"

@@ -1,0 +1,144 @@
+"""Moves the time of a test, and waits until everything has happened that belongs to a moment."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+
+import trio
+import trio.testing
+
+from ..client.wake_board import have_all_look
+from ..clock import begin_virtual_time, clock_hold, virtual_time
+from ..errors import InvalidOptionError, MonqueError
+from ..options import check_seconds
+from ..scheduler.scheduler import Scheduler
+from ..scheduler.telling import SchedulerReport
+
+LONGEST_DRAIN = 86400.0
+"""Seconds after which `drain` gives up, unless it is told otherwise."""
+
+
+def start_virtual_time(moment: datetime) -> None:
+    """Says what time it is now in this run, before its first client or scheduler asks for it.
+
+    Without, virtual time begins with the real one. All clients and schedulers of a run share one timeline.
+
+    Args:
+        moment: Timezone-aware; kept to the millisecond.
+
+    Raises:
+        MonqueError: The run has no virtual clock, or its time has begun already with another moment.
+        InvalidOptionError: `moment` is naive.
+    """
+    if moment.tzinfo is None:
+        raise InvalidOptionError("moment", moment, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
+    begin_virtual_time(moment)
+
+
+def now() -> datetime:
+    """The time of this run as its jobs see it: virtual under a virtual clock, UTC."""
+    virtual = virtual_time()
+    return datetime.now(UTC) if virtual is None else virtual.now()
+
+
+async def quiesce() -> None:
+    """Returns when everything has happened that can without the passing of time.
+
+    `trio.testing.wait_all_tasks_blocked` alone returns while threads talk to the database. It does not
+    pass time itself: what sleeps goes on sleeping.
+    """
+    hold = clock_hold()
+    while True:
+        await trio.testing.wait_all_tasks_blocked()
+        if not hold.holders:
+            return
+        await hold.wait_free()
+
+
+async def advance(seconds: float) -> None:
+    """Lets so much virtual time pass, and all happen that belongs to it, its last moment included.
+
+    It sleeps its way, and the clock stops at every timer on it: no beat, poll or deadline is jumped
+    over, as `MockClock.jump` would. Every scheduler of the run looks for work before: also for jobs that
+    something else than this library has written.
+
+    Raises:
+        MonqueError: The run has no virtual clock.
+    """
+    check_seconds("seconds", seconds, zero=True)
+    if virtual_time() is None:
+        raise MonqueError(
+            "only virtual time can be advanced: use a MockClock, for example pytest-trio's autojump_clock"
+        )
+    await _settle_down()
+    with clock_hold().jumping():
+        await trio.sleep(seconds)
+        await quiesce()
+
+
+async def drain(
+    scheduler: Scheduler, *, until: datetime | None = None, within: float = LONGEST_DRAIN
+) -> SchedulerReport:
+    """Runs what is due until nothing is due and nothing runs; then says what was done.
+
+    Jobs that are due later stay where they are, a retry for example. Time passes only as far as the
+    running handlers sleep.
+
+    Args:
+        scheduler: Whose jobs: those of the names that it has workers for.
+        until: Moves the clock there first; on the way, everything runs that falls due.
+        within: Seconds after which it gives up waiting for handlers.
+
+    Raises:
+        AssertionError: Something still runs after `within`, or is due and is not claimed; it is named.
+        InvalidOptionError: `until` has passed, or is naive.
+        MonqueError: The scheduler has ended.
+    """
+    before = scheduler._teller.report((), ())
+    if until is not None:
+        await _move_to(until)
+    with clock_hold().jumping(), trio.move_on_after(within) as limit:
+        await _drain(scheduler)
+    if limit.cancelled_caught:
+        running = ", ".join(str(job) for job in scheduler._engine.unfinished)
+        raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
+    after = scheduler._teller.report((), ())
+    return SchedulerReport(
+        completed=after.completed - before.completed,
+        failed=after.failed - before.failed,
+        released=after.released - before.released,
+    )
+
+
+async def _move_to(until: datetime) -> None:
+    if until.tzinfo is None:
+        raise InvalidOptionError("until", until, "must be timezone-aware, for example datetime(..., tzinfo=UTC)")
+    left = (until - now()).total_seconds()
+    if left < 0:
+        raise InvalidOptionError("until", until, f"has passed: it is {now()}")
+    await advance(left)
+
+
+async def _drain(scheduler: Scheduler) -> None:
+    engine, source = scheduler._engine, scheduler._source
+    while True:
+        if engine.stop.draining.is_set():
+            raise MonqueError("the scheduler ends or has ended: it claims nothing any more")
+        await quiesce()
+        if not engine.is_idle():
+            await engine.wait_changed()
+            continue
+        await _settle_down()
+        if not engine.is_idle():
+            continue
+        due = await source.earliest_pending()
+        if due is None or due > scheduler._ground.now():
+            return
+        await _settle_down()
+        if engine.is_idle() and await source.earliest_pending() == due:
+            raise AssertionError(f"a job that is due since {due} is not claimed; see the log for what keeps it")
+
+
+async def _settle_down() -> None:
+    have_all_look()
+    await quiesce()

@@ -1,0 +1,164 @@
+"""The next database call fails with an error of your choice: before it was sent, or after it was applied."""
+
+from __future__ import annotations
+
+import re
+import threading
+from collections.abc import Callable
+from types import TracebackType
+from typing import Final, Literal, TypeVar
+
+from pymongo import errors as driver
+
+from ..client.monque import Monque, SyncMonque
+from ..errors import InvalidOptionError
+from ..options import check_count
+from ..store.connection import JobCollection
+from ..store.outcomes import PURPOSES
+
+T = TypeVar("T")
+
+WHEN: Final = ("before", "after")
+
+# A client's own errands: whether one comes first depends on what the client did before.
+_ERRANDS: Final = frozenset({"create the indexes", "reach the database"})
+
+
+class Fault:
+    """One fault that was asked for with `fail_next`; as a context manager, it ends with its block.
+
+    Leaving the block in order raises AssertionError where not all the calls came that were to fail: such
+    a test would prove nothing.
+    """
+
+    def __init__(
+        self,
+        jobs: JobCollection,
+        error: driver.PyMongoError | type[driver.PyMongoError],
+        when: str,
+        command: re.Pattern[str] | None,
+        times: int | None,
+    ) -> None:
+        self._jobs = jobs
+        self._error = error
+        self._when = when
+        self._command = command
+        self._times = times
+        self._lock = threading.Lock()
+        self._hits: list[str] = []
+
+    @property
+    def hits(self) -> tuple[str, ...]:
+        """The calls that were hit, by what they were for ("enqueue the job"), in order."""
+        return tuple(self._hits)
+
+    @property
+    def happened(self) -> bool:
+        """Whether all the calls failed that were to; with `times=None`, whether any did."""
+        return len(self._hits) >= (self._times or 1)
+
+    def remove(self) -> None:
+        """No further call is hit. May be said again."""
+        with self._lock:
+            if self in self._jobs.interference:
+                self._jobs.interference.remove(self)
+
+    # --- Asked by the commands, in their threads ---
+
+    def takes(self, purpose: str) -> bool:
+        if not (purpose not in _ERRANDS if self._command is None else self._command.search(purpose)):
+            return False
+        with self._lock:
+            if self not in self._jobs.interference:
+                return False  # Another thread took the last one, or it was removed.
+            self._hits.append(purpose)
+            if len(self._hits) == self._times:
+                self._jobs.interference.remove(self)
+            return True
+
+    def befall(self, call: Callable[[], T]) -> T:
+        if self._when == "after":
+            call()
+        raise self._error if isinstance(self._error, driver.PyMongoError) else self._error("made to fail by fail_next")
+
+    # --- As a context manager ---
+
+    def __enter__(self) -> Fault:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self.remove()
+        if error is None and not self.happened:
+            raise AssertionError(f"{self} never happened: {len(self._hits)} calls were hit")
+
+    def __repr__(self) -> str:
+        calls = "any call" if self._command is None else f"calls that match {self._command.pattern!r}"
+        return f"<Fault {self._error!r} {self._when} {calls}, times={self._times}>"
+
+
+def fail_next(
+    client: Monque | SyncMonque,
+    error: driver.PyMongoError | type[driver.PyMongoError],
+    *,
+    when: Literal["before", "after"] = "before",
+    command: str | None = None,
+    times: int | None = 1,
+) -> Fault:
+    """Makes the next database call of a client or scheduler fail, as if the driver had raised `error`.
+
+    The library takes the error for a real one: it is translated, an answer that was lost is looked up, a
+    transient failure is tried again. What the driver itself tries again is past by then: an error of the
+    network means that its own second try failed too. Calls inside a transaction of yours are not hit.
+
+    `with fail_next(...) as fault:` ends the fault with the block, and asserts that it happened.
+
+    Args:
+        client: A Monque, a scheduler, or the `sync` of one. What other clients do is not hit.
+        error: An error of pymongo, for example `AutoReconnect("gone")`, or a class of them.
+        when: "before" it is sent, so that nothing is applied; or "after" it was applied, so that its
+            caller does not know.
+        command: Only calls for which this regular expression is found in what they are for, in the words
+            of the error message: "enqueue the job", "claim jobs", "renew claims", "settle jobs". Without,
+            any call but the client's own errands (its indexes, the server's time).
+        times: How many calls; None for all, until `remove` or the end of the block.
+
+    Raises:
+        InvalidOptionError: No call of the library is for that, or a value cannot be.
+    """
+    if when not in WHEN:
+        raise InvalidOptionError("when", when, f"must be one of {', '.join(WHEN)}")
+    if times is not None:
+        check_count("times", times, at_least=1)
+    fault = Fault(_jobs_of(client), _checked(error), when, _pattern(command), times)
+    fault._jobs.interference.append(fault)
+    return fault
+
+
+def _jobs_of(client: object) -> JobCollection:
+    if not isinstance(client, Monque | SyncMonque):
+        raise InvalidOptionError("client", client, "must be a Monque, a scheduler, or the sync of one")
+    return client._ground.jobs
+
+
+def _checked(error: object) -> driver.PyMongoError | type[driver.PyMongoError]:
+    if isinstance(error, driver.PyMongoError):
+        return error
+    if isinstance(error, type) and issubclass(error, driver.PyMongoError):
+        if issubclass(error, driver.BulkWriteError):
+            raise InvalidOptionError("error", error, "says nothing without its details: give an instance")
+        return error
+    raise InvalidOptionError("error", error, "must be an error of pymongo, such as AutoReconnect('gone')")
+
+
+def _pattern(command: str | None) -> re.Pattern[str] | None:
+    if command is None:
+        return None
+    try:
+        pattern = re.compile(command)
+    except re.error as error:
+        raise InvalidOptionError("command", command, f"is no regular expression: {error}") from error
+    if not any(pattern.search(purpose) for purpose in PURPOSES):
+        raise InvalidOptionError("command", command, f"matches none of: {', '.join(sorted(PURPOSES))}")
+    return pattern

@@ -1,0 +1,81 @@
+"""Fixtures for pytest. All are synchronous: they serve pytest-trio, anyio's plugin and plain tests alike.
+
+Loaded in every session of pytest where the library is installed: what it needs is imported when a fixture
+is used.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Generator, Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from ..client.monque import Monque
+    from ..embedded import EmbeddedServer
+    from ..store.types import Database, MongoClient
+    from .schedulers import SchedulerOpener
+
+
+@pytest.fixture(scope="session")
+def mongod() -> Iterator[EmbeddedServer]:
+    """A MongoDB server for the whole session: the one that MONQUE_MONGODB_URI names, else an embedded one."""
+    from ..embedded import embedded_mongod
+
+    with embedded_mongod() as server:
+        yield server
+
+
+@pytest.fixture(scope="session")
+def monque_client(mongod: EmbeddedServer) -> Iterator[MongoClient]:
+    """A client of that server for the whole session. It reads datetimes as timezone-aware ones."""
+    from ..store.types import MongoClient
+
+    with MongoClient(mongod.uri, tz_aware=True) as client:
+        yield client
+
+
+@pytest.fixture
+def monque_db(monque_client: MongoClient) -> Iterator[Database]:
+    """A database of the test's own, dropped afterwards."""
+    name = f"monque_test_{secrets.token_hex(6)}"
+    database: Database = monque_client[name]
+    yield database
+    monque_client.drop_database(name)
+
+
+@pytest.fixture
+def monque(monque_db: Database) -> Monque:
+    """A client for the jobs of that database, on trio, asyncio, or neither (`monque.sync`)."""
+    from ..client.monque import Monque
+
+    return Monque(monque_db)
+
+
+@pytest.fixture
+def open_test_scheduler(monque_db: Database, pytestconfig: pytest.Config) -> SchedulerOpener:
+    """`async with open_test_scheduler(workers, **options) as scheduler:` runs the jobs of that database."""
+    from .schedulers import SchedulerOpener
+
+    return SchedulerOpener(monque_db, seed=pytestconfig.getoption("monque_seed"))
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.getgroup("trio_monque").addoption(
+        "--monque-seed",
+        type=int,
+        metavar="SEED",
+        help="the order of deterministic test schedulers, as a failed test told it",
+    )
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """A failed test tells the seed of its order."""
+    report = yield
+    opener = getattr(item, "funcargs", {}).get("open_test_scheduler")
+    if report.failed and opener is not None and opener.seeds:
+        report.sections.append(("trio_monque", f"the order can be repeated: pytest --monque-seed={opener.seeds[0]}"))
+    return report

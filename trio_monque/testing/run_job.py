@@ -1,0 +1,268 @@
+"""A handler alone: its real run, in a real cancel scope, judged as in production, and no database."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from dataclasses import dataclass, fields, is_dataclass, replace
+from typing import Any, Unpack, cast
+
+import trio
+from bson.codec_options import CodecOptions
+
+from ..client.bus import Bus
+from ..client.ground import Ground
+from ..client.intake import Intake
+from ..engine.guard import Stop
+from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.runner import Runner
+from ..engine.settler import Settler
+from ..engine.slots import Slots
+from ..engine.wake import WakeSignal
+from ..errors import InvalidOptionError, MonqueError
+from ..jobs import transitions
+from ..jobs.fences import ClaimStamp
+from ..jobs.job import Job
+from ..jobs.new_job import NewJob, NewSchedule
+from ..jobs.payload import snapshot
+from ..jobs.transition import applied
+from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
+from ..options import SchedulerOptions, check_count, scheduler_config
+from ..scheduler.job_source import JobSource
+from ..scheduler.running_job import RunningJob
+from ..scheduler.scheduler import Scheduler
+from ..scheduler.settlements import JobSettlement, decided
+from ..scheduler.telling import Teller
+from ..scheduler.workers import Worker, Workers, WorkerSettings
+from ..store.offload import Door
+from .no_database import AWARE, ground_without_database
+from .recorder import RecordingScheduler
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandlerOutcome:
+    """What a handler did, and what that means for its job.
+
+    Attributes:
+        verdict: `Succeeded`, `Failed` (counted, and tried again while there are tries left), `Discarded`
+            (failed for good) or `Snoozed`. They compare by value: `Succeeded()`, `Succeeded(result)`
+            where the worker stores results.
+        value: What the handler returned, stored or not.
+        error: The exception that decided the verdict; None where it succeeded or snoozed.
+        job: The job as it would be stored now: its `status`, its `next_run_at`, its `fail_count`.
+        cancel_reason: Why the run was cancelled: "timeout", or None.
+        duration: Seconds, on trio's clock.
+        saved: The checkpoint that `job.saved` had at the end.
+        progress: Every value that was given to `job.set_progress`, in order.
+        enqueued: What the handler enqueued, in order, with the data as it would be stored.
+        scheduled: What it declared with `schedule`.
+        drained: Whether it said `job.scheduler.drain()`.
+    """
+
+    verdict: Verdict
+    value: Any
+    error: BaseException | None
+    job: Job
+    cancel_reason: CancelReason | None
+    duration: float
+    saved: Any
+    progress: tuple[Any, ...]
+    enqueued: tuple[NewJob, ...]
+    scheduled: tuple[NewSchedule, ...]
+    drained: bool
+
+
+async def run_job(
+    handler: Worker[Any] | Callable[[RunningJob[Any]], Any],
+    data: Any = None,
+    *,
+    attempt: int | None = None,
+    fail_count: int = 0,
+    fail_reason: str | None = None,
+    saved: Any = None,
+    unique_key: str | None = None,
+    timeout: float | None = None,
+    resources: Any = None,
+    scheduler: object = None,
+    codec_options: CodecOptions[Any] | None = None,
+    reraise: bool = True,
+    **options: Unpack[SchedulerOptions],
+) -> HandlerOutcome:
+    """Runs a handler once, as a scheduler would, without any database.
+
+    The run is a real one: a cancel scope with a deadline, a thread for a plain handler, the data as it
+    comes back from BSON and through the worker's `payload`. `job.save` and `job.set_progress` check what
+    they are given and keep it in memory. `job.scheduler` is a RecordingScheduler.
+
+    `Retry`, `Snooze` and `Discard`, the errors that the worker names in `retry_on` and `discard_on`,
+    data that its `payload` refuses, and a run that took too long become the outcome's verdict. Any other
+    error is raised, as it is: a test wants to see it.
+
+    Cancelled, it cancels the run with the reason "shutdown", as a scheduler that is left, and ends when
+    the handler has.
+
+    Args:
+        handler: A worker, or any function that could be one.
+        data: What would be given to `enqueue`; the stored document of a dataclass will do as well.
+        attempt: Which claim of the job this is, from 1; by default one more than `fail_count`.
+        fail_count: Failures in a row before this run.
+        fail_reason: Why the last one failed.
+        saved: What an earlier try saved.
+        unique_key: The job's.
+        timeout: Seconds that the run may take, instead of the worker's.
+        resources: Given to the handler as `job.resources`.
+        scheduler: Given to the handler as `job.scheduler`, instead of a RecordingScheduler.
+        codec_options: Those of the database that the handler is for; by default datetimes are
+            timezone-aware and all else is as the driver has it.
+        reraise: Where False, an error that would be raised is the outcome's as well.
+        options: As for `open_scheduler`: `max_retries`, `retry_jitter`, `cleanup_timeout` and so on.
+
+    Raises:
+        InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
+        WorkerRegistrationError: There could be no such job, or no such worker.
+        MonqueError: It was called outside of trio.
+    """
+    if not trio.lowlevel.in_trio_task():
+        raise MonqueError("run_job runs inside trio.run, as handlers do: call it in a trio test")
+    config = scheduler_config(options)
+    workers, worker = _registered(handler)
+    ground = ground_without_database(config, codec_options or AWARE)
+    job = _claimed(
+        ground,
+        _draft(ground, worker, data, timeout, unique_key),
+        attempt=fail_count + 1 if attempt is None else attempt,
+        fail_count=fail_count,
+        fail_reason=fail_reason,
+        saved=snapshot(saved, config.max_payload_size, ground.jobs.codec.callers),
+    )
+    recorder = RecordingScheduler(ground, job)
+    made: list[RunningJob[Any]] = []
+
+    def running_job(run: Run[Job]) -> RunningJob[Any]:
+        given = cast("Scheduler", recorder if scheduler is None else scheduler)
+        made.append(RunningJob(run, given, resources, source.report, config.cleanup_timeout))
+        return made[0]
+
+    source = _Alone(ground, Door(), workers, Teller(Bus()), config, running_job)
+    settlement = await _seen_through(source, job)
+    assert source.end is not None
+    verdict = settlement.verdict
+    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    if error is not None and not _is_expected(error, source.end, worker.settings):
+        # What the handler raised, whole: the verdict may name one leaf of a group.
+        error = error if source.end.error is None else source.end.error
+        if reraise or not all(isinstance(leaf, Exception) for leaf in leaves_of(error)):
+            raise error
+    after = replace(job, **dict(source.reports))
+    return HandlerOutcome(
+        verdict=verdict,
+        value=source.end.value,
+        error=error,
+        job=applied(after, decided(settlement, ground.clock.now())),
+        cancel_reason=source.end.reason,
+        duration=source.end.duration,
+        saved=made[0].saved if made else job.saved,
+        progress=tuple(value for name, value in source.reports if name == "progress"),
+        enqueued=recorder.enqueued,
+        scheduled=recorder.scheduled,
+        drained=recorder.drained,
+    )
+
+
+class _Alone(JobSource):
+    """The port of the engine for one run: what it would write is kept."""
+
+    end: RunEnd | None = None
+
+    def __init__(self, *arguments: Any) -> None:
+        super().__init__(*arguments)
+        self.reports: list[tuple[str, Any]] = []
+
+    def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
+        self.end = end
+        return super().conclude(claim, end)
+
+    async def report(self, run: Run[Job], name: str, value: Any) -> Any:
+        value = self._snapshot(value)
+        await trio.lowlevel.checkpoint()
+        self.reports.append((name, value))
+        return value
+
+    def tell(self, notice: object) -> None:
+        """Nobody listens, and nobody reads logs."""
+
+
+class _Accepting:
+    """Stands for the settler: whatever is settled is written at once."""
+
+    def __init__(self) -> None:
+        self.settlements: list[JobSettlement] = []
+
+    async def settle(self, settlement: JobSettlement) -> bool:
+        self.settlements.append(settlement)
+        return True
+
+
+async def _seen_through(source: _Alone, job: Job) -> JobSettlement:
+    accepting = _Accepting()
+    settler = cast("Settler[JobSettlement]", accepting)
+    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), Stop())
+    run = runner.hold(job)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(_cut_when_cancelled, run)
+        # The run hears of a cancellation by its own scope, with its reason and its bounded clean-ups.
+        with trio.CancelScope(shield=True):
+            await runner.see_through(run)
+        nursery.cancel_scope.cancel(reason="the run has ended")
+    await trio.lowlevel.checkpoint_if_cancelled()
+    (settlement,) = accepting.settlements
+    return settlement
+
+
+async def _cut_when_cancelled(run: Run[Job]) -> None:
+    try:
+        await trio.sleep_forever()
+    finally:
+        run.cancel(CancelReason.SHUTDOWN)
+
+
+def _registered(handler: Any) -> tuple[Workers, Worker[Any]]:
+    workers = Workers()
+    if not isinstance(handler, Worker):
+        return workers, workers.register("run_job", handler)
+    settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings)}
+    return workers, workers.register(handler.name, handler.handler, **settings)
+
+
+def _draft(ground: Ground, worker: Worker[Any], data: Any, timeout: float | None, unique_key: str | None) -> Job:
+    new = NewJob(name=worker.name, data=data, timeout=timeout, unique_key=unique_key)
+    # A plain value may be what is stored: what the worker's payload makes of that is worth a test, too.
+    is_instance = is_dataclass(data) and not isinstance(data, type)
+    return Intake(ground).draft(new, worker if is_instance else None).at(ground.clock.now())
+
+
+def _claimed(ground: Ground, job: Job, *, attempt: int, fail_count: int, fail_reason: str | None, saved: Any) -> Job:
+    check_count("attempt", attempt, at_least=1)
+    check_count("fail_count", fail_count, at_least=0)
+    if attempt <= fail_count:
+        raise InvalidOptionError("attempt", attempt, f"cannot be: {fail_count} attempts have failed before this one")
+    pending = replace(
+        job,
+        data=snapshot(job.data, None, ground.jobs.codec.callers),
+        attempts=attempt - 1,
+        fail_count=fail_count,
+        fail_reason=fail_reason,
+        saved=saved,
+    )
+    now = ground.clock.now()
+    stamp = ClaimStamp.new("run_job", now, 30.0, secrets.token_hex(6))
+    return applied(pending, transitions.claim([job.name], now, stamp))
+
+
+def _is_expected(error: BaseException, end: RunEnd, settings: WorkerSettings) -> bool:
+    """Whether the handler, or its worker, said what this error means for the job."""
+    if end.error is None:
+        return end.reason is CancelReason.TIMEOUT
+    retry_on, discard_on = cast("ErrorTypes", settings.retry_on or ()), cast("ErrorTypes", settings.discard_on)
+    named = (Retry, Snooze, Discard, *retry_on, *discard_on)
+    return all(isinstance(leaf, named) for leaf in leaves_of(end.error))
