@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -39,14 +40,16 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What stands on top.
     "embedded": {"errors", "store"},
+    "testing": {"errors", "options", "clock", "threads", "jobs", "store", "client", "engine", "scheduler", "embedded"},
     "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
-    "pymongo": {"store"},
-    "bson": {"store", "jobs"},
-    "trio": {"clock", "threads", "store", "client", "engine", "scheduler", "embedded", "cli"},
-    "anyio": {"store", "client", "embedded"},
+    "pymongo": {"store", "testing"},
+    "bson": {"store", "jobs", "testing"},
+    "trio": {"clock", "threads", "store", "client", "engine", "scheduler", "embedded", "cli", "testing"},
+    "anyio": {"store", "client", "embedded", "testing"},
+    "pytest": {"testing"},
     "cronsim": {"jobs"},
     "outcome": {"threads", "engine"},
     "rich": {"cli"},
@@ -92,6 +95,18 @@ def test_imports_of_the_rooms_point_one_way() -> None:
         ready = {room for room, targets in MAY_IMPORT.items() if room not in placed and targets <= placed}
         assert ready, f"a cycle among {MAY_IMPORT.keys() - placed}"
         placed |= ready
+
+
+def test_pytest_is_imported_by_the_plugin_only_and_the_plugin_imports_nothing_else_at_its_top() -> None:
+    """It is loaded in every session of pytest, and the rest of the room works where pytest is not installed."""
+    plugin = PACKAGE / "testing" / "plugin.py"
+    assert [path for path in FILES if "pytest" in {name.split(".")[0] for name in imported_by(path)}] == [plugin]
+    at_top = [node for node in ast.parse(plugin.read_text()).body if isinstance(node, ast.Import | ast.ImportFrom)]
+    for node in at_top:
+        module = node.module if isinstance(node, ast.ImportFrom) else node.names[0].name
+        assert isinstance(node, ast.Import) or not node.level, ast.unparse(node)
+        assert module is not None
+        assert module == "pytest" or module.split(".")[0] in sys.stdlib_module_names, module
 
 
 def test_only_the_codec_spells_the_fields_of_documents() -> None:

@@ -24,9 +24,9 @@ def test_jobs_from_an_asyncio_program_run_in_a_worker_process(mongod: EmbeddedSe
     assert db["monque_jobs"].count_documents({"status": "completed"}) == 3
 
 
-def test_retry_over_hours_is_tested_in_no_time(mongod: EmbeddedServer, db: Database) -> None:
-    printed = run_program("-m", "pytest", "-q", "examples/virtual_time.py", uri=mongod.uri, database=db.name)
-    assert "1 passed" in printed
+def test_example_project_with_tests_of_jobs_passes_them(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("-m", "pytest", "-q", "examples/testing_jobs", uri=mongod.uri, database=db.name)
+    assert "9 passed" in printed
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda path: path.name)

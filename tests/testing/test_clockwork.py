@@ -196,6 +196,7 @@ async def test_due_job_that_is_not_claimed_is_told(
 ) -> None:
     log = Log()
     async with open_test_scheduler(log.workers, instance_concurrency=1) as scheduler:
+        await quiesce()  # Its first look is over.
         with monkeypatch.context() as patched:
             patched.setattr(scheduler._engine.slots, "_total", 0)
             await scheduler.enqueue("job")

@@ -12,8 +12,6 @@ from trio.testing import MockClock
 
 from trio_monque import (
     Discard,
-    InvalidCronError,
-    InvalidJobIdentifierError,
     InvalidOptionError,
     InvalidPayloadError,
     JobStatus,
@@ -26,7 +24,7 @@ from trio_monque import (
     WorkerRegistrationError,
     Workers,
 )
-from trio_monque.testing import Discarded, Failed, NoDatabaseError, Snoozed, Succeeded, run_job
+from trio_monque.testing import Discarded, Failed, Snoozed, Succeeded, run_job
 
 workers = Workers()
 
@@ -159,11 +157,9 @@ async def test_result_is_stored_where_the_worker_says_so_and_must_be_storable() 
     assert outcome.verdict == Succeeded(7)
     assert outcome.job.result == 7
     with pytest.raises(InvalidPayloadError):
-        await run_job(charge, {"number": 1, "at": None}.copy() | {"number": {1}})
-    several = Workers()
-    several.register("set", _returns_a_set, store_result=True)
+        await run_job(charge, {"number": {1}})
     with pytest.raises(InvalidPayloadError):
-        await run_job(several.register("set", _returns_a_set, store_result=True, replace=True))
+        await run_job(Workers().register("set", _returns_a_set, store_result=True))
 
 
 async def _returns_a_set(job: RunningJob[Any]) -> Any:
@@ -285,94 +281,6 @@ async def test_what_is_saved_is_checked_and_kept(autojump_clock: MockClock) -> N
     assert outcome.saved == outcome.job.saved == {"step": 1}
     assert outcome.progress == (0.5, 1.0)
     assert outcome.job.progress == 1.0
-
-
-# --- The scheduler that the handler sees ---
-
-
-async def test_what_a_handler_enqueues_is_told(autojump_clock: MockClock) -> None:
-    tomorrow = datetime(2126, 1, 1, tzinfo=UTC)
-
-    async def handler(job: RunningJob[Any]) -> None:
-        order = Order(1)
-        first = await job.scheduler.enqueue(charge, order, delay=5, unique_key="k")
-        order.number = 2
-        assert (first.name, first.status, first.data) == ("charge", "pending", {"number": 1, "at": None})
-        assert first.next_run_at - first.created_at == timedelta(seconds=5)
-        again = await job.scheduler.enqueue(charge, order, unique_key="k")
-        assert again == first  # As production returns the job that has the key.
-        itself = await job.scheduler.enqueue(job.name, unique_key=job.unique_key)
-        assert itself.id == job.id
-        await job.scheduler.now("now", [1])
-        await job.scheduler.enqueue_many([NewJob(name="many", run_at=tomorrow)])
-        scheduled = await job.scheduler.schedule("@daily", "report", timezone="Europe/Berlin")
-        assert scheduled.repeat_interval == "0 0 * * *"
-        job.scheduler.drain()
-
-    outcome = await run_job(handler, unique_key="me")
-    assert outcome.enqueued == (
-        NewJob(name="charge", data={"number": 1, "at": None}, delay=5, unique_key="k"),
-        NewJob(name="now", data=[1]),
-        NewJob(name="many", run_at=tomorrow),
-    )
-    assert [(new.name, new.cron, new.timezone) for new in outcome.scheduled] == [("report", "@daily", "Europe/Berlin")]
-    assert outcome.drained
-
-
-async def test_what_production_refuses_to_enqueue_is_refused() -> None:
-    async def handler(job: RunningJob[Any]) -> None:
-        scheduler = job.scheduler
-        with pytest.raises(InvalidJobIdentifierError):
-            await scheduler.enqueue("no spaces")
-        with pytest.raises(InvalidPayloadError, match="takes Order"):
-            await scheduler.enqueue(charge, {"number": 1})
-        with pytest.raises(PayloadTooLargeError):
-            await scheduler.enqueue("big", "x" * 100)
-        with pytest.raises(InvalidOptionError, match="delay"):
-            await scheduler.enqueue("late", delay=-1)
-        with pytest.raises(InvalidOptionError, match="NewJob") as caught:
-            await scheduler.enqueue_many([NewJob(name="fine"), "job"])  # type: ignore[list-item]
-        assert "number 1 (from 0) of 2" in caught.value.__notes__[0]
-        with pytest.raises(InvalidCronError):
-            await scheduler.schedule("never", "report")
-        with pytest.raises(InvalidOptionError, match="on_conflict"):
-            await scheduler.schedule("@daily", "report", on_conflict="guess")
-
-    outcome = await run_job(handler, max_payload_size=50)
-    assert (outcome.enqueued, outcome.scheduled) == ((), ())
-
-
-async def test_cancelled_before_it_was_sent_nothing_is_enqueued() -> None:
-    async def handler(job: RunningJob[Any]) -> None:
-        with trio.CancelScope() as scope:
-            scope.cancel()
-            await job.scheduler.enqueue("a")
-        assert scope.cancelled_caught
-
-    assert (await run_job(handler)).enqueued == ()
-
-
-async def test_what_needs_a_database_says_so() -> None:
-    async def handler(job: RunningJob[Any]) -> None:
-        assert not hasattr(job.scheduler, "get_jobs")
-        with pytest.raises(NoDatabaseError, match="session"):
-            await job.scheduler.enqueue("a", session=object())  # type: ignore[arg-type]
-        with pytest.raises(NoDatabaseError, match=r"sync\.get_queue_stats"):
-            job.scheduler.sync.get_queue_stats()
-        await job.scheduler.get_job("1")
-
-    with pytest.raises(NoDatabaseError, match=r"job\.scheduler\.get_job is not there.*open_test_scheduler") as caught:
-        await run_job(handler)
-    assert isinstance(caught.value, MonqueError)
-
-
-async def test_stand_in_takes_the_place_of_the_scheduler() -> None:
-    stand_in = object()
-
-    async def handler(job: RunningJob[Any]) -> None:
-        assert job.scheduler is stand_in
-
-    await run_job(handler, scheduler=stand_in)
 
 
 def test_outside_of_trio_it_says_where_it_belongs() -> None:

@@ -93,7 +93,7 @@ class JobSource:
     # --- Claiming ---
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        now = self._ground.clock.now()
+        self._looked_at = now = self._ground.clock.now()
         stamp = ClaimStamp.new(
             self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
         )
@@ -113,7 +113,6 @@ class JobSource:
             if not held and not error.transient:
                 raise
             return Granted(held)
-        self._looked_at = now
         return Granted(taken.jobs, more=taken.more)
 
     async def next_due(self) -> float | None:

@@ -38,6 +38,15 @@ def differences(path: str, expected: Any, actual: Any) -> Iterator[str]:
         yield f"{path}: {shown(actual)} instead of {shown(expected)}"
 
 
+def agreements(expected: Any, actual: Any) -> int:
+    """In how many places they agree: how much a value has to do with the one that was expected."""
+    if isinstance(expected, Mapping) and isinstance(actual, Mapping):
+        return sum(agreements(value, actual.get(key, _NOTHING)) for key, value in expected.items())
+    if _is_sequence(expected) and _is_sequence(actual):
+        return sum(agreements(one, other) for one, other in zip(expected, actual, strict=False))
+    return int(bool(expected == actual))
+
+
 def _is_sequence(value: object) -> bool:
     return isinstance(value, Sequence) and not isinstance(value, str | bytes)
 

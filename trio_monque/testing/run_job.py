@@ -2,39 +2,35 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable
-from dataclasses import dataclass, fields, is_dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
 import trio
 from bson.codec_options import CodecOptions
 
 from ..client.bus import Bus
-from ..client.ground import Ground
-from ..client.intake import Intake
 from ..engine.guard import Stop
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.runner import Runner
 from ..engine.settler import Settler
 from ..engine.slots import Slots
 from ..engine.wake import WakeSignal
-from ..errors import InvalidOptionError, MonqueError
-from ..jobs import transitions
-from ..jobs.fences import ClaimStamp
+from ..errors import MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
 from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
-from ..options import SchedulerOptions, check_count, scheduler_config
+from ..options import SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
 from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlements import JobSettlement, decided
 from ..scheduler.telling import Teller
-from ..scheduler.workers import Worker, Workers, WorkerSettings
+from ..scheduler.workers import Worker, WorkerSettings
 from ..store.offload import Door
+from .claimed_job import claimed, new_job, registered
 from .no_database import AWARE, ground_without_database
 from .recorder import RecordingScheduler
 
@@ -125,12 +121,11 @@ async def run_job(
     if not trio.lowlevel.in_trio_task():
         raise MonqueError("run_job runs inside trio.run, as handlers do: call it in a trio test")
     config = scheduler_config(options)
-    workers, worker = _registered(handler)
+    workers, worker = registered(handler)
     ground = ground_without_database(config, codec_options or AWARE)
-    job = _claimed(
-        ground,
-        _draft(ground, worker, data, timeout, unique_key),
-        attempt=fail_count + 1 if attempt is None else attempt,
+    job = claimed(
+        new_job(ground, worker, data, timeout, unique_key),
+        attempt=attempt,
         fail_count=fail_count,
         fail_reason=fail_reason,
         saved=snapshot(saved, config.max_payload_size, ground.jobs.codec.callers),
@@ -143,7 +138,7 @@ async def run_job(
         made.append(RunningJob(run, given, resources, source.report, config.cleanup_timeout))
         return made[0]
 
-    source = _Alone(ground, Door(), workers, Teller(Bus()), config, running_job)
+    source = _Alone(ground, Door(), workers, Teller(Bus()), config, running_job, _nobody_hears)
     settlement = await _seen_through(source, job)
     assert source.end is not None
     verdict = settlement.verdict
@@ -167,6 +162,10 @@ async def run_job(
         scheduled=recorder.scheduled,
         drained=recorder.drained,
     )
+
+
+def _nobody_hears(jobs: Sequence[Job] | None) -> None:
+    """There is no other scheduler in the run that would have to look for them."""
 
 
 class _Alone(JobSource):
@@ -224,39 +223,6 @@ async def _cut_when_cancelled(run: Run[Job]) -> None:
         await trio.sleep_forever()
     finally:
         run.cancel(CancelReason.SHUTDOWN)
-
-
-def _registered(handler: Any) -> tuple[Workers, Worker[Any]]:
-    workers = Workers()
-    if not isinstance(handler, Worker):
-        return workers, workers.register("run_job", handler)
-    settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings)}
-    return workers, workers.register(handler.name, handler.handler, **settings)
-
-
-def _draft(ground: Ground, worker: Worker[Any], data: Any, timeout: float | None, unique_key: str | None) -> Job:
-    new = NewJob(name=worker.name, data=data, timeout=timeout, unique_key=unique_key)
-    # A plain value may be what is stored: what the worker's payload makes of that is worth a test, too.
-    is_instance = is_dataclass(data) and not isinstance(data, type)
-    return Intake(ground).draft(new, worker if is_instance else None).at(ground.clock.now())
-
-
-def _claimed(ground: Ground, job: Job, *, attempt: int, fail_count: int, fail_reason: str | None, saved: Any) -> Job:
-    check_count("attempt", attempt, at_least=1)
-    check_count("fail_count", fail_count, at_least=0)
-    if attempt <= fail_count:
-        raise InvalidOptionError("attempt", attempt, f"cannot be: {fail_count} attempts have failed before this one")
-    pending = replace(
-        job,
-        data=snapshot(job.data, None, ground.jobs.codec.callers),
-        attempts=attempt - 1,
-        fail_count=fail_count,
-        fail_reason=fail_reason,
-        saved=saved,
-    )
-    now = ground.clock.now()
-    stamp = ClaimStamp.new("run_job", now, 30.0, secrets.token_hex(6))
-    return applied(pending, transitions.claim([job.name], now, stamp))
 
 
 def _is_expected(error: BaseException, end: RunEnd, settings: WorkerSettings) -> bool:

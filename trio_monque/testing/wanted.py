@@ -15,7 +15,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Named, checked_moment, name_of
 from ..jobs.payload import plain_data, snapshot
 from ..jobs.selection import job_query
-from .differences import differences, shown
+from .differences import agreements, differences, shown
 
 
 class Unsaid(Enum):
@@ -76,10 +76,11 @@ class Wanted:
                 lines += differences(criterion, expected, _attribute(job, criterion))
         return lines
 
-    def distance(self, job: Job) -> tuple[int, int, int]:
+    def distance(self, job: Job) -> tuple[int, ...]:
         """How far a job is from what was meant: another name is farther than anything else."""
         apart = [name for name in self.criteria if Wanted({name: self.criteria[name]}).differences(job)]
-        return "name" in apart, len(apart), len(self.differences(job))
+        alike = agreements(self.criteria["data"], job.data) if "data" in self.criteria else 0
+        return "name" in apart, len(apart), -alike, len(self.differences(job))
 
     def __str__(self) -> str:
         said = [

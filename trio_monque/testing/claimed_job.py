@@ -1,0 +1,49 @@
+"""The job of a handler that is run alone: made and claimed by production's own rules, in memory."""
+
+from __future__ import annotations
+
+import secrets
+from dataclasses import fields, is_dataclass, replace
+from typing import Any
+
+from ..client.ground import Ground
+from ..client.intake import Intake
+from ..errors import InvalidOptionError
+from ..jobs import transitions
+from ..jobs.fences import ClaimStamp
+from ..jobs.job import Job
+from ..jobs.new_job import NewJob
+from ..jobs.payload import snapshot
+from ..jobs.transition import applied
+from ..options import check_count
+from ..scheduler.workers import Worker, Workers
+
+
+def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
+    """Workers with this one, which may be a plain function. Raises WorkerRegistrationError for what is no handler."""
+    workers = Workers()
+    if not isinstance(handler, Worker):
+        return workers, workers.register("run_job", handler)
+    settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings)}
+    return workers, workers.register(handler.name, handler.handler, **settings)
+
+
+def new_job(ground: Ground, worker: Worker[Any], data: Any, timeout: float | None, unique_key: str | None) -> Job:
+    """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is as it would be read."""
+    new = NewJob(name=worker.name, data=data, timeout=timeout, unique_key=unique_key)
+    # A plain value may be what is stored: what the worker's payload makes of that is worth a test, too.
+    is_instance = is_dataclass(data) and not isinstance(data, type)
+    job = Intake(ground).draft(new, worker if is_instance else None).at(ground.clock.now())
+    return replace(job, data=snapshot(job.data, None, ground.jobs.codec.callers))
+
+
+def claimed(job: Job, *, attempt: int | None, fail_count: int, fail_reason: str | None, saved: Any) -> Job:
+    """The job in its run, after so many failures. Raises InvalidOptionError where the numbers contradict each other."""
+    check_count("fail_count", fail_count, at_least=0)
+    attempt = fail_count + 1 if attempt is None else attempt
+    check_count("attempt", attempt, at_least=1)
+    if attempt <= fail_count:
+        raise InvalidOptionError("attempt", attempt, f"cannot be: {fail_count} attempts have failed before this one")
+    before = replace(job, attempts=attempt - 1, fail_count=fail_count, fail_reason=fail_reason, saved=saved)
+    stamp = ClaimStamp.new("run_job", job.created_at, 30.0, secrets.token_hex(6))
+    return applied(before, transitions.claim([job.name], job.created_at, stamp))
