@@ -16,7 +16,7 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 import outcome
 import trio
@@ -51,7 +51,15 @@ class HoldingLimiter:
         return self._limiter.borrowed_tokens
 
 
-async def call_in_thread(function: Callable[[], T], *, limiter: HoldingLimiter, abandon_on_cancel: bool = False) -> T:
+class Limiter(Protocol):
+    """What trio.to_thread.run_sync needs of a limiter."""
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None: ...
+
+    def release_on_behalf_of(self, borrower: object) -> None: ...
+
+
+async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon_on_cancel: bool = False) -> T:
     """What `function` returns or raises, from a thread that works for this run."""
     call = partial(_working_for, virtual_time(), function)
     if _takes_turns.get(False):  # The default of a RunVar.

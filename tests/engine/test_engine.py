@@ -13,11 +13,14 @@ from trio.testing import MockClock
 
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
+from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
 from trio_monque.engine.source import ClaimState, Demand, Granted
 from trio_monque.engine.wake import WakeSignal
+
+TERMS = LeaseTerms(heartbeat_interval=10.0, cleanup_timeout=5.0)
 
 
 class NotNowError(Exception):
@@ -46,6 +49,8 @@ class Shelf:
     unwanted: set[int] = field(default_factory=set)
     told: list[object] = field(default_factory=list)
     limit: float = float("inf")
+    hold: float = float("inf")
+    given_up: bool = False
     claim_takes: float = 0.0
     settling_takes: float = 0.0
     claim_faults: list[Exception] = field(default_factory=list)
@@ -107,8 +112,17 @@ class Shelf:
             return ClaimState.LOST
         return ClaimState.CANCEL_REQUESTED if claim in self.unwanted else ClaimState.HELD
 
-    def needs_beat(self) -> bool:
+    def hold_limit(self, claim: int) -> float:
+        return self.hold
+
+    def has_errands(self) -> bool:
         return False
+
+    async def do_errands(self) -> None:
+        await trio.lowlevel.checkpoint()
+
+    def give_up(self) -> None:
+        self.given_up = True
 
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, NotNowError)
@@ -213,10 +227,10 @@ async def test_transient_fault_of_a_settlement_is_no_failure_of_the_run(
 
 async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], renewal_faults=[NotNowError(), NotNowError()])
-    shelf.handler = sleeping(15)
+    shelf.handler = sleeping(25)
     async with running(engine_of(shelf)):
-        await trio.sleep(25)
-    assert [at for at, _ in shelf.renewed[:4]] == [10, 10, 10, 20]
+        await trio.sleep(30)
+    assert [at for at, _ in shelf.renewed] == [10, 10, 10, 20]
     assert len(shelf.told_of(notices.RenewalFailed)) == 2
 
 
@@ -273,13 +287,13 @@ async def test_run_that_takes_too_long_is_cancelled_for_that(autojump_clock: Moc
 
 
 async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) -> None:
-    run = Run(1, time_limit=5)
+    run = Run(1, time_limit=5, terms=TERMS, sent=trio.current_time())
     reasons = [run.reason]
     for reason in (CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.TIMEOUT, CancelReason.LOST):
         run.cancel(reason)
         reasons.append(run.reason)
     assert reasons == [None, CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.USER, CancelReason.LOST]
-    timed_out = Run(2, time_limit=5)
+    timed_out = Run(2, time_limit=5, terms=TERMS, sent=trio.current_time())
     await trio.sleep(5)
     assert timed_out.reason is CancelReason.TIMEOUT
     timed_out.cancel(CancelReason.SHUTDOWN)

@@ -124,14 +124,12 @@ def test_a_rescue_is_conditional_on_all_four_that_were_observed() -> None:
     assert observed <= set(ENDS["rescue"].guard)
 
 
-@pytest.mark.xfail(reason="what a rescue writes instead is fenced on the claim alone: a live one may be cancelled")
 def test_a_rescue_that_cancels_is_conditional_on_the_heartbeat_too() -> None:
     otherwise = ENDS["rescue"].otherwise
     assert otherwise is not None
     assert otherwise.guard["last_heartbeat"] == CLAIMED.last_heartbeat
 
 
-@pytest.mark.xfail(reason="a request that an earlier claim of ours left behind cancels a Node peer's")
 def test_the_rescue_of_a_foreign_claim_does_not_obey_a_stale_request() -> None:
     foreign = replace(CLAIMED, claimed_by="Node")
     assert "cancel_requested_at" not in transitions.rescue(foreign, NOW, NOW).guard

@@ -78,7 +78,7 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
     orphaned = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
-    def orphan(result: str) -> None:
+    def orphan(result: str | None) -> None:
         assert result == "granted"
         trio.from_thread.run_sync(orphaned.set, trio_token=token)
 
@@ -97,7 +97,7 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
 async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(autojump_clock: MockClock) -> None:
     door = Door()
     entered, release = threading.Event(), threading.Event()
-    orphans: list[str] = []
+    orphans: list[str | None] = []
 
     def slow() -> str:
         entered.set()

@@ -134,8 +134,12 @@ class GroupEnqueue:
             await anyio.lowlevel.checkpoint()
             await self._door.call(partial(self._in_thread, gathering, batch))
         finally:
-            # However the call ended: a thread that was started has ended as well.
+            # However the call ended: a thread that was started has ended as well, unless its scheduler gave it up.
             for caller in batch:
+                if caller.outcome is None:
+                    caller.outcome = MonqueConnectionError(
+                        "the scheduler has ended before the database answered", transient=True, unknown_outcome=True
+                    )
                 caller.turn.set()
             if leader.outcome is not None:
                 gathering.pass_on(leader)

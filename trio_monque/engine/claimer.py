@@ -80,6 +80,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         demand = self._slots.demand()
         if demand.total == 0 or self._too_many_unsettled():
             return _Found.NOT_LOOKED
+        sent = trio.current_time()
         try:
             granted = await self._source.claim(demand)
         except Exception as error:
@@ -89,12 +90,13 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return _Found.FAILED
         finally:
             self._runner.changed()
-        self._start(granted, running)
+        self._start(granted, sent, running)
         return _Found.MORE if granted.more and not self._stop.draining.is_set() else _Found.ALL
 
-    def _start(self, granted: Granted[ClaimT], running: trio.Nursery) -> None:
+    def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
         for claim in granted.claims:
-            run = self._runner.hold(claim)
+            # Where the answer came so late that the lease is as good as over, the run starts nothing.
+            run = self._runner.hold(claim, sent)
             if self._stop.draining.is_set():
                 # The end was asked for while this claim was in flight: it is given back unrun.
                 run.cancel(CancelReason.SHUTDOWN)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from typing import Any, Final, NoReturn
 
 import trio
@@ -12,15 +13,11 @@ from .run import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
 
+logger = logging.getLogger("trio_monque.engine")
+
 # A failed renewal is tried again after this share of the interval, not a whole one later.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
-
-_REASONS: Final = {
-    ClaimState.HELD: None,
-    ClaimState.CANCEL_REQUESTED: CancelReason.USER,
-    ClaimState.LOST: CancelReason.LOST,
-}
 
 
 async def run_heartbeat(
@@ -30,28 +27,39 @@ async def run_heartbeat(
 
     With `rests` only while there is something to renew: the first beat is then one interval after the first claim.
     """
-
-    def may_rest() -> bool:
-        return rests and not (runner.held or source.needs_beat())
-
     beat = trio.current_time()
     while True:
-        if may_rest():
+        if rests and not runner.held:
             await runner.wait_changed()
             beat = trio.current_time()
             continue
         beat += interval
         await trio.sleep_until(beat)
-        if may_rest():
-            continue
-        while not await _renew(source, runner):
+        while runner.held and not await _renew(source, runner):
             await real_pause(min(interval * RETRY_SHARE, LONGEST_RETRY))
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
 
 
+async def run_errands(source: Source[Any, Any], runner: Runner[Any, Any], interval: float, *, rests: bool) -> NoReturn:
+    """Beside the heartbeat, and at its pace. With `rests` only while there are any."""
+    while True:
+        if rests and not source.has_errands():
+            await runner.wait_changed()
+            continue
+        await trio.sleep(interval)
+        try:
+            await source.do_errands()
+        except Exception as error:
+            if not source.is_transient(error):
+                raise
+            logger.info("done with the next beat instead: %s", error)
+
+
 async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
-    runs = list(runner.held)
+    # A run that has taken longer than any run may is renewed no longer: its claim ends with its lease.
+    runs = [run for run in runner.held if run.is_held]
+    sent = trio.current_time()
     try:
         renewed = await source.renew([run.claim for run in runs])
     except Exception as error:
@@ -60,7 +68,12 @@ async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
         source.tell(notices.RenewalFailed(error))
         return False
     for run, state in zip(runs, renewed, strict=True):
-        # What was settled while the renewal was under way is no longer held, and not lost.
-        if run in runner.held and (reason := _REASONS[state]) is not None:
-            run.cancel(reason)
+        if run not in runner.held:
+            continue  # Settled while the renewal was under way: no longer held, and not lost.
+        if state is ClaimState.LOST:
+            run.lose()
+            continue
+        run.renewed(sent)
+        if state is ClaimState.CANCEL_REQUESTED:
+            run.cancel(CancelReason.USER)
     return True

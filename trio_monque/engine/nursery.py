@@ -14,7 +14,9 @@ import trio
 from . import notices
 from .claimer import Claimer
 from .guard import Stop, guard
-from .heartbeat import run_heartbeat
+from .health import Watchdog, name_the_unwilling
+from .heartbeat import run_errands, run_heartbeat
+from .lease import LeaseTerms
 from .run import CancelReason
 from .runner import Runner
 from .settler import Settler
@@ -28,7 +30,7 @@ logger = logging.getLogger("trio_monque.engine")
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
 
-HARD_BOUND: Final = 2.0
+HARD_BOUND: Final = 1.5
 """Seconds after the clean-ups in which the rest must have ended: settlements, releases, waits for threads."""
 
 
@@ -65,7 +67,9 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._source = source
         self._limits = limits
         self._settler: Settler[SettlementT] = Settler(source)
-        self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop)
+        terms = LeaseTerms(limits.heartbeat_interval, limits.cleanup_timeout)
+        self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
+        self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)
         self.waker = Waker(
             source,
             self.wake,
@@ -97,11 +101,12 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def run(self, *, started: Callable[[], None]) -> None:
         """Returns when everything has ended; what crashed is in `stop.crashes`. Calls `started` when it works.
 
-        Cancelled or interrupted, it cuts, and ends within `cleanup_timeout` plus two seconds.
+        Cancelled or interrupted, it cuts, and ends within `cleanup_timeout` plus `HARD_BOUND`.
         """
         ended = trio.Event()
         async with trio.open_nursery() as outside:
             outside.start_soon(self._run_boxed, ended, started)
+            outside.start_soon(self._watch, ended)
             # The sentinel: it waits where cancellation and Ctrl-C arrive, and holds nothing that they could break.
             try:
                 await ended.wait()
@@ -110,24 +115,44 @@ class Engine(Generic[ClaimT, SettlementT]):
                 raise
 
     @trio.lowlevel.enable_ki_protection
+    async def _watch(self, ended: trio.Event) -> None:
+        """Until all has ended: beyond the hard end, which cancels everything else, something may have to be named."""
+        with trio.CancelScope(shield=True) as watching:
+            async with trio.open_nursery() as nursery:
+                if not self._limits.rests:
+                    nursery.start_soon(self.watchdog.run)
+                nursery.start_soon(self._name_the_unwilling)
+                await ended.wait()
+                watching.cancel(reason="all has ended")
+
+    @trio.lowlevel.enable_ki_protection
+    async def _name_the_unwilling(self) -> None:
+        await self.stop.cutting.wait()
+        await trio.sleep(self._limits.cleanup_timeout + HARD_BOUND)
+        await name_the_unwilling(lambda: self._runner.running)
+
+    @trio.lowlevel.enable_ki_protection
     async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:
-        with self._box:
-            try:
-                await self._run_nested(started)
-            except BaseException as error:
-                if self._box.cancel_called:
-                    raise
-                # A handler can break its own task beyond all guards (a nursery that it never closes, say).
-                self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
-            if not self.stop.draining.is_set():
-                self.stop.crash(RuntimeError("a handler cancelled the nursery that its run belongs to"))
-            await self._give_back()
-        ended.set()
+        try:
+            with self._box:
+                try:
+                    await self._run_nested(started)
+                except BaseException as error:
+                    if self._box.cancel_called:
+                        raise
+                    # A handler can break its own task beyond all guards (a nursery that it never closes, say).
+                    self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
+                if not self.stop.draining.is_set():
+                    self.stop.crash(RuntimeError("a handler cancelled the nursery that its run belongs to"))
+                await self._give_back()
+        finally:
+            ended.set()
 
     async def _run_nested(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as services:
             services.start_soon(guard, self.stop, self._settler.run)
             services.start_soon(guard, self.stop, self._beat)
+            services.start_soon(guard, self.stop, self._do_errands)
             services.start_soon(self._end_in_time)
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run)
@@ -144,6 +169,10 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def _beat(self) -> None:
         limits = self._limits
         await run_heartbeat(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
+
+    async def _do_errands(self) -> None:
+        limits = self._limits
+        await run_errands(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
@@ -163,6 +192,7 @@ class Engine(Generic[ClaimT, SettlementT]):
             self._source.tell(notices.CutShort(cut_short))
         await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
         self._runner.abandon_threads()
+        self._source.give_up()
 
     async def _give_back(self) -> None:
         """The last act, where the settler crashed: what it left behind is released, by the whole fence."""

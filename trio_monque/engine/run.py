@@ -1,4 +1,4 @@
-"""One run: its cancel scope, its deadline, and why it was cancelled."""
+"""One run: its cancel scope, its deadlines, and why it was cancelled."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from .lease import LeaseTerms
+
 ClaimT = TypeVar("ClaimT")
 
 
@@ -18,7 +20,7 @@ class CancelReason(StrEnum):
     """Why a run is cancelled."""
 
     LOST = "lost"
-    """The claim is gone: nothing that the run does may be written."""
+    """The claim is gone, or could not be renewed in time: from now on another may have it."""
     USER = "user"
     """Somebody asked for it."""
     TIMEOUT = "timeout"
@@ -49,6 +51,15 @@ class RunEnd:
     duration: float
 
 
+@dataclass(slots=True, eq=False)
+class _Cleanup:
+    """A shield of the handler's: it asked for so much, and gets no more than `timeout` after its cancellation."""
+
+    scope: trio.CancelScope
+    asked_until: float
+    timeout: float
+
+
 class Run(Generic[ClaimT]):
     """One execution under a claim. The life of the run is the life of its scope.
 
@@ -58,35 +69,76 @@ class Run(Generic[ClaimT]):
         patience: Goes around a wait for a thread, which cannot be cancelled: shields that wait until the
             engine's patience ends.
         abandoned: The engine's patience ended before the thread did.
+        task: The one that it runs in, from its start on.
+        is_gone: The claim is known to be another's, or nobody's.
     """
 
-    def __init__(self, claim: ClaimT, time_limit: float) -> None:
+    def __init__(
+        self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, hold_limit: float = math.inf
+    ) -> None:
+        """`sent` is when the claim was asked for, on trio's clock; the limits are seconds."""
         self.claim = claim
         self.scope = trio.CancelScope()
         self.patience = trio.CancelScope(shield=True)
         self.abandoned = False
+        self.task: trio.lowlevel.Task | None = None
+        self.is_gone = False
+        self._terms = terms
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
-        self._cleanups: dict[trio.CancelScope, float] = {}
-        self._cleanups_end = math.inf
+        self._cleanups: dict[_Cleanup, None] = {}
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
-        self.scope.deadline = self._started + time_limit
+        self._held_until = sent + hold_limit
+        self._out_of_time_at = min(self._started + time_limit, self._held_until - terms.cleanup_timeout)
+        self._sent = sent
+        self._cleanups_end = math.inf
+        self._set_deadlines()
+
+    # --- Its deadlines ---
 
     @property
     def deadline(self) -> float:
-        """On trio's clock; infinity for none."""
-        return self.scope.deadline
+        """When it will be cancelled for taking too long, on trio's clock; infinity for never.
 
-    @property
-    def cancelled_at(self) -> float:
-        """When it was cancelled, or will be for taking too long; on trio's clock, infinity for never."""
-        return min(self._cancelled_at, self.scope.deadline)
+        Its lease is not told: that moves with every heartbeat.
+        """
+        return self._out_of_time_at
 
     @property
     def duration(self) -> float:
         return self._clock.current_time() - self._started
+
+    @property
+    def is_held(self) -> bool:
+        """Whether its claim is renewed: until the absolute limit on one run."""
+        return self._clock.current_time() < self._held_until
+
+    def renewed(self, sent: float) -> None:
+        """Its claim was renewed, by a renewal that was sent at that moment.
+
+        A run that has fenced itself stays cancelled: its clean-up may end beside another's run as it is.
+        """
+        if self.reason is not CancelReason.LOST:
+            self._sent = max(self._sent, sent)
+            self._set_deadlines()
+
+    def _set_deadlines(self) -> None:
+        self.scope.deadline = min(self._out_of_time_at, self._fenced_at)
+        for cleanup in self._cleanups:
+            cleanup.scope.deadline = self._end_of(cleanup)
+
+    @property
+    def _fenced_at(self) -> float:
+        return self._terms.cancelled_at(self._sent)
+
+    # --- Its cancellation ---
+
+    @property
+    def cancelled_at(self) -> float:
+        """When it was cancelled, or will be by its deadlines; on trio's clock."""
+        return min(self._cancelled_at, self._out_of_time_at, self._fenced_at)
 
     @property
     def reason(self) -> CancelReason | None:
@@ -94,8 +146,12 @@ class Run(Generic[ClaimT]):
 
         Ours, and not the scope's: with several cancellations, trio keeps the first reason.
         """
-        if self._reason is None and self.scope.deadline <= self._clock.current_time():
-            return CancelReason.TIMEOUT
+        if self._reason is not CancelReason.LOST:
+            now = self._clock.current_time()
+            if now >= self._fenced_at:
+                self._reason = CancelReason.LOST
+            elif self._reason is None and now >= self._out_of_time_at:
+                self._reason = CancelReason.TIMEOUT
         return self._reason
 
     def cancel(self, reason: CancelReason) -> None:
@@ -104,29 +160,40 @@ class Run(Generic[ClaimT]):
         if current is None or _PRECEDENCE.index(reason) > _PRECEDENCE.index(current):
             self._reason = reason
         self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
-        for cleanup, timeout in self._cleanups.items():
-            cleanup.deadline = min(cleanup.deadline, self.cancelled_at + timeout)
+        self._set_deadlines()
         self.scope.cancel(reason=str(reason))
+
+    def lose(self) -> None:
+        """Its claim is gone: nothing that it does may be written."""
+        self.is_gone = True
+        self.cancel(CancelReason.LOST)
+
+    # --- Its clean-ups ---
 
     @contextmanager
     def cleaning_up(self, seconds: float, timeout: float) -> Iterator[trio.CancelScope]:
         """Shields its body for so many seconds, and no longer than `timeout` after the run is cancelled.
 
-        Also where it is cancelled only later, while the body runs.
+        Also where it is cancelled only later, while the body runs. And never beyond its lease.
         """
-        deadline = min(self._clock.current_time() + seconds, self.cancelled_at + timeout, self._cleanups_end)
-        with trio.CancelScope(shield=True, deadline=deadline) as scope:
-            self._cleanups[scope] = timeout
+        scope = trio.CancelScope(shield=True)
+        cleanup = _Cleanup(scope, self._clock.current_time() + seconds, timeout)
+        scope.deadline = self._end_of(cleanup)
+        with scope:
+            self._cleanups[cleanup] = None
             try:
                 yield scope
             finally:
-                del self._cleanups[scope]
+                del self._cleanups[cleanup]
+
+    def _end_of(self, cleanup: _Cleanup) -> float:
+        by_its_lease = self._terms.cleaned_up_by(self._sent)
+        return min(cleanup.asked_until, self.cancelled_at + cleanup.timeout, by_its_lease, self._cleanups_end)
 
     def end_cleanups(self) -> None:
         """Takes their shields from the clean-ups, those that are under way and those to come."""
         self._cleanups_end = -math.inf
-        for cleanup in self._cleanups:
-            cleanup.cancel(reason="nothing is cleaned up any more")
+        self._set_deadlines()
 
     def end_unsettled(self) -> RunEnd:
         """The end of a run whose real one could not be written: as if it had been cut short."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Generic, TypeVar
 
@@ -11,6 +12,7 @@ import trio
 
 from . import notices
 from .guard import Stop
+from .lease import LeaseTerms
 from .run import CancelReason, Run, RunEnd
 from .settler import Settler, SettlerGoneError
 from .slots import Slots
@@ -38,8 +40,10 @@ class Runner(Generic[ClaimT, SettlementT]):
         settler: Settler[SettlementT],
         wake: WakeSignal,
         stop: Stop,
+        terms: LeaseTerms,
     ) -> None:
         self._source = source
+        self._terms = terms
         self._slots = slots
         self._settler = settler
         self._wake = wake
@@ -58,9 +62,15 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Returns after the next change."""
         await self._changed.wait()
 
-    def hold(self, claim: ClaimT) -> Run[ClaimT]:
-        """From now on the claim is renewed, and takes a slot."""
-        run = Run(claim, self._source.time_limit(claim))
+    def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
+        """From now on the claim, which was asked for at that moment, is renewed, and takes a slot."""
+        run = Run(
+            claim,
+            self._source.time_limit(claim),
+            terms=self._terms,
+            sent=sent,
+            hold_limit=self._source.hold_limit(claim),
+        )
         self.held[run] = self._running[run] = None
         self._slots.take(self._source.lane_of(claim))
         self.changed()
@@ -84,8 +94,14 @@ class Runner(Generic[ClaimT, SettlementT]):
         for run in tuple(self._running):
             run.end_cleanups()
 
+    @property
+    def running(self) -> Sequence[Run[ClaimT]]:
+        """Those whose handlers have not ended."""
+        return tuple(self._running)
+
     async def see_through(self, run: Run[ClaimT]) -> None:
         """From the start of the handler to the acknowledged end. Never raises what a handler raises."""
+        run.task = trio.lowlevel.current_task()
         try:
             end = await self._execute(run)
         finally:
@@ -95,10 +111,13 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._wake.set()
         if run.abandoned:
             return  # Its thread runs on: the claim is kept, and ends with its lease.
-        if end.reason is CancelReason.LOST:
+        if run.is_gone:
             self._lost(run)
         else:
-            await self._settle(run, self._source.conclude(run.claim, end))
+            if end.reason is CancelReason.LOST:
+                # It fenced itself. Where the claim turns out to be still ours, it is given back.
+                self._source.tell(notices.RunLost(run.claim))
+            await self._settle(run, self._source.conclude(run.claim, end), told=end.reason is CancelReason.LOST)
         if (interrupt := _interrupt_in(end.error)) is not None:
             self._stop.crash(interrupt)
 
@@ -120,20 +139,21 @@ class Runner(Generic[ClaimT, SettlementT]):
                 raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
         return RunEnd(error, value, run.scope.cancelled_caught, run.reason, run.duration)
 
-    async def _settle(self, run: Run[ClaimT], settlement: SettlementT) -> None:
+    async def _settle(self, run: Run[ClaimT], settlement: SettlementT, *, told: bool) -> None:
         try:
             written = await self._settler.settle(settlement)
         except SettlerGoneError:
             return  # Still held: the engine's last act gives it back.
         if not written:
-            self._lost(run)
+            self._lost(run, told=told)
             return
         self._let_go(run)
         self._source.tell(notices.RunSettled(settlement))
 
-    def _lost(self, run: Run[ClaimT]) -> None:
+    def _lost(self, run: Run[ClaimT], *, told: bool = False) -> None:
         self._let_go(run)
-        self._source.tell(notices.RunLost(run.claim))
+        if not told:
+            self._source.tell(notices.RunLost(run.claim))
 
     def _let_go(self, run: Run[ClaimT]) -> None:
         del self.held[run]

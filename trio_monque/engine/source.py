@@ -62,6 +62,10 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Seconds that its run may take; infinity for no limit."""
         ...
 
+    def hold_limit(self, claim: ClaimT) -> float:
+        """Seconds after which its claim is renewed no longer, whatever still runs; infinity for no limit."""
+        ...
+
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
         """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
         ...
@@ -90,8 +94,16 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Renews claims; tells what it found of each."""
         ...
 
-    def needs_beat(self) -> bool:
-        """Whether a renewal has something to do although nothing is held."""
+    def has_errands(self) -> bool:
+        """Whether `do_errands` has something to do."""
+        ...
+
+    async def do_errands(self) -> None:
+        """What the source has to do for itself about once a beat. Must not be in the way of renewals."""
+        ...
+
+    def give_up(self) -> None:
+        """The hard end is near: what runs waits no longer for answers of the source."""
         ...
 
     def is_transient(self, error: Exception) -> bool:

@@ -8,14 +8,14 @@ MongoDB filter and update; tests read and apply it without a database. TABLE lis
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
 from bson import ObjectId
 
-from .fences import CLAIM_FIELDS, ClaimStamp, fence, stamp_fence
+from .fences import CLAIM_FIELDS, ClaimStamp, fence, is_ours, stamp_fence
 from .job import Job, JobStatus
 from .transition import AtMost, OneOf, Transition
 
@@ -240,14 +240,24 @@ def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
 def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     """processing -> pending for a claim that was seen dead: counted apart from failures.
 
-    `job` is as it was observed: besides the fence, its heartbeat must not have moved since.
+    `job` is as it was observed: besides the fence, its heartbeat must not have moved since. The same for
+    the cancellation of a job whose holder died with a request to cancel it. A request on the claim of
+    another library was left behind by an earlier claim of ours, and is not obeyed.
     """
-    return Transition(
-        guard={**_unless_cancelled(job), "last_heartbeat": job.last_heartbeat},
+    unmoved = {"last_heartbeat": job.last_heartbeat}
+    rescued = Transition(
+        guard={**fence(job), **unmoved},
         set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now},
         added={"rescues": 1},
         cleared=_ENDED,
-        otherwise=cancel_claimed(job, now),
+    )
+    if not is_ours(job):
+        return rescued
+    cancelled = cancel_claimed(job, now)
+    return replace(
+        rescued,
+        guard={**_unless_cancelled(job), **unmoved},
+        otherwise=replace(cancelled, guard={**cancelled.guard, **unmoved}),
     )
 
 

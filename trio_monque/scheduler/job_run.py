@@ -98,6 +98,9 @@ def _without_unwinding(error: BaseException | None) -> BaseException | None:
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """What the end of a run means for its job."""
+    if end.reason is CancelReason.LOST and (end.cancelled or end.error is not None):
+        # It fenced itself, and its clean-up may have failed for that: no failure of the job's.
+        return CutShort()
     error = end.error if end.reason is None else _without_unwinding(end.error)
     if error is not None:
         return judged(error, policy)

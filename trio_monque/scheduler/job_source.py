@@ -6,7 +6,8 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -25,6 +26,7 @@ from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
+from ..store.types import ObjectId
 from ..threads import HoldingLimiter
 from .job_run import call_handler, verdict_of
 from .policies import Policies
@@ -39,6 +41,14 @@ logger = logging.getLogger("trio_monque.scheduler")
 SHARE_OF_LOCK_TIMEOUT = 0.9
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Disowned:
+    """A claim cycle whose answer was lost: whatever bears its stamp is given back, but what is known to be held."""
+
+    until: datetime
+    held: Sequence[ObjectId]
 
 
 class JobSource:
@@ -59,6 +69,8 @@ class JobSource:
         self._workers = workers
         self._teller = teller
         self._config = config
+        # An answer that takes longer than a beat would come too late for what it is asked for.
+        self._leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
         self._running_job = running_job
         self._announce = announce
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
@@ -66,7 +78,7 @@ class JobSource:
         self._turn = 0
         self._looked_at: datetime | None = None
         self._last_beat: datetime | None = None
-        self._disowned: dict[ClaimStamp, datetime] = {}
+        self._disowned: dict[ClaimStamp, _Disowned] = {}
 
     # --- What a claim is ---
 
@@ -76,14 +88,15 @@ class JobSource:
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)
         own = worker.settings.timeout if claim.timeout is None else claim.timeout
-        return min(math.inf if own is None else own, self._longest_run)
+        return min(math.inf if own is None else own, self._longest_hold - self._config.cleanup_timeout)
+
+    def hold_limit(self, claim: Job) -> float:
+        return self._longest_hold
 
     @property
-    def _longest_run(self) -> float:
+    def _longest_hold(self) -> float:
         lock_timeout = self._config.lock_timeout
-        if lock_timeout is None:
-            return math.inf
-        return SHARE_OF_LOCK_TIMEOUT * lock_timeout - self._config.cleanup_timeout
+        return math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
 
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
@@ -97,12 +110,12 @@ class JobSource:
         stamp = ClaimStamp.new(
             self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
         )
+        self._last_beat = now if self._last_beat is None else max(self._last_beat, now)
         self._turn += 1
         choose = partial(share_slots, slots=demand.total, lane_of=self.lane_of, turn=self._turn)
-        jobs = self._ground.jobs
         try:
             taken = await self._door.hand_over(
-                partial(claiming.claim_batch, jobs, demand.lanes, choose, now, stamp),
+                partial(claiming.claim_batch, self._leased, demand.lanes, choose, now, stamp),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
@@ -135,22 +148,17 @@ class JobSource:
         self._announce(None)
 
     async def _resolve(self, stamp: ClaimStamp) -> Sequence[Job]:
-        """What a claim holds whose answer was lost. Where nothing is found it is disowned: it may be applied later."""
-        try:
-            held: Sequence[Job] = await self._door.hand_over(
-                partial(claiming.resolve, self._ground.jobs, stamp, self._ground.clock.now()),
+        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
+        held: Sequence[Job] = ()
+        with suppress(MonqueConnectionError):
+            held = await self._door.hand_over(
+                partial(claiming.resolve, self._leased, stamp, self._next_beat()),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
-        except MonqueConnectionError:
-            held = ()
-        if not held:
-            self._disown(stamp)
-        return held
-
-    def _disown(self, stamp: ClaimStamp) -> None:
         lease = timedelta(seconds=LEASE_IN_BEATS * self._config.heartbeat_interval)
-        self._disowned[stamp] = self._ground.clock.now() + lease
+        self._disowned[stamp] = _Disowned(self._ground.clock.now() + lease, [job.id for job in held])
+        return held
 
     # --- Running ---
 
@@ -244,33 +252,13 @@ class JobSource:
     # --- Renewing ---
 
     async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
-        if not (claims or self._disowned or self._ground.clock.is_stale()):
-            return []
-        beat = self._next_beat()
-        return await self._door.call(
-            partial(self._renew, claims, beat), channel=Channel.RENEWALS, abandon_on_cancel=True
-        )
-
-    def _next_beat(self) -> datetime:
-        beat = self._ground.clock.now()
-        if self._last_beat is not None:
-            # It must grow although the server's clock stepped back: observers go by its changes.
-            beat = max(beat, self._last_beat + timedelta(milliseconds=1))
-        self._last_beat = beat
-        return beat
-
-    def _renew(self, claims: Sequence[Job], beat: datetime) -> Sequence[ClaimState]:
-        """In a thread: one beat, and what goes with it."""
-        if self._ground.clock.is_stale():
-            self._ground.measure_clock_offset()
-        for stamp, until in list(self._disowned.items()):
-            if claiming.release_all(self._ground.jobs, stamp, beat):
-                self._announce(None)
-            if beat > until:
-                del self._disowned[stamp]
         if not claims:
-            return ()
-        found = leases.renew(self._ground.jobs, claims, beat)
+            return []
+        found = await self._door.call(
+            partial(leases.renew, self._leased, claims, self._next_beat()),
+            channel=Channel.RENEWALS,
+            abandon_on_cancel=True,
+        )
         return [
             ClaimState.LOST
             if claim_id(claim) in found.lost
@@ -279,6 +267,30 @@ class JobSource:
             else ClaimState.HELD
             for claim in claims
         ]
+
+    def _next_beat(self) -> datetime:
+        """It must grow although the server's clock stepped back, from the claim on: observers go by its changes."""
+        beat = self._ground.clock.now()
+        if self._last_beat is not None:
+            beat = max(beat, self._last_beat + timedelta(milliseconds=1))
+        self._last_beat = beat
+        return beat
+
+    def has_errands(self) -> bool:
+        return bool(self._disowned) or self._ground.clock.is_stale()
+
+    async def do_errands(self) -> None:
+        if self.has_errands():
+            await self._door.call(self._do_errands, channel=Channel.CLAIMS, abandon_on_cancel=True)
+
+    def _do_errands(self) -> None:
+        """In a thread: gives back what was disowned and has been applied since; measures the server's time."""
+        now = self._ground.now()
+        for stamp, disowned in list(self._disowned.items()):
+            if claiming.release_all(self._ground.jobs, stamp, now, but=disowned.held):
+                self._announce(None)
+            if now > disowned.until:
+                del self._disowned[stamp]
 
     # --- Reporting ---
 
@@ -293,11 +305,11 @@ class JobSource:
 
     # --- Telling ---
 
-    def needs_beat(self) -> bool:
-        return bool(self._disowned)
-
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, MonqueConnectionError) and error.transient
+
+    def give_up(self) -> None:
+        self._door.give_up()
 
     def tell(self, notice: object) -> None:
         self._teller.tell(notice)

@@ -33,8 +33,8 @@ T = TypeVar("T")
 
 Listeners = Mapping[type[Event], Any]
 
-# Seconds that listeners have, when all else has ended, to hear of it.
-LAST_WORDS = 1.0
+# Seconds that listeners have, when all else has ended, to hear of it. With the engine's hard bound two in all.
+LAST_WORDS = 0.5
 
 
 class Scheduler(Monque):

@@ -148,22 +148,26 @@ def claim_batch(
 
 
 @command("find out about a claim")
-def resolve(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> Sequence[Job]:
+def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
     """What a claim holds whose answer was lost.
 
     A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
-    So a renewal first, acknowledged by a majority; what a majority read then finds is held.
+    So a renewal first, acknowledged by a majority; what a majority read then finds is held. `beat` must
+    be later than the claim, as for any renewal.
     """
     held = filter_of(stamp_fence(stamp))
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: now}}, session=session)
+        jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: beat}}, session=session)
         return jobs.decoded(
             lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(held, session=session)
         )
 
 
 @command("give claims back")
-def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime) -> int:
+def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: Sequence[ObjectId] = ()) -> int:
     """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many."""
     transition = transitions.release_all(stamp, now)
-    return jobs.collection.update_many(filter_of(transition.guard), update_of(transition)).modified_count
+    theirs = filter_of(transition.guard)
+    if but:
+        theirs["_id"] = {"$nin": list(but)}
+    return jobs.collection.update_many(theirs, update_of(transition)).modified_count

@@ -19,6 +19,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
+from ..errors import MonqueConnectionError
 from ..threads import HoldingLimiter, call_in_thread
 
 T = TypeVar("T")
@@ -42,6 +43,7 @@ class Door:
     """
 
     def __init__(self) -> None:
+        self._patience: dict[_Patience, None] = {}
         self._limiters: dict[Channel, anyio.lowlevel.RunVar[object]] = {
             channel: anyio.lowlevel.RunVar(f"monque_{channel.name}") for channel in Channel
         }
@@ -59,13 +61,33 @@ class Door:
         when cancelled, unless `abandon_on_cancel`: then the wait ends and the thread goes on by itself.
         """
         if trio.lowlevel.in_trio_task():
-            return await call_in_thread(
-                function, limiter=self._trio_limiter(channel), abandon_on_cancel=abandon_on_cancel
-            )
+            limiter = self._trio_limiter(channel)
+            if abandon_on_cancel:
+                return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
+            return await self._call_patiently(function, limiter)
         async with self._anyio_limiter(channel):
             return await _awaited_although_cancelled(function)
 
-    async def hand_over(self, function: Callable[[], T], orphan: Callable[[T], None], *, channel: Channel) -> T:
+    async def _call_patiently(self, function: Callable[[], T], limiter: HoldingLimiter) -> T:
+        """Awaits the thread although cancelled, as long as this door's patience lasts."""
+        patience = _Patience(limiter)
+        self._patience[patience] = None
+        try:
+            with patience.scope:
+                return await call_in_thread(function, limiter=patience, abandon_on_cancel=True)
+        finally:
+            del self._patience[patience]
+        await trio.lowlevel.checkpoint_if_cancelled()
+        raise MonqueConnectionError(
+            "the scheduler has ended before the database answered", transient=True, unknown_outcome=True
+        )
+
+    def give_up(self) -> None:
+        """Ends all waits for answers that are under way; their threads go on by themselves. Only on trio."""
+        for patience in tuple(self._patience):
+            patience.scope.cancel(reason="the scheduler's hard end")
+
+    async def hand_over(self, function: Callable[[], T], orphan: Callable[[T | None], None], *, channel: Channel) -> T:
         """Like `call`, for what the database grants: cancelled, the wait ends, and `orphan` takes what came too late.
 
         Exactly one side owns the result. Checking for cancellation after the call would leave a moment
@@ -114,6 +136,21 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
     return call.result()
 
 
+class _Patience:
+    """A limiter for one call, whose wait can be cancelled until its turn comes, and by the door alone from then on."""
+
+    def __init__(self, limiter: HoldingLimiter) -> None:
+        self.scope = trio.CancelScope()
+        self._limiter = limiter
+
+    async def acquire_on_behalf_of(self, borrower: object) -> None:
+        await self._limiter.acquire_on_behalf_of(borrower)
+        self.scope.shield = True
+
+    def release_on_behalf_of(self, borrower: object) -> None:
+        self._limiter.release_on_behalf_of(borrower)
+
+
 class _State(Enum):
     RUNNING = "running"
     DELIVERED = "delivered"
@@ -125,13 +162,20 @@ class _Handoff(Generic[T]):
     """One result, two possible owners; the lock decides. The thread produces, the task may abandon."""
 
     function: Callable[[], T]
-    orphan: Callable[[T], None]
+    orphan: Callable[[T | None], None]
     lock: threading.Lock = field(default_factory=threading.Lock)
     state: _State = _State.RUNNING
     results: list[T] = field(default_factory=list)
 
     def produce(self) -> T:
-        result = self.function()
+        try:
+            result = self.function()
+        except BaseException:
+            with self.lock:
+                abandoned = self.state is _State.ABANDONED
+            if abandoned:
+                self.orphan(None)  # Nobody will look up what became of it.
+            raise
         with self.lock:
             if self.state is _State.RUNNING:
                 self.state = _State.DELIVERED

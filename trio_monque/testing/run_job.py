@@ -11,6 +11,7 @@ from bson.codec_options import CodecOptions
 
 from ..client.bus import Bus
 from ..engine.guard import Stop
+from ..engine.lease import LeaseTerms
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.runner import Runner
 from ..engine.settler import Settler
@@ -22,7 +23,7 @@ from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
 from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
-from ..options import SchedulerOptions, scheduler_config
+from ..options import LARGEST_NUMBER, SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
 from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
@@ -33,6 +34,9 @@ from ..store.offload import Door
 from .claimed_job import claimed, new_job, registered
 from .no_database import AWARE, ground_without_database
 from .recorder import RecordingScheduler
+
+NEVER_ENDING = LARGEST_NUMBER
+"""Nothing is renewed, and nobody could take the job: seconds of a heartbeat that is never due."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -139,7 +143,7 @@ async def run_job(
         return made[0]
 
     source = _Alone(ground, Door(), workers, Teller(Bus()), config, running_job, _nobody_hears)
-    settlement = await _seen_through(source, job)
+    settlement = await _seen_through(source, job, LeaseTerms(NEVER_ENDING, config.cleanup_timeout))
     assert source.end is not None
     verdict = settlement.verdict
     error = verdict.error if isinstance(verdict, Failed | Discarded) else None
@@ -202,11 +206,11 @@ class _Accepting:
         return True
 
 
-async def _seen_through(source: _Alone, job: Job) -> JobSettlement:
+async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettlement:
     accepting = _Accepting()
     settler = cast("Settler[JobSettlement]", accepting)
-    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), Stop())
-    run = runner.hold(job)
+    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), Stop(), terms)
+    run = runner.hold(job, trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cut_when_cancelled, run)
         # The run hears of a cancellation by its own scope, with its reason and its bounded clean-ups.

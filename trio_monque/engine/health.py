@@ -1,0 +1,143 @@
+"""Notices what keeps the loop, or the end, from going on, and names it.
+
+Nothing here renews a claim: a thread that did would keep claims alive whose handlers nobody can stop any
+more. While a handler blocks the loop no beat is sent, and beyond the lease its job is another's.
+"""
+
+from __future__ import annotations
+
+import logging
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from types import FrameType
+from typing import Any, Final
+
+import trio
+
+from .run import Run
+
+logger = logging.getLogger("trio_monque.engine")
+
+LOOK_INTERVAL: Final = 0.25
+BLOCKED_AFTER: Final = 1.0
+"""Seconds without an answer after which the loop counts as blocked."""
+
+
+class Watchdog:
+    """A thread that asks the loop for a sign of life, and logs what blocks it where none comes.
+
+    Attributes:
+        blocked: How many times the loop was blocked for longer than a second.
+    """
+
+    def __init__(self, running: Callable[[], Sequence[Run[Any]]], is_leaving: Callable[[], bool]) -> None:
+        self.blocked = 0
+        self._running = running
+        self._is_leaving = is_leaving
+        self._ended = threading.Event()
+        self._answered_at = 0.0
+
+    async def run(self) -> None:
+        """Watches the loop that it is called in, until cancelled."""
+        token = trio.lowlevel.current_trio_token()
+        thread = threading.Thread(
+            target=self._watch, args=(token, threading.get_ident()), name="trio_monque watchdog", daemon=True
+        )
+        thread.start()
+        try:
+            await trio.sleep_forever()
+        finally:
+            self._ended.set()
+            thread.join()  # It waits for nothing but this.
+
+    def _answer(self) -> None:
+        self._answered_at = time.monotonic()
+
+    def _watch(self, token: trio.lowlevel.TrioToken, loop: int) -> None:
+        asked_at = looked_at = time.monotonic()
+        told_at = 0.0
+        self._answered_at = asked_at
+        while not self._ended.wait(LOOK_INTERVAL):
+            now = time.monotonic()
+            if now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2:
+                # This thread did not run either: the process was frozen, or another thread held the interpreter.
+                asked_at = told_at = now
+            looked_at = now
+            if self._answered_at >= asked_at:
+                if told_at > 0.0:
+                    logger.warning("the event loop goes on: it was blocked for %.1f s", self._answered_at - asked_at)
+                told_at, asked_at = 0.0, now
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(self._answer, idempotent=True)
+            elif now - asked_at >= BLOCKED_AFTER and self._is_worth_telling(now, asked_at, told_at):
+                if told_at == 0.0:
+                    self.blocked += 1
+                told_at = now
+                self._tell(sys._current_frames().get(loop), now - asked_at)  # noqa: SLF001  # For exactly this.
+
+    def _is_worth_telling(self, now: float, asked_at: float, told_at: float) -> bool:
+        """After one second, two, four and so on; while the scheduler leaves, every second."""
+        if told_at == 0.0 or self._is_leaving():
+            return now - told_at >= BLOCKED_AFTER
+        return now - asked_at >= 2 * (told_at - asked_at)
+
+    def _tell(self, frame: FrameType | None, seconds: float) -> None:
+        stack = [] if frame is None else list(_outwards(frame))
+        culprit = _run_of(stack, self._running())
+        logger.error(
+            "the event loop is blocked for %.1f s, and no claim is renewed meanwhile, by %s:\n%s",
+            seconds,
+            "something outside of the handlers" if culprit is None else f"the handler of {culprit.claim}",
+            "".join(traceback.format_list(traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1]))),
+        )
+
+
+def _outwards(frame: FrameType) -> Iterable[FrameType]:
+    current: FrameType | None = frame
+    while current is not None:
+        yield current
+        current = current.f_back
+
+
+def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any] | None:
+    """Whose handler this is. What a task awaits is on its stack, and so is trio's loop, which knows the task."""
+    tasks = {run.task: run for run in running}
+    for frame in stack:
+        task = frame.f_locals.get("task") if frame.f_code.co_name == "unrolled_run" else None
+        while isinstance(task, trio.lowlevel.Task):
+            if task in tasks:
+                return tasks[task]
+            nursery = task.parent_nursery
+            task = None if nursery is None else nursery.parent_task
+    return None
+
+
+async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
+    """Names every second the runs that do not end although all their time is up, until cancelled.
+
+    Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only
+    the end of the process ends it.
+    """
+    while True:
+        for run in running():
+            if run.task is not None and not run.patience.cancel_called:
+                logger.error(
+                    "leaving waits for the handler of %s, which swallows its cancellation:\n%s",
+                    run.claim,
+                    _where(run.task),
+                )
+        await trio.sleep(1)
+
+
+def _where(task: trio.lowlevel.Task) -> str:
+    """Where the task waits, and the tasks of its nurseries."""
+    stack = traceback.StackSummary.extract(task.iter_await_frames())
+    lines = traceback.format_list(stack)
+    for nursery in task.child_nurseries:
+        for child in nursery.child_tasks:
+            lines.append(f"  in its child {child.name}:\n{_where(child)}")
+    return "".join(lines)
