@@ -124,7 +124,7 @@ async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
     """
     while True:
         for run in running():
-            if run.task is not None and not run.patience.cancel_called:
+            if run.task is not None:
                 logger.error(
                     "leaving waits for the handler of %s, which swallows its cancellation:\n%s",
                     run.claim,

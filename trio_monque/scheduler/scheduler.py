@@ -167,7 +167,8 @@ class Scheduler(Monque):
             raise BaseExceptionGroup("the scheduler crashed", crashes)
 
     def _end(self) -> None:
-        report = self._teller.report(tuple(self._engine.unfinished), tuple(self._engine.stop.crashes))
+        engine = self._engine
+        report = self._teller.report(tuple(engine.unfinished), tuple(engine.stop.crashes), engine.watchdog.blocked)
         self._teller.tell_unfinished(report.unfinished)
         self.report = report
         self._ended.set()

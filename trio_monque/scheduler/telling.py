@@ -38,6 +38,8 @@ class SchedulerReport:
         released: Runs that were given back uncounted, or snoozed.
         unfinished: Jobs whose claims could be neither settled nor given back; they end with their leases.
         crashed: What crashed of the scheduler itself.
+        loop_blocked: How many times something blocked the event loop for longer than a second, in which no
+            claim could be renewed; each was logged with its frames. Not counted in virtual time.
     """
 
     completed: int = 0
@@ -45,6 +47,7 @@ class SchedulerReport:
     released: int = 0
     unfinished: tuple[Job, ...] = ()
     crashed: tuple[BaseException, ...] = ()
+    loop_blocked: int = 0
 
 
 class Teller:
@@ -54,13 +57,16 @@ class Teller:
         self._bus = bus
         self._completed = self._failed = self._released = 0
 
-    def report(self, unfinished: tuple[Job, ...], crashed: tuple[BaseException, ...]) -> SchedulerReport:
+    def report(
+        self, unfinished: tuple[Job, ...] = (), crashed: tuple[BaseException, ...] = (), loop_blocked: int = 0
+    ) -> SchedulerReport:
         return SchedulerReport(
             completed=self._completed,
             failed=self._failed,
             released=self._released,
             unfinished=unfinished,
             crashed=crashed,
+            loop_blocked=loop_blocked,
         )
 
     def tell_unfinished(self, jobs: tuple[Job, ...]) -> None:

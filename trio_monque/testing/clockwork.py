@@ -94,7 +94,7 @@ async def drain(
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
-    before = scheduler._teller.report((), ())
+    before = scheduler._teller.report()
     if until is not None:
         await _move_to(until)
     with clock_hold().jumping(), trio.move_on_after(within) as limit:
@@ -102,7 +102,7 @@ async def drain(
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished)
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    after = scheduler._teller.report((), ())
+    after = scheduler._teller.report()
     return SchedulerReport(
         completed=after.completed - before.completed,
         failed=after.failed - before.failed,

@@ -1,0 +1,144 @@
+"""Whatever keeps the loop or the end from going on is named, with the job and its frames."""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import Shelf, engine_of, running
+from trio_monque.engine.nursery import HARD_BOUND
+from trio_monque.engine.run import Run
+
+TWENTY_SECONDS = 20.0  # Never waited for where all is well.
+
+
+class Told(logging.Handler):
+    """Hears the engine's log, in whatever thread, and says so in an event that blocks no GIL."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.heard = threading.Event()
+        self.messages: list[str] = []
+        self._text = text
+
+    def emit(self, record: logging.LogRecord) -> None:
+        message = record.getMessage()
+        if self._text in message:
+            self.messages.append(message)
+            self.heard.set()
+
+
+@contextmanager
+def hearing(text: str) -> Iterator[Told]:
+    told = Told(text)
+    logger = logging.getLogger("trio_monque.engine")
+    logger.addHandler(told)
+    try:
+        yield told
+    finally:
+        logger.removeHandler(told)
+
+
+def block_the_loop_until(told: Told) -> None:
+    assert told.heard.wait(TWENTY_SECONDS)
+
+
+async def run_blocking(shelf: Shelf, blocked: Told, going_on: Told) -> int:
+    """On the real clock; returns how many blocks were counted."""
+    engine = engine_of(shelf)
+    async with running(engine):
+        with trio.fail_after(TWENTY_SECONDS):
+            while not shelf.settled or not going_on.heard.is_set():
+                await trio.lowlevel.checkpoint()
+    assert len(blocked.messages) >= 1
+    return engine.watchdog.blocked
+
+
+async def test_handler_that_blocks_the_loop_is_named_with_its_frames() -> None:
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+
+        async def blocks(run: Run[int]) -> None:
+            block_the_loop_until(blocked)
+
+        assert await run_blocking(Shelf(items=[4711], handler=blocks), blocked, going_on) == 1
+    assert "by the handler of 4711" in blocked.messages[0]
+    assert "block_the_loop_until(blocked)" in blocked.messages[0]
+
+
+async def test_task_of_a_handlers_nursery_is_the_handlers() -> None:
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+
+        async def child() -> None:
+            block_the_loop_until(blocked)
+
+        async def spawns(run: Run[int]) -> None:
+            async with trio.open_nursery() as nursery, trio.open_nursery() as inner:
+                nursery.start_soon(trio.lowlevel.checkpoint)
+                inner.start_soon(child)
+
+        assert await run_blocking(Shelf(items=[4711], handler=spawns), blocked, going_on) == 1
+    assert "by the handler of 4711" in blocked.messages[0]
+
+
+async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
+    shelf = Shelf(items=[4711])
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+        engine = engine_of(shelf)
+        async with running(engine):
+            while "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]:
+                await trio.lowlevel.checkpoint()
+            block_the_loop_until(blocked)
+            with trio.fail_after(TWENTY_SECONDS):
+                while not going_on.heard.is_set():
+                    await trio.lowlevel.checkpoint()
+    assert "something outside of the handlers" in blocked.messages[0]
+    assert "block_the_loop_until(blocked)" in blocked.messages[0]
+
+
+async def test_watchdog_ends_with_the_engine() -> None:
+    shelf = Shelf()
+    async with running(engine_of(shelf)):
+        with trio.fail_after(TWENTY_SECONDS):
+            while "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]:
+                await trio.lowlevel.checkpoint()
+    assert "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]
+
+
+async def test_handler_that_swallows_its_cancellation_is_named_every_second(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def swallows(run: Run[int]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(60)
+
+    shelf = Shelf(items=[4711, 4712], handler=swallows)
+    async with running(engine_of(shelf, shutdown_timeout=10.0, cleanup_timeout=5.0)):
+        await trio.sleep(1)
+    assert trio.current_time() == 60
+    told = [record.getMessage() for record in caplog.records if "swallows its cancellation" in record.getMessage()]
+    assert all("await trio.sleep(60)" in message for message in told)
+    # From its hard end on: two handlers, each second.
+    assert len(told) == 2 * len(range(int(1 + 10 + 5 + HARD_BOUND) + 1, 61))
+    assert {message.split(",")[0].split()[-1] for message in told} == {"4711", "4712"}
+
+
+async def test_handler_that_ends_in_time_is_not_named(
+    autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def cleans_up(run: Run[int]) -> None:
+        try:
+            await trio.sleep(60)
+        finally:
+            with run.cleaning_up(100, 5.0):
+                await trio.sleep(100)
+
+    async with running(engine_of(Shelf(items=[1], handler=cleans_up), shutdown_timeout=0.0)):
+        await trio.sleep(1)
+    assert trio.current_time() == 6
+    assert "swallows" not in caplog.text
