@@ -20,6 +20,6 @@ async def test_job_that_blocks_the_loop_is_named_and_counted(open_test_scheduler
         async with open_test_scheduler(workers) as scheduler:
             job = await scheduler.enqueue("rude")
             await drain(scheduler)
-    assert f"by the handler of {job}" in blocked.messages[0]
+    assert f"by the handler of rude {job.id}" in blocked.messages[0]
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.loop_blocked) == (1, 1)
