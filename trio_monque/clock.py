@@ -222,6 +222,7 @@ class ClockHold:
                 self._clock.autojump_threshold = math.inf
 
     def release(self) -> None:
+        assert self._holders > 0, "released by somebody who did not hold it"
         self._holders -= 1
         if self._holders == 0:
             self._free.set()

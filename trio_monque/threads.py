@@ -62,19 +62,25 @@ async def call_in_thread(function: Callable[[], T], *, limiter: HoldingLimiter, 
 
 
 def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
+    _holds.set(True)  # In the thread's own context, which ends with it.
     with in_time_of(virtual):
         return function()
+
+
+# Whether this thread came through call_in_thread, and holds the clock.
+_holds: ContextVar[bool] = ContextVar("thread_holds_the_clock", default=False)
 
 
 def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
     """From a thread that works for a run: calls a function there; an async one is awaited.
 
-    While it waits, the thread does not hold virtual time.
+    While it waits, the thread does not hold virtual time. Also from a thread that the program started by
+    trio.to_thread itself.
     """
     turn = _turn_of_thread.get(None)
     if turn is not None:
         return turn.call(partial(_awaited, function, arguments))
-    return trio.from_thread.run(_outside_the_hold, function, arguments)
+    return trio.from_thread.run(_called_back, function, arguments, _holds.get())
 
 
 def do_on_run(function: Callable[[], None]) -> None:
@@ -93,15 +99,17 @@ async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     return await result if inspect.isawaitable(result) else result
 
 
-async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _called_back(function: Callable[..., Any], arguments: tuple[Any, ...], holds: bool) -> Any:  # noqa: FBT001
     hold = clock_hold()
-    hold.release()
+    if holds:
+        hold.release()
     _calling_back.set(calling_back() + 1)
     try:
         return await _awaited(function, arguments)
     finally:
         _calling_back.set(calling_back() - 1)
-        hold.acquire()
+        if holds:
+            hold.acquire()
 
 
 _calling_back: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("monque_threads_calling_back")

@@ -348,9 +348,12 @@ async def test_jobs_of_a_transaction_start_when_it_commits(
             await trio.sleep(100)
             await trio.sleep(0.5)
             assert log.starts == [0.0]
+            await scheduler.enqueue("job", session=session, delay=1000)
             session.commit_transaction()
             await trio.sleep(100)
         assert log.starts == [0.0, 101.0]
+        await trio.sleep(1000)
+        assert log.starts == [0.0, 101.0, 1100.5]
 
 
 async def test_blocking_calls_from_threads_of_the_run_wake_the_scheduler(

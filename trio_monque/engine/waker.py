@@ -16,6 +16,9 @@ from .wake import WakeSignal
 # After a failed question: a server that elects returns within seconds.
 RETRY: Final = 1.0
 
+# A question costs as much as a poll. Where polls are closer than this, not each of them is followed by one.
+SECONDS_BETWEEN_QUESTIONS: Final = 5.0
+
 
 class Waker:
     """Wakes the claimer when something is due, and not before.
@@ -39,6 +42,7 @@ class Waker:
         self._open: list[Callable[[], bool]] = []
         self._next = math.inf
         self._is_known = False
+        self._asked_at = -math.inf
         self._changed = trio.Event()
         self._looked = trio.Event()
 
@@ -79,15 +83,23 @@ class Waker:
             poll_at = min(poll_at, trio.current_time() + interval)
             with trio.move_on_at(min(self._next, poll_at)):
                 await self._changed.wait()
-            if trio.current_time() >= min(self._next, poll_at):
+            now = trio.current_time()
+            if now >= self._next or (now >= poll_at and self._is_worth_asking(now)):
                 poll_at = self._next = math.inf
                 # One that has just ended was open when the look before this one was made.
                 self._open = [is_open for is_open in self._open if is_open()]
                 self.look()
+            elif now >= poll_at:
+                poll_at = math.inf
+                self._wake.set()
+
+    def _is_worth_asking(self, now: float) -> bool:
+        return bool(self._open) or now >= self._asked_at + SECONDS_BETWEEN_QUESTIONS
 
     async def _ask(self) -> None:
         # Before the question: what is told while it is under way may or may not be in the answer.
         self._is_known = True
+        self._asked_at = trio.current_time()
         try:
             due = await self._source.next_due()
         except Exception as error:
