@@ -16,12 +16,13 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import outcome
 import trio
 
 from .clock import VirtualTime, clock_hold, in_time_of, virtual_time
+from .errors import MonqueError
 
 T = TypeVar("T")
 
@@ -69,6 +70,18 @@ def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
 
 # Whether this thread came through call_in_thread, and holds the clock.
 _holds: ContextVar[bool] = ContextVar("thread_holds_the_clock", default=False)
+
+
+def work_unawaited(function: Callable[[], object]) -> None:
+    """Does it in a thread that holds the clock, and that nobody waits for."""
+    hold, token = clock_hold(), trio.lowlevel.current_trio_token()
+
+    def has_ended(_outcome: object) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(hold.release)
+
+    hold.acquire()
+    trio.lowlevel.start_thread_soon(partial(copy_context().run, _working_for, virtual_time(), function), has_ended)
 
 
 def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
@@ -122,6 +135,8 @@ def calling_back() -> int:
 
 # --- Threads that take turns ---
 
+LONGEST_TURN: Final = 30.0
+
 _takes_turns: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_threads_take_turns")
 
 
@@ -160,7 +175,13 @@ async def _in_turn(function: Callable[[], T]) -> T:
     turn: _Turn[T] = _Turn()
     trio.lowlevel.start_thread_soon(partial(copy_context().run, turn.work, function), _ignore)
     while True:
-        said = turn.from_thread.get()  # Blocks the loop, which is the point.
+        try:
+            said = turn.from_thread.get(timeout=LONGEST_TURN)  # Blocks the loop, which is the point.
+        except queue.Empty:
+            raise MonqueError(
+                f"a thread has worked for {LONGEST_TURN:g} s in its turn, in which nothing else goes on: does it wait "
+                "for another, or for its time limit? In a deterministic run it waits by job.from_thread only"
+            ) from None
         if isinstance(said, outcome.Value):
             return said.value
         if isinstance(said, outcome.Error):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -13,7 +13,9 @@ from trio.testing import MockClock
 
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
+from trio_monque.engine.guard import Stop
 from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
+from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
 from trio_monque.engine.source import ClaimState, Demand, Granted
@@ -71,7 +73,7 @@ class Shelf:
             raise self.claim_faults.pop(0)
         return Granted(granted)
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> float | None:
         self.asked_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         if self.ask_faults:
@@ -430,7 +432,7 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 
 
 async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
-    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0))
+    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses(Stop()))
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
     gone: list[int] = []
 

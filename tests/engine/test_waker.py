@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import pytest
 import trio
 import trio.lowlevel
@@ -51,7 +53,7 @@ async def test_what_is_expected_while_the_question_is_under_way_counts(autojump_
     shelf = Shelf()
     engine = engine_of(shelf, rests=True)
 
-    async def slow_answer() -> float | None:
+    async def slow_answer(lanes: Set[str]) -> float | None:
         shelf.asked_at.append(trio.current_time())
         await trio.sleep(1)
         return 100.0 if trio.current_time() < 50 else None

@@ -6,8 +6,8 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..clock import real_pause
 from . import notices
+from .pauses import Pauses
 from .run import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
@@ -24,7 +24,7 @@ _REASONS: Final = {
 
 
 async def run_heartbeat(
-    source: Source[Any, Any], runner: Runner[Any, Any], interval: float, *, rests: bool
+    source: Source[Any, Any], runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
 ) -> NoReturn:
     """Every `interval` seconds, measured from one beat to the next.
 
@@ -45,7 +45,7 @@ async def run_heartbeat(
         if may_rest():
             continue
         while not await _renew(source, runner):
-            await real_pause(min(interval * RETRY_SHARE, LONGEST_RETRY))
+            await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
 
@@ -63,4 +63,5 @@ async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
         # What was settled while the renewal was under way is no longer held, and not lost.
         if run in runner.held and (reason := _REASONS[state]) is not None:
             run.cancel(reason)
+    runner.changed()
     return True

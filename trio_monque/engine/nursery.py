@@ -15,6 +15,7 @@ from . import notices
 from .claimer import Claimer
 from .guard import Stop, guard
 from .heartbeat import run_heartbeat
+from .pauses import Pauses
 from .run import CancelReason
 from .runner import Runner
 from .settler import Settler
@@ -64,7 +65,8 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.slots = Slots(limits.concurrency)
         self._source = source
         self._limits = limits
-        self._settler: Settler[SettlementT] = Settler(source)
+        self._pauses = Pauses(self.stop)
+        self._settler: Settler[SettlementT] = Settler(source, self._pauses)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop)
         self.waker = Waker(
             source,
@@ -87,11 +89,11 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._box.cancel(reason="killed")
 
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits to be settled."""
-        return not self._runner.held
+        """Whether nothing runs and nothing waits to be settled or given back."""
+        return not (self._runner.held or self._source.needs_beat())
 
     async def wait_changed(self) -> None:
-        """Returns after the next claim, settlement, or attempt at a claim."""
+        """Returns after the next claim, settlement, renewal, or attempt at a claim."""
         await self._runner.wait_changed()
 
     async def run(self, *, started: Callable[[], None]) -> None:
@@ -143,7 +145,7 @@ class Engine(Generic[ClaimT, SettlementT]):
 
     async def _beat(self) -> None:
         limits = self._limits
-        await run_heartbeat(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
+        await run_heartbeat(self._source, self._runner, self._pauses, limits.heartbeat_interval, rests=limits.rests)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:

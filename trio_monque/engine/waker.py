@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Final, NoReturn
 
 import trio
@@ -43,6 +43,8 @@ class Waker:
         self._next = math.inf
         self._is_known = False
         self._asked_at = -math.inf
+        self._asked_for: Set[str] = frozenset()
+        self._lanes: Set[str] = frozenset()
         self._changed = trio.Event()
         self._looked = trio.Event()
 
@@ -67,8 +69,15 @@ class Waker:
         self._open.append(is_open)
         self._changed.set()
 
-    def looked(self) -> None:
-        """The claimer has found what is due now: what is left is due later."""
+    def looked(self, lanes: Set[str]) -> None:
+        """The claimer has found what is due now, and these lanes have room for what is due later.
+
+        Nothing is asked for the others: when one of them has room again, there is a look, too.
+        """
+        if not lanes <= self._asked_for:
+            self._is_known = False
+            self._changed.set()
+        self._lanes = frozenset(lanes)
         self._looked.set()
 
     async def run(self) -> NoReturn:
@@ -100,8 +109,9 @@ class Waker:
         # Before the question: what is told while it is under way may or may not be in the answer.
         self._is_known = True
         self._asked_at = trio.current_time()
+        self._asked_for = self._lanes
         try:
-            due = await self._source.next_due()
+            due = await self._source.next_due(self._lanes) if self._lanes else None
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
