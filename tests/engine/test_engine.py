@@ -11,6 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from trio_monque.engine import claimer as claimer_module
+from trio_monque.engine import heartbeat as heartbeat_module
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
 from trio_monque.engine.guard import Stop
@@ -189,7 +191,10 @@ async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: M
         nursery.cancel_scope.cancel()
 
 
-async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(autojump_clock: MockClock) -> None:
+async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
     shelf = Shelf(items=[1], claim_faults=[NotNowError(), NotNowError()])
     async with running(engine_of(shelf)):
         await trio.sleep(20)
@@ -213,7 +218,8 @@ async def test_transient_fault_of_a_settlement_is_no_failure_of_the_run(
     assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == [1, 2]
 
 
-async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock) -> None:
+async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_module, "LONGEST_RETRY", 0.001)
     shelf = Shelf(items=[1], renewal_faults=[NotNowError(), NotNowError()])
     shelf.handler = sleeping(15)
     async with running(engine_of(shelf)):

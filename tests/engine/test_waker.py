@@ -10,6 +10,7 @@ import trio.lowlevel
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import notices
 from trio_monque.engine import waker as waker_module
 
@@ -124,7 +125,10 @@ async def test_failed_question_is_asked_again_and_no_virtual_time_passes(
     assert shelf.claimed_at == [0.0, 30.0]
 
 
-async def test_failed_claims_are_tried_again_and_no_virtual_time_passes(autojump_clock: MockClock) -> None:
+async def test_failed_claims_are_tried_again_and_no_virtual_time_passes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
     shelf = Shelf(items=[1], claim_faults=[NotNowError(), NotNowError()])
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(0.5)
