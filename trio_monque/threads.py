@@ -145,6 +145,10 @@ def take_turns() -> None:
     _takes_turns.set(True)
 
 
+def do_threads_take_turns() -> bool:
+    return _takes_turns.get(False)  # The default of a RunVar.
+
+
 @dataclass(eq=False)
 class _Turn(Generic[T]):
     """One thread's turn, as a conversation: the thread asks to be called back, or says how it ended."""

@@ -112,12 +112,12 @@ async def test_what_other_programs_write_is_found(
     async with open_test_scheduler(log.workers) as scheduler:
         await advance(0)
         peer = NodePeer(jobs)
-        peer.enqueue("job")
+        peer.enqueue("job", nextRunAt=now())
         peer.enqueue("job", nextRunAt=now() + timedelta(minutes=1))
         await advance(60)
         assert log.starts == [0.0, 60.0]
-        peer.enqueue("job")
-        assert (await drain(scheduler)).completed == 1
+        peer.enqueue("job", nextRunAt=now())
+        assert (await drain(scheduler)).completed == 3
 
 
 # --- drain ---

@@ -139,10 +139,13 @@ def claim_batch(
     stamp: ClaimStamp,
 ) -> Taken:
     """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
+    known = len(jobs.broken)
     candidates = choose(look(jobs, wanted, now))
+    hidden = len(jobs.broken) > known
     if not candidates:
-        return Taken([])
-    return take(jobs, candidates, now, stamp)
+        return Taken([], more=hidden)
+    taken = take(jobs, candidates, now, stamp)
+    return Taken(taken.jobs, more=taken.more or hidden)
 
 
 @command("find out about a claim")

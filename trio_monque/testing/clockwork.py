@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from weakref import WeakKeyDictionary
 
 import trio
 import trio.testing
@@ -87,7 +88,9 @@ async def advance(seconds: float) -> None:
 async def drain(
     scheduler: Scheduler, *, until: datetime | None = None, within: float = LONGEST_DRAIN
 ) -> SchedulerReport:
-    """Runs what is due until nothing is due and nothing runs; then says what this scheduler has done.
+    """Runs what is due until nothing is due and nothing runs.
+
+    Returns what this scheduler has done since it was opened, or since the last `drain`.
 
     Jobs that are due later stay where they are, a retry for example. Time passes only as far as the
     running handlers sleep.
@@ -104,7 +107,6 @@ async def drain(
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
-    before = scheduler._teller.report((), ())
     if until is not None:
         await _move_to(until)
     with telling_stalls("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
@@ -112,12 +114,17 @@ async def drain(
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    after = scheduler._teller.report((), ())
+    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._teller.report((), ())
+    _reported[scheduler] = after
     return SchedulerReport(
         completed=after.completed - before.completed,
         failed=after.failed - before.failed,
         released=after.released - before.released,
     )
+
+
+# What the last drain of each scheduler had counted.
+_reported: WeakKeyDictionary[Scheduler, SchedulerReport] = WeakKeyDictionary()
 
 
 async def _move_to(until: datetime) -> None:
