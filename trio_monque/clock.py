@@ -206,6 +206,8 @@ class ClockHold:
         self._clock = clock
         self._holders = 0
         self._threshold = math.inf
+        self._jumpers = 0
+        self._before = math.inf
         self._free = trio.Event()
         self._free.set()
 
@@ -222,6 +224,7 @@ class ClockHold:
                 self._clock.autojump_threshold = math.inf
 
     def release(self) -> None:
+        assert self._holders > 0, "released by somebody who did not hold it"
         self._holders -= 1
         if self._holders == 0:
             self._free.set()
@@ -234,12 +237,16 @@ class ClockHold:
 
     @contextmanager
     def jumping(self) -> Iterator[None]:
-        """While inside: the clock jumps when nothing else is left to do, also where the test moves it by hand."""
-        before = self._set_threshold(0)
+        """While anybody is inside, the clock jumps when nothing else is left to do, also one that is moved by hand."""
+        self._jumpers += 1
+        if self._jumpers == 1:
+            self._before = self._set_threshold(0)
         try:
             yield
         finally:
-            self._set_threshold(before)
+            self._jumpers -= 1
+            if self._jumpers == 0:
+                self._set_threshold(self._before)
 
     def _set_threshold(self, threshold: float) -> float:
         if self._clock is None:

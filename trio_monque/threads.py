@@ -16,12 +16,13 @@ from contextlib import suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, Generic, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Protocol, TypeVar, cast
 
 import outcome
 import trio
 
 from .clock import VirtualTime, clock_hold, in_time_of, virtual_time
+from .errors import MonqueError
 
 T = TypeVar("T")
 
@@ -70,19 +71,37 @@ async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon
 
 
 def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
+    _holds.set(True)  # In the thread's own context, which ends with it.
     with in_time_of(virtual):
         return function()
+
+
+# Whether this thread came through call_in_thread, and holds the clock.
+_holds: ContextVar[bool] = ContextVar("thread_holds_the_clock", default=False)
+
+
+def work_unawaited(function: Callable[[], object]) -> None:
+    """Does it in a thread that holds the clock, and that nobody waits for."""
+    hold, token = clock_hold(), trio.lowlevel.current_trio_token()
+
+    def has_ended(_outcome: object) -> None:
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(hold.release)
+
+    hold.acquire()
+    trio.lowlevel.start_thread_soon(partial(copy_context().run, _working_for, virtual_time(), function), has_ended)
 
 
 def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
     """From a thread that works for a run: calls a function there; an async one is awaited.
 
-    While it waits, the thread does not hold virtual time.
+    While it waits, the thread does not hold virtual time. Also from a thread that the program started by
+    trio.to_thread itself.
     """
     turn = _turn_of_thread.get(None)
     if turn is not None:
         return turn.call(partial(_awaited, function, arguments))
-    return trio.from_thread.run(_outside_the_hold, function, arguments)
+    return trio.from_thread.run(_called_back, function, arguments, _holds.get())
 
 
 def do_on_run(function: Callable[[], None]) -> None:
@@ -101,15 +120,17 @@ async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
     return await result if inspect.isawaitable(result) else result
 
 
-async def _outside_the_hold(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:
+async def _called_back(function: Callable[..., Any], arguments: tuple[Any, ...], holds: bool) -> Any:  # noqa: FBT001
     hold = clock_hold()
-    hold.release()
+    if holds:
+        hold.release()
     _calling_back.set(calling_back() + 1)
     try:
         return await _awaited(function, arguments)
     finally:
         _calling_back.set(calling_back() - 1)
-        hold.acquire()
+        if holds:
+            hold.acquire()
 
 
 _calling_back: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("monque_threads_calling_back")
@@ -122,12 +143,18 @@ def calling_back() -> int:
 
 # --- Threads that take turns ---
 
+LONGEST_TURN: Final = 30.0
+
 _takes_turns: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_threads_take_turns")
 
 
 def take_turns() -> None:
     """From now on the threads of this run work one at a time, and the loop waits for each."""
     _takes_turns.set(True)
+
+
+def do_threads_take_turns() -> bool:
+    return _takes_turns.get(False)  # The default of a RunVar.
 
 
 @dataclass(eq=False)
@@ -160,7 +187,13 @@ async def _in_turn(function: Callable[[], T]) -> T:
     turn: _Turn[T] = _Turn()
     trio.lowlevel.start_thread_soon(partial(copy_context().run, turn.work, function), _ignore)
     while True:
-        said = turn.from_thread.get()  # Blocks the loop, which is the point.
+        try:
+            said = turn.from_thread.get(timeout=LONGEST_TURN)  # Blocks the loop, which is the point.
+        except queue.Empty:
+            raise MonqueError(
+                f"a thread has worked for {LONGEST_TURN:g} s in its turn, in which nothing else goes on: does it wait "
+                "for another, or for its time limit? In a deterministic run it waits by job.from_thread only"
+            ) from None
         if isinstance(said, outcome.Value):
             return said.value
         if isinstance(said, outcome.Error):

@@ -15,6 +15,7 @@ from trio_monque.client.bus import Bus
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.events import Event, JobCompleted, JobStarted
 from trio_monque.jobs.job import Job
+from trio_monque.testing import quiesce
 
 
 def job(name: str) -> Job:
@@ -71,7 +72,7 @@ async def test_listener_may_be_added_and_removed_while_events_flow(
     remove()
     remove()
     bus.emit(STARTED[1])
-    await trio.sleep(1)
+    await quiesce()
     assert heard == STARTED[:1]
     nursery.cancel_scope.cancel()
 
@@ -94,7 +95,7 @@ async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
     await nursery.start(bus.run)
     for event in STARTED:
         bus.emit(event)
-        await trio.sleep(1)
+        await quiesce()
     assert heard == STARTED
     bus.emit(COMPLETED)
     assert caplog.text.count("too slow") == 1
@@ -127,7 +128,7 @@ async def test_listener_that_removes_itself_hears_nothing_more_of_what_had_piled
     for event in STARTED:
         bus.emit(event)
     await bus.wait_caught_up()
-    await trio.sleep(1)
+    await quiesce()
     bus.emit(COMPLETED)
     await bus.wait_caught_up()
     assert heard == STARTED[:1]

@@ -10,21 +10,21 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
-from trio_monque import Event, InvalidOptionError, JobCancelled, Monque, MonqueError, NewJob, Workers, open_scheduler
+from trio_monque import Event, InvalidOptionError, JobCancelled, Monque, MonqueError, NewJob, Workers
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, quiesce
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_call_on_a_scheduler_from_another_loop_is_told_in_its_own(
-    db: Database, jobs: Collection, autojump_clock: MockClock, backend: str
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, backend: str
 ) -> None:
     told: list[Event] = []
 
     async def listener(event: JobCancelled) -> None:
         told.append(event)
 
-    async with open_scheduler(db, listeners={JobCancelled: listener}) as scheduler:
+    async with open_test_scheduler(listeners={JobCancelled: listener}) as scheduler:
         made = [await scheduler.enqueue("x", delay=99) for _ in range(2)]
 
         async def elsewhere() -> None:
@@ -35,20 +35,20 @@ async def test_call_on_a_scheduler_from_another_loop_is_told_in_its_own(
         else:
             await trio.to_thread.run_sync(lambda: asyncio.run(elsewhere()))
         await scheduler.cancel_job(made[1].id)
-        await trio.sleep(1)
+        await quiesce()
     assert len(told) == 2
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
 async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
-    db: Database, jobs: Collection, autojump_clock: MockClock, backend: str
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, backend: str
 ) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
     told: list[str] = []
     listening = threading.Event()
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
 
         async def listen() -> None:
             async with scheduler.events(Event) as stream:
@@ -63,19 +63,19 @@ async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
         thread.start()
         await trio.to_thread.run_sync(listening.wait, 10)
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
-        await trio.sleep(1)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     await trio.to_thread.run_sync(thread.join, 10)
     assert not thread.is_alive()
     assert told == ["JobStarted", "JobCompleted"]
 
 
 async def test_stream_whose_loop_is_gone_is_in_nobodys_way(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         left_open = scheduler.events(Event)
         streams: list[Any] = []
 
@@ -86,12 +86,15 @@ async def test_stream_whose_loop_is_gone_is_in_nobodys_way(
 
         await trio.to_thread.run_sync(open_and_forget)
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     streams[0].close()
 
 
-async def test_stream_opened_after_the_end_ends_at_once(db: Database, autojump_clock: MockClock) -> None:
-    async with open_scheduler(db) as scheduler:
+async def test_stream_opened_after_the_end_ends_at_once(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler() as scheduler:
         pass
     async with scheduler.events(Event) as stream:
         assert [event async for event in stream] == []
@@ -102,7 +105,7 @@ async def test_stream_opened_after_the_end_ends_at_once(db: Database, autojump_c
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_listener_that_removes_itself_is_called_once(
-    db: Database, jobs: Collection, autojump_clock: MockClock, asynchronous: bool
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, asynchronous: bool
 ) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
@@ -115,13 +118,13 @@ async def test_listener_that_removes_itself_is_called_once(
     async def once_async(event: Event) -> None:
         once(event)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         listener: Any = once_async if asynchronous else once
         removers = [scheduler.on(Event, listener)]
         for _ in range(5):
             await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 5, status="completed")
-        await trio.sleep(1)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=5)
     assert len(calls) == 1
 
 
@@ -167,7 +170,7 @@ async def test_list_that_is_none_is_refused_with_an_error_of_ours(db: Database, 
 
 
 async def test_second_request_to_cancel_a_run_changes_nothing(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -175,9 +178,10 @@ async def test_second_request_to_cancel_a_run_changes_nothing(
     async def handler(job: Any) -> None:
         await trio.sleep(5)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="processing")
+        await quiesce()
+        await assert_enqueued(scheduler, status="processing", count=1)
         first = await scheduler.cancel_job(job.id)
         assert first is not None
         assert await scheduler.cancel_job(job.id) == first

@@ -10,7 +10,6 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     InvalidOptionError,
     InvalidPayloadError,
@@ -19,12 +18,12 @@ from trio_monque import (
     NewJob,
     PartlyEnqueuedError,
     Workers,
-    open_scheduler,
 )
 from trio_monque.client import enqueue_many
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import inserting
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, assert_enqueued, quiesce
 
 
 def inserted(recorder: Recorder) -> list[int]:
@@ -32,15 +31,16 @@ def inserted(recorder: Recorder) -> list[int]:
 
 
 async def test_jobs_come_back_in_order_and_wake_the_scheduler(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None, concurrency=200)
-    async with open_scheduler(db, workers, poll_interval=3600) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         got = await scheduler.enqueue_many([NewJob(name="greet", data=number) for number in range(1100)])
         assert [job.data for job in got] == list(range(1100))
-        await wait_for_jobs(jobs, 1100, status="completed", within=100)
-    assert await Monque(db).enqueue_many([]) == []
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1100)
+    assert await monque.enqueue_many([]) == []
 
 
 @pytest.mark.parametrize("in_reverse", [False, True])

@@ -15,7 +15,6 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     InvalidOptionError,
     InvalidPayloadError,
@@ -23,10 +22,10 @@ from trio_monque import (
     Monque,
     PayloadTooLargeError,
     Workers,
-    open_scheduler,
 )
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
 
@@ -158,37 +157,40 @@ async def test_statistics_count_by_status_and_name(db: Database, jobs: Collectio
 
 
 async def test_enqueue_wakes_the_scheduler_of_the_same_run_at_once(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None)
-    monque = Monque(db)  # Another client than the scheduler's own.
-    async with open_scheduler(db, workers, poll_interval=3600):
-        await trio.sleep(10)
+    async with open_test_scheduler(workers) as scheduler:
+        await advance(10)
         await monque.enqueue("greet")
-        await wait_for_jobs(jobs, 1, status="completed")
-        assert trio.current_time() < 11
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1)
+        assert trio.current_time() == 10
 
 
-async def test_other_collection_is_another_queue(db: Database, autojump_clock: MockClock) -> None:
+async def test_other_collection_is_another_queue(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None)
-    async with open_scheduler(db, workers, collection_name="other_jobs") as scheduler:
-        await Monque(db).enqueue("greet")
+    async with open_test_scheduler(workers, collection_name="other_jobs") as scheduler:
+        await monque.enqueue("greet")
         await scheduler.enqueue("greet")
-        await wait_for_jobs(db["other_jobs"], 1, status="completed")
-        await trio.sleep(5)
-    assert (await Monque(db).get_queue_stats()).pending == 1
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
+    assert (await monque.get_queue_stats()).pending == 1
 
 
 async def test_weaker_write_concern_is_used_and_says_what_it_voids(
-    db: Database, jobs: Collection, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, caplog: pytest.LogCaptureFixture, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None)
-    async with open_scheduler(db, workers, write_concern=1) as scheduler:
+    async with open_test_scheduler(workers, write_concern=1) as scheduler:
         await scheduler.enqueue("greet")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert "Guarantees 1 to 4 hold only with 'majority'" in caplog.text
     assert scheduler._ground.jobs.collection.write_concern.document == {"w": 1}
 
@@ -207,8 +209,7 @@ async def test_calls_while_one_is_held_open_go_on(mongod: EmbeddedServer, db: Da
         interceptor.before(lambda name, _: name == "insert", hold)
         async with trio.open_nursery() as nursery:
             nursery.start_soon(monque.enqueue, "held")
-            while not entered.is_set():
-                await trio.sleep(0.001)
+            assert await trio.to_thread.run_sync(entered.wait, 10)
             assert (await monque.get_queue_stats()).pending == 1
             release.set()
     assert (await Monque(db).get_queue_stats()).pending == 2

@@ -12,7 +12,6 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     Event,
     InvalidOptionError,
@@ -24,10 +23,10 @@ from trio_monque import (
     Monque,
     RunningJob,
     Workers,
-    open_scheduler,
 )
 from trio_monque.store import managing
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 UNKNOWN = (ObjectId("0" * 24), "f" * 24, "no id at all", "")
 
@@ -82,7 +81,7 @@ async def test_b94_b97_unknown_ids_are_no_error(db: Database, job_id: Any) -> No
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
 async def test_b95_ended_job_gets_new_tries_and_runs_again(
-    db: Database, jobs: Collection, autojump_clock: MockClock, status: str
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, status: str
 ) -> None:
     workers = Workers()
     ran: list[int] = []
@@ -91,20 +90,20 @@ async def test_b95_ended_job_gets_new_tries_and_runs_again(
     async def greet(job: RunningJob[Any]) -> None:
         ran.append(job.attempt)
 
-    async with open_scheduler(db, workers, poll_interval=3600) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("greet", delay=7200)
         left_over = {"failCount": 7, "failReason": "before", "attempts": 7, "rescues": 2}
         jobs.update_one({"_id": job.id}, {"$set": {"status": status, **left_over}})
         told: list[JobRetried] = []
         scheduler.on(JobRetried, told.append)
-        await trio.sleep(10)
+        await advance(10)
         retried = await scheduler.retry_job(job.id)
         assert retried is not None
         assert (retried.status, retried.fail_count, retried.fail_reason) == (JobStatus.PENDING, 0, None)
         assert (retried.attempts, retried.rescues) == (7, 0)
         assert retried.next_run_at == retried.updated_at
-        await wait_for_jobs(jobs, 1, status="completed")
-        assert trio.current_time() < 12  # The scheduler nearby was woken.
+        await quiesce()  # The scheduler nearby was woken.
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert ran == [8]
     assert [(event.job, event.previous_status) for event in told] == [(retried, status)]
 
@@ -132,7 +131,7 @@ async def test_b27_retry_of_a_job_whose_key_is_in_use_is_a_state_error(db: Datab
 
 
 async def test_b96_pending_job_is_moved_and_starts_then(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     started: list[float] = []
@@ -141,13 +140,15 @@ async def test_b96_pending_job_is_moved_and_starts_then(
     async def greet(job: RunningJob[Any]) -> None:
         started.append(trio.current_time())
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("greet", delay=1000)
         moved = await scheduler.reschedule_job(job.id, job.created_at + timedelta(seconds=50))
         assert moved is not None
         assert moved == await scheduler.get_job(job.id)
-        await wait_for_jobs(jobs, 1, status="completed")
-    assert 50 <= started[0] <= 51.2
+        await trio.sleep(50)
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1)
+    assert started == [50]
 
 
 @pytest.mark.parametrize("status", ["processing", "completed", "failed", "cancelled"])
@@ -231,13 +232,13 @@ def test_blocking_calls_and_other_loops_manage_as_well(db: Database) -> None:
 
 
 async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None)
     told: list[str] = []
 
-    async with trio.open_nursery() as nursery, open_scheduler(db, workers) as scheduler:
+    async with trio.open_nursery() as nursery, open_test_scheduler(workers) as scheduler:
         entered = trio.Event()
 
         async def listen() -> None:
@@ -250,10 +251,11 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
         nursery.start_soon(listen)
         await entered.wait()
         job = await scheduler.enqueue("greet")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
         await scheduler.delete_job(job.id)
         scheduler.sync.enqueue("other")
         other = scheduler.sync.get_jobs(name="other")[0]
         scheduler.sync.cancel_job(other.id)
-        await trio.sleep(1)
+        await quiesce()
     assert told == ["JobStarted", "JobCompleted", "JobDeleted", "JobCancelled", "the end"]

@@ -7,11 +7,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
+import pytest
 import trio
 from bson import ObjectId
 
 from tests.support.store import PAST
-from trio_monque.client.wake_board import announce, announce_unknown, have_all_look, on_the_board
+from trio_monque.client.wake_board import Announcer, have_all_look, on_the_board
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.job import Job, JobStatus
 
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
@@ -32,14 +34,20 @@ class Heard:
     def look_while(self, is_open: Callable[[], bool]) -> None:
         self.told.append(is_open)
 
+    def is_idle(self) -> bool:
+        return True
+
+    async def wait_changed(self) -> None:
+        await trio.sleep_forever()
+
 
 async def test_schedulers_of_the_same_collection_hear_of_the_job_that_is_due_first() -> None:
     one, two, other = Heard(), Heard(), Heard()
     later = replace(JOB, next_run_at=PAST + timedelta(hours=1))
     with on_the_board("db.jobs", one), on_the_board("db.jobs", two), on_the_board("db.other", other):
-        announce("db.jobs", [later, JOB])
-        announce_unknown("db.jobs")
-    announce("db.jobs", [JOB])
+        Announcer("db.jobs").announce([later, JOB])
+        Announcer("db.jobs").announce_unknown()
+    Announcer("db.jobs").announce([JOB])
     assert one.told == two.told == [PAST, "look"]
     assert other.told == []
 
@@ -47,8 +55,8 @@ async def test_schedulers_of_the_same_collection_hear_of_the_job_that_is_due_fir
 async def test_jobs_that_are_not_pending_wake_nobody() -> None:
     one = Heard()
     with on_the_board("db.jobs", one):
-        announce("db.jobs", [replace(JOB, status=JobStatus.PROCESSING)])
-        announce("db.jobs", [])
+        Announcer("db.jobs").announce([replace(JOB, status=JobStatus.PROCESSING)])
+        Announcer("db.jobs").announce([])
     assert one.told == []
 
 
@@ -56,12 +64,12 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
     one = Heard()
 
     def from_a_thread_of_its_own() -> None:
-        other = threading.Thread(target=announce, args=("db.jobs", [JOB]))
+        other = threading.Thread(target=Announcer("db.jobs").announce, args=([JOB],))
         other.start()
         other.join()
 
     with on_the_board("db.jobs", one):
-        await trio.to_thread.run_sync(announce, "db.jobs", [JOB])
+        await trio.to_thread.run_sync(Announcer("db.jobs").announce, [JOB])
         assert one.told == [PAST]
         await trio.to_thread.run_sync(from_a_thread_of_its_own)
     assert one.told == [PAST]
@@ -72,3 +80,13 @@ async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     with on_the_board("db.jobs", one), on_the_board("db.other", other):
         have_all_look()
     assert one.told == other.told == ["look"]
+
+
+async def test_a_call_whose_answer_was_lost_makes_them_look() -> None:
+    one = Heard()
+    with on_the_board("db.jobs", one):
+        with pytest.raises(MonqueConnectionError), Announcer("db.jobs").also_if_lost():
+            raise MonqueConnectionError("gone", transient=True, unknown_outcome=True)
+        with pytest.raises(ValueError, match="never sent"), Announcer("db.jobs").also_if_lost():
+            raise ValueError("never sent")
+    assert one.told == ["look"]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -11,10 +11,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from trio_monque.engine import claimer as claimer_module
+from trio_monque.engine import heartbeat as heartbeat_module
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
+from trio_monque.engine.guard import Stop
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
+from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
 from trio_monque.engine.source import ClaimState, Demand, Granted
@@ -76,7 +80,7 @@ class Shelf:
             raise self.claim_faults.pop(0)
         return Granted(granted)
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> float | None:
         self.asked_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         if self.ask_faults:
@@ -201,7 +205,10 @@ async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: M
         nursery.cancel_scope.cancel()
 
 
-async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(autojump_clock: MockClock) -> None:
+async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
     shelf = Shelf(items=[1], claim_faults=[NotNowError(), NotNowError()])
     async with running(engine_of(shelf)):
         await trio.sleep(20)
@@ -225,7 +232,8 @@ async def test_transient_fault_of_a_settlement_is_no_failure_of_the_run(
     assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == [1, 2]
 
 
-async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock) -> None:
+async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heartbeat_module, "LONGEST_RETRY", 0.001)
     shelf = Shelf(items=[1], renewal_faults=[NotNowError(), NotNowError()])
     shelf.handler = sleeping(25)
     async with running(engine_of(shelf)):
@@ -444,7 +452,7 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 
 
 async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
-    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0))
+    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses(Stop()))
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
     gone: list[int] = []
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Set
+
 import pytest
 import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import notices
 from trio_monque.engine import waker as waker_module
 
@@ -51,7 +54,7 @@ async def test_what_is_expected_while_the_question_is_under_way_counts(autojump_
     shelf = Shelf()
     engine = engine_of(shelf, rests=True)
 
-    async def slow_answer() -> float | None:
+    async def slow_answer(lanes: Set[str]) -> float | None:
         shelf.asked_at.append(trio.current_time())
         await trio.sleep(1)
         return 100.0 if trio.current_time() < 50 else None
@@ -86,11 +89,26 @@ async def test_open_transactions_are_polled_until_they_have_ended(autojump_clock
     assert shelf.claimed_at == [0.0, 12.0, 14.0, 16.0]
 
 
-async def test_outside_of_virtual_time_it_polls(autojump_clock: MockClock) -> None:
-    shelf = Shelf()
+async def test_outside_of_virtual_time_it_polls_and_looks_exactly_when_something_is_due(
+    autojump_clock: MockClock,
+) -> None:
+    shelf = Shelf(due=[7.25])
     async with running(engine_of(shelf, poll_interval=5.0)):
         await trio.sleep(21)
-    assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
+    assert shelf.claimed_at == [0.0, 5.0, 7.25, 12.25, 17.25]
+    assert shelf.asked_at == shelf.claimed_at
+
+
+async def test_polls_that_are_close_are_not_each_followed_by_a_question(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = engine_of(shelf, poll_interval=1.0)
+    async with running(engine):
+        await trio.sleep(20.5)
+        assert len(shelf.claimed_at) == 21
+        assert shelf.asked_at == [0.0, 5.0, 10.0, 15.0, 20.0]
+        engine.waker.expect(23.25)
+        await trio.sleep(3)
+    assert 23.25 in shelf.claimed_at
 
 
 async def test_failed_question_is_asked_again_and_no_virtual_time_passes(
@@ -107,7 +125,10 @@ async def test_failed_question_is_asked_again_and_no_virtual_time_passes(
     assert shelf.claimed_at == [0.0, 30.0]
 
 
-async def test_failed_claims_are_tried_again_and_no_virtual_time_passes(autojump_clock: MockClock) -> None:
+async def test_failed_claims_are_tried_again_and_no_virtual_time_passes(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
     shelf = Shelf(items=[1], claim_faults=[NotNowError(), NotNowError()])
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(0.5)

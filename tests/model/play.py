@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from bson import ObjectId
 
 from trio_monque.client.operator import Operator
+from trio_monque.client.wake_board import Nobody
 from trio_monque.jobs import events
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
@@ -77,7 +78,7 @@ class Play:
         self.instances = (Instance("us-1"), Instance("us-2"))
         self.ground = SetGround(jobs, self.model.now)
         self.told: list[events.Event] = []
-        self.operator = Operator(self.ground, self.told.append)
+        self.operator = Operator(self.ground, self.told.append, Nobody())
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []
         self._count = 0

@@ -9,7 +9,6 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     JobFailed,
     JobStatus,
@@ -19,14 +18,14 @@ from trio_monque import (
     RunningJob,
     Snooze,
     Workers,
-    open_scheduler,
 )
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.types import Collection
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 from trio_monque.threads import HoldingLimiter
 
 
 async def test_results_that_are_equal_are_stored_as_what_each_is(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -34,18 +33,18 @@ async def test_results_that_are_equal_are_stored_as_what_each_is(
     async def echo(job: RunningJob[Any]) -> Any:
         return job.data
 
-    monque = Monque(db)
     values = [True, 1, 1.0, 0, False, 0.0, (1,), (True,)]
     for value in values:
         await monque.enqueue("echo", value)
-    async with open_scheduler(db, workers):
-        await wait_for_jobs(jobs, len(values), status="completed")
+    async with open_test_scheduler(workers) as scheduler:
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=len(values))
     for document in jobs.find():
         assert repr(document["result"]) == repr(document["data"])
 
 
 async def test_result_is_what_it_was_when_the_handler_returned(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     shared: dict[str, Any] = {"n": 1}
@@ -58,16 +57,17 @@ async def test_result_is_what_it_was_when_the_handler_returned(
     async def spoil() -> None:
         shared["object"] = object()
 
-    async with trio.open_nursery() as nursery, open_scheduler(db, workers, resources=nursery) as scheduler:
+    async with trio.open_nursery() as nursery, open_test_scheduler(workers, resources=nursery) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     document = jobs.find_one()
     assert document is not None
     assert document["result"] == {"n": 1}
 
 
 async def test_saved_state_is_what_was_stored_and_not_the_handlers_object(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     seen: list[Any] = []
@@ -79,14 +79,15 @@ async def test_saved_state_is_what_was_stored_and_not_the_handlers_object(
         state["n"] = 99
         seen.append(job.saved)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert seen == [{"n": 1}]
 
 
 async def test_clean_up_that_began_before_the_cancellation_is_bounded_as_well(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     entered = trio.Event()
@@ -98,11 +99,11 @@ async def test_clean_up_that_began_before_the_cancellation_is_bounded_as_well(
             await trio.sleep(10_000)
         await trio.lowlevel.checkpoint()
 
-    async with open_scheduler(db, workers, shutdown_timeout=0, cleanup_timeout=5) as scheduler:
+    async with open_test_scheduler(workers, shutdown_timeout=0, cleanup_timeout=5) as scheduler:
         await scheduler.enqueue("job")
         await entered.wait()
         left = trio.current_time()
-    assert trio.current_time() - left == pytest.approx(5)
+    assert trio.current_time() - left == 5
     assert jobs.count_documents({"status": "pending"}) == 1
 
 
@@ -138,12 +139,18 @@ class Exits(Exception):  # noqa: N818
         (OwnSnooze(), "pending", None),
         (OwnGroup("own", [ValueError("no")]), "pending", "ValueError: no"),
         (Exits(), "pending", "Exits: (its message cannot be shown)"),
-        (Unreadable(a=1), "pending", None),
+        (Unreadable(a=1), "completed", None),
     ],
     ids=lambda value: type(value).__name__,
 )
 async def test_whatever_a_handler_gives_its_own_job_is_all_it_decides(
-    db: Database, jobs: Collection, autojump_clock: MockClock, what: Any, status: str, reason: str | None
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    what: Any,
+    status: str,
+    reason: str | None,
 ) -> None:
     workers = Workers()
 
@@ -154,19 +161,20 @@ async def test_whatever_a_handler_gives_its_own_job_is_all_it_decides(
         return what
 
     workers.register("innocent", lambda job: None)
-    async with open_scheduler(db, workers, base_retry_interval=1000) as scheduler:
+    async with open_test_scheduler(workers, base_retry_interval=1000) as scheduler:
         guilty = await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, name="job", finishedAt={"$exists": True})
+        await drain(scheduler)
+        assert jobs.count_documents({"name": "job", "finishedAt": {"$exists": True}}) == 1
         await scheduler.enqueue("innocent")
-        await wait_for_jobs(jobs, 1, name="innocent", status="completed")
-    stored = await Monque(db).get_job(guilty.id)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, name="innocent", status="completed", count=1)
+    stored = await monque.get_job(guilty.id)
     assert stored is not None
-    if isinstance(what, Exception):
-        assert (stored.status, stored.fail_reason) == (status, reason)
+    assert (stored.status, stored.fail_reason) == (status, reason)
 
 
 async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -176,11 +184,12 @@ async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
         raise ValueError("x" * 100)
 
     told: list[Any] = []
-    async with open_scheduler(db, workers, listeners=dict.fromkeys((JobFailed, LeaseLost), told.append)) as scheduler:
+    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobFailed, LeaseLost), told.append)) as scheduler:
         job = await scheduler.enqueue("job", "x" * (9 * 1024 * 1024))
-        await wait_for_jobs(jobs, 1, status="failed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="failed", count=1)
     assert [type(event) for event in told] == [JobFailed]
-    stored = await Monque(db).get_job(job.id)
+    stored = await monque.get_job(job.id)
     assert stored is not None
     assert stored.fail_reason is not None
     assert "refused to store" in stored.fail_reason
@@ -189,7 +198,7 @@ async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
 
 
 async def test_thread_of_an_async_handler_may_check_for_cancellation(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     entered = trio.Event()
@@ -205,7 +214,7 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
 
         await trio.to_thread.run_sync(work, limiter=cast("trio.CapacityLimiter", HoldingLimiter(1)))
 
-    async with open_scheduler(db, workers, shutdown_timeout=0) as scheduler:
+    async with open_test_scheduler(workers, shutdown_timeout=0) as scheduler:
         await scheduler.enqueue("job")
         await entered.wait()
     assert jobs.count_documents({"status": "pending", "failCount": 0}) == 1
@@ -214,7 +223,7 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
 
 
 async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudly(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -226,7 +235,7 @@ async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudl
         await trio.sleep_forever()
 
     with pytest.raises(RuntimeError, match="cancelled the nursery"):
-        async with open_scheduler(db, workers) as scheduler:
+        async with open_test_scheduler(workers) as scheduler:
             await scheduler.enqueue("job")
             await trio.sleep_forever()
     assert jobs.count_documents({"status": "processing"}) == 0
@@ -234,7 +243,7 @@ async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudl
 
 @pytest.mark.parametrize("foreign", ["a string", {"k": 1}, 7, True, ["x", {"error": "kept"}]])
 async def test_history_of_somebody_elses_making_is_none(
-    db: Database, jobs: Collection, autojump_clock: MockClock, foreign: Any
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, foreign: Any
 ) -> None:
     workers = Workers()
 
@@ -242,11 +251,12 @@ async def test_history_of_somebody_elses_making_is_none(
     async def handler(job: RunningJob[Any]) -> None:
         raise ValueError("no")
 
-    async with open_scheduler(db, workers, base_retry_interval=1000) as scheduler:
+    async with open_test_scheduler(workers, base_retry_interval=1000) as scheduler:
         job = await scheduler.enqueue("job", delay=1)
         jobs.update_one({"_id": job.id}, {"$set": {"errors": foreign}})
-        await wait_for_jobs(jobs, 1, failCount=1)
-    stored = await Monque(db).get_job(job.id)
+        await advance(1)
+        assert jobs.count_documents({"failCount": 1}) == 1
+    stored = await monque.get_job(job.id)
     assert stored is not None
     assert (stored.status, stored.fail_reason) == (JobStatus.PENDING, "ValueError: no")
     assert [entry["error"] for entry in stored.errors][-1] == "ValueError: no"
@@ -254,7 +264,7 @@ async def test_history_of_somebody_elses_making_is_none(
 
 @pytest.mark.parametrize("edit", [{"repeatInterval": 5}, {"repeatInterval": "0 * * * *", "maxRetries": "x"}])
 async def test_document_that_is_broken_by_hand_during_its_run_harms_no_other(
-    db: Database, jobs: Collection, autojump_clock: MockClock, edit: dict[str, Any]
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, edit: dict[str, Any]
 ) -> None:
     workers = Workers()
 
@@ -263,18 +273,20 @@ async def test_document_that_is_broken_by_hand_during_its_run_harms_no_other(
         jobs.update_one({"_id": job.id}, {"$set": edit})
 
     workers.register("innocent", lambda job: None)
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("tick", delay=1)
         jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "* * * * *"}})
-        await wait_for_jobs(jobs, 1, attempts=1, status="pending")
+        await advance(1)
+        assert jobs.count_documents({"attempts": 1, "status": "pending"}) == 1
         await scheduler.enqueue("innocent")
-        await wait_for_jobs(jobs, 1, name="innocent", status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, name="innocent", status="completed", count=1)
     assert jobs.count_documents({"status": "processing"}) == 0
 
 
 @pytest.mark.parametrize("ends", ["succeeds", "fails for good"])
 async def test_schedule_declared_over_a_running_one_off_job_lives_on(
-    db: Database, jobs: Collection, autojump_clock: MockClock, ends: str
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, ends: str
 ) -> None:
     workers = Workers()
     declared = trio.Event()
@@ -285,13 +297,15 @@ async def test_schedule_declared_over_a_running_one_off_job_lives_on(
         if ends != "succeeds" and job.attempt == 1:
             raise ValueError("no")
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("job", "old", unique_key="k")
-        await wait_for_jobs(jobs, 1, status="processing")
+        await quiesce()
+        await assert_enqueued(scheduler, status="processing", count=1)
         await scheduler.schedule("30 4 1 1 *", "job", "new", unique_key="k", on_conflict="update")
         declared.set()
-        await wait_for_jobs(jobs, 1, status="pending", finishedAt={"$exists": True})
-    (stored,) = await Monque(db).get_jobs()
+        await drain(scheduler)
+        assert jobs.count_documents({"status": "pending", "finishedAt": {"$exists": True}}) == 1
+    (stored,) = await monque.get_jobs()
     assert (stored.repeat_interval, stored.data, stored.next_run_at.minute) == ("30 4 1 1 *", "new", 30)
 
 
@@ -307,7 +321,7 @@ class Order:
 
 
 async def test_nested_dataclasses_come_back_as_what_they_were(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     got: list[Any] = []
@@ -316,7 +330,8 @@ async def test_nested_dataclasses_come_back_as_what_they_were(
     async def order(job: RunningJob[Order]) -> None:
         got.append(job.data)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue(order, Order(Item("b")))
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert got == [Order(Item("b"))]

@@ -2,17 +2,25 @@
 
 from __future__ import annotations
 
-from datetime import datetime, timedelta
-from itertools import pairwise
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
-from trio_monque import InvalidCronError, Monque, RunningJob, WorkerRegistrationError, Workers, open_scheduler
-from trio_monque.store.types import Collection, Database
+from trio_monque import (
+    InvalidCronError,
+    JobStatus,
+    Monque,
+    RunningJob,
+    WorkerRegistrationError,
+    Workers,
+)
+from trio_monque.store.types import Collection
+from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
+
+START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 
 def declared(expression: str, runs: list[datetime] | None = None, **options: Any) -> Workers:
@@ -27,11 +35,11 @@ def declared(expression: str, runs: list[datetime] | None = None, **options: Any
 
 
 async def test_one_job_exists_however_many_instances_start_at_once(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     async def start() -> None:
-        async with open_scheduler(db, declared("0 9 * * *", timezone="Europe/Berlin", data={"a": 1})):
-            await trio.sleep(5)
+        async with open_test_scheduler(declared("0 9 * * *", timezone="Europe/Berlin", data={"a": 1})):
+            await quiesce()
 
     for _ in range(5):
         async with trio.open_nursery() as nursery:
@@ -47,30 +55,32 @@ async def test_one_job_exists_however_many_instances_start_at_once(
     assert "rev" not in document  # What is the same already is not written again.
 
 
-async def test_it_runs_at_its_times(db: Database, autojump_clock: MockClock) -> None:
+async def test_it_runs_at_its_times(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
     runs: list[datetime] = []
-    async with open_scheduler(db, declared("*/20 * * * *", runs), poll_interval=5):
-        await trio.sleep(3 * 3600)
-    assert len(runs) == 9
-    assert {run.minute for run in runs} == {0, 20, 40}
-    assert {later - earlier for earlier, later in pairwise(runs)} == {timedelta(minutes=20)}
+    start_virtual_time(START)
+    async with open_test_scheduler(declared("*/20 * * * *", runs)) as scheduler:
+        await drain(scheduler, until=START + timedelta(hours=3))
+    assert runs == [START + number * timedelta(minutes=20) for number in range(1, 10)]
 
 
-async def test_the_next_start_brings_it_up_to_date(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
-    async with open_scheduler(db, declared("0 9 * * *", data="old")):
+async def test_the_next_start_brings_it_up_to_date(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler(declared("0 9 * * *", data="old")):
         pass
-    (before,) = await Monque(db).get_jobs()
-    async with open_scheduler(db, declared("@daily", timezone="Asia/Tokyo", data="new")):
+    (before,) = await monque.get_jobs()
+    async with open_test_scheduler(declared("@daily", timezone="Asia/Tokyo", data="new")):
         pass
-    (after,) = await Monque(db).get_jobs()
+    (after,) = await monque.get_jobs()
     assert after.id == before.id
     assert (after.repeat_interval, after.timezone, after.data) == ("0 0 * * *", "Asia/Tokyo", "new")
     assert after.next_run_at.hour == 15  # Midnight in Tokyo.
 
 
 async def test_schedule_changed_while_it_runs_holds_from_the_next_occurrence(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
+    start_virtual_time(START)
     workers = Workers()
     entered = trio.Event()
 
@@ -79,12 +89,13 @@ async def test_schedule_changed_while_it_runs_holds_from_the_next_occurrence(
         entered.set()
         await trio.sleep(30)
 
-    async with open_scheduler(db, workers):
+    async with open_test_scheduler(workers) as scheduler:
         await entered.wait()
-        async with open_scheduler(db, declared("30 4 1 1 *")):
-            await wait_for_jobs(jobs, 1, status="pending", finishedAt={"$exists": True})
-    (after,) = await Monque(db).get_jobs()
-    assert (after.next_run_at.month, after.next_run_at.day, after.next_run_at.minute) == (1, 1, 30)
+        async with open_test_scheduler(declared("30 4 1 1 *")):
+            await drain(scheduler)
+    (after,) = await monque.get_jobs()
+    assert (after.status, after.finished_at) == (JobStatus.PENDING, START + timedelta(seconds=90))
+    assert after.next_run_at == datetime(2027, 1, 1, 4, 30, tzinfo=UTC)
 
 
 def test_what_cannot_be_a_schedule_is_refused_when_it_is_declared() -> None:

@@ -15,7 +15,6 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, is_claim, is_settlement
 from tests.support.node_peer import NodePeer, now
 from tests.support.store import handle, stamp
-from tests.support.waiting import wait_for_jobs
 from trio_monque import JobCompleted, JobStarted, LeaseLost, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
@@ -24,6 +23,7 @@ from trio_monque.jobs.transition import Transition
 from trio_monque.store import claiming, settling
 from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
 
 
 @pytest.fixture
@@ -66,7 +66,7 @@ async def test_job_that_was_run_and_put_off_between_look_and_write_is_not_claime
     workers = Workers()
     workers.register("contended", started.append)
     async with open_scheduler(watched, workers):
-        await trio.sleep(60)
+        await advance(60)
 
     assert interceptor.times == 1
     assert started == []
@@ -96,15 +96,20 @@ async def test_attempt_is_exact_although_another_instance_claimed_and_released_b
         assert document is not None
         got.append((job.attempt, document["attempts"], job.data))
 
-    async with open_scheduler(watched, workers):
-        await wait_for_jobs(jobs, 1, status="completed")
+    async with open_scheduler(watched, workers) as scheduler:
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
 
     assert interceptor.times == 1
     assert got == [(4, 4, {"version": 2})]
 
 
 async def test_job_that_another_scheduler_claimed_between_look_and_write_runs_once(
-    db: Database, watched: Database, jobs: Collection, interceptor: Interceptor, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener,
+    watched: Database,
+    jobs: Collection,
+    interceptor: Interceptor,
+    autojump_clock: MockClock,
 ) -> None:
     """Two real schedulers: the second runs the job to its end while the first one's guarded write is held open."""
     ran: list[tuple[str, int]] = []
@@ -116,19 +121,21 @@ async def test_job_that_another_scheduler_claimed_between_look_and_write_runs_on
         ran.append((job.scheduler.id, job.attempt))
 
     async def second_runs_it() -> None:
-        async with open_scheduler(db, workers, scheduler_instance_id="second"):
-            await wait_for_jobs(jobs, 1, status="completed")
+        async with open_test_scheduler(workers, scheduler_instance_id="second") as second:
+            await drain(second)
+            await assert_enqueued(second, status="completed", count=1)
 
     # In the thread that is about to send the write; the first scheduler's time stands still meanwhile.
-    interceptor.before(is_claim, partial(trio.run, second_runs_it, clock=MockClock(autojump_threshold=0)))
-    async with open_scheduler(watched, workers, scheduler_instance_id="first", poll_interval=0.5):
-        await wait_for_jobs(jobs, 1, status="completed")
-        await trio.sleep(10)
+    interceptor.before(is_claim, partial(run_virtual, second_runs_it))
+    async with open_scheduler(watched, workers, scheduler_instance_id="first") as first:
+        await drain(first)
+        await assert_enqueued(first, status="completed", count=1)
+        await advance(10)
     assert ran == [("second", 1)]
 
 
 async def test_run_whose_job_node_recovered_and_claimed_settles_nothing(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     peer = NodePeer(jobs)
     lost: list[LeaseLost] = []
@@ -143,16 +150,18 @@ async def test_run_whose_job_node_recovered_and_claimed_settles_nothing(
         finally:
             ended.append(str(job.cancel_reason))
 
-    async with open_scheduler(
-        db, workers, heartbeat_interval=10, listeners={LeaseLost: lost.append, JobCompleted: others.append}
+    async with open_test_scheduler(
+        workers, heartbeat_interval=10, listeners={LeaseLost: lost.append, JobCompleted: others.append}
     ) as scheduler:
         job = await scheduler.enqueue("shared")
-        await wait_for_jobs(jobs, 1, status="processing")
+        await quiesce()
+        await assert_enqueued(scheduler, status="processing", count=1)
         assert peer.recover(timedelta(seconds=-1000)) == 1
         claimed = peer.claim("shared", now() + timedelta(seconds=1000))
         assert claimed is not None
         assert claimed["claimToken"]  # Ours, left in place: a fence on the token alone would still hold.
-        await trio.sleep(11)  # The next beat finds the claim gone.
+        await trio.sleep(10)  # The next beat finds the claim gone.
+        await quiesce()
         assert ended == ["lost"]
         assert jobs.find_one({"_id": job.id}) == claimed
 
@@ -189,8 +198,8 @@ async def test_end_of_a_run_whose_job_node_holds_is_not_written(
     lost: list[LeaseLost] = []
     async with open_scheduler(watched, workers, shutdown_timeout=0, listeners={LeaseLost: lost.append}) as scheduler:
         job = await scheduler.enqueue("shared")
-        await wait_for_jobs(jobs, 1, status="processing")
-        await trio.sleep(1)
+        await quiesce()
+        await assert_enqueued(scheduler, status="processing", count=1)
     assert interceptor.times == 1
     assert jobs.find_one({"_id": job.id}) == claimed[0]
     assert [event.job.id for event in lost] == [job.id]
@@ -199,7 +208,7 @@ async def test_end_of_a_run_whose_job_node_holds_is_not_written(
 
 
 async def test_node_and_python_work_one_collection_each_job_once(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     peer = NodePeer(jobs)
     made = {peer.enqueue("shared") for _ in range(60)}
@@ -218,9 +227,13 @@ async def test_node_and_python_work_one_collection_each_job_once(
             assert peer.complete(claimed["_id"])
             await trio.sleep(0.5)
 
-    async with open_scheduler(db, workers, listeners={JobStarted: lambda event: None}), trio.open_nursery() as nursery:
+    async with (
+        open_test_scheduler(workers, listeners={JobStarted: lambda event: None}) as scheduler,
+        trio.open_nursery() as nursery,
+    ):
         nursery.start_soon(node)
-        await wait_for_jobs(jobs, 60, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=60)
     assert set(by_us) | set(by_node) == made
     assert len(by_us) + len(by_node) == 60
     assert by_us

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Iterator
 from datetime import datetime, timedelta
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import pytest
@@ -17,13 +18,13 @@ from trio.testing import MockClock
 from tests.support.interception import Recorder
 from tests.support.lossy_proxy import LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, stamp
-from tests.support.waiting import wait_for_jobs
 from trio_monque import JobCompleted, JobError, JobFailed, LeaseLost, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.store import claiming, settling
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce
 
 
 @pytest.fixture
@@ -71,8 +72,9 @@ async def test_claim_whose_answer_was_lost_is_found_and_run_once(
     proxy.lose("update", matches=is_claim)
     async with open_scheduler(behind, runs.workers, listeners=runs.listeners) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
-        assert trio.current_time() < 5  # No lease had to end for it.
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
+        assert trio.current_time() == 0  # No lease had to end for it.
     assert len(proxy.lost) == 1
     assert runs.attempts == [1]
     assert [type(event) for event in runs.told] == [JobCompleted]
@@ -92,11 +94,12 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
     proxy.lose("update", matches=is_claim)
     async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="processing")
-        await trio.sleep(5)
+        await trio.sleep(9.999)
+        await assert_enqueued(scheduler, status="processing", count=1)
         assert runs.attempts == []  # Whether it is held is not known: it does not run.
-        await wait_for_jobs(jobs, 1, status="completed")
-        assert 10 <= trio.current_time() < 15
+        await trio.sleep(0.001)
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert runs.attempts == [2]
 
 
@@ -109,7 +112,7 @@ async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
     delays: list[JobError] = []
     async with open_scheduler(behind, runs.workers, listeners={**runs.listeners, JobError: delays.append}) as scheduler:
         await scheduler.enqueue("job")
-        await trio.sleep(10)
+        await drain(scheduler)
     assert len(proxy.lost) == lost
     assert len(delays) == lost
     assert runs.attempts == [1]
@@ -161,7 +164,7 @@ def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer,
 
 
 async def test_heartbeat_grows_although_the_servers_clock_steps_back(
-    db: Database, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     workers = Workers()
 
@@ -170,28 +173,26 @@ async def test_heartbeat_grows_although_the_servers_clock_steps_back(
         await trio.sleep(45)
 
     beats: list[datetime] = []
-    async with open_scheduler(db, workers, heartbeat_interval=10) as scheduler:
+    async with open_test_scheduler(workers, heartbeat_interval=10) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="processing")
-        await trio.sleep(11)
-        stands = scheduler._ground.clock.now() - timedelta(hours=1)
+        await advance(10)
+        stands = now() - timedelta(hours=1)
         monkeypatch.setattr(scheduler._ground.clock, "now", lambda: stands)
         for _ in range(3):
             document = jobs.find_one()
             assert document is not None
             beats.append(document["lastHeartbeat"])
-            await trio.sleep(10)
-    assert beats == sorted(set(beats))
-    assert beats[2] - beats[1] == timedelta(milliseconds=1)
+            await advance(10)
+    assert [later - earlier for earlier, later in pairwise(beats)] == [timedelta(milliseconds=1)] * 2
 
 
 async def test_settlements_do_not_wait_behind_the_programs_commands(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
     release = threading.Event()
-    async with open_scheduler(db, workers) as scheduler, trio.open_nursery() as nursery:
+    async with open_test_scheduler(workers) as scheduler, trio.open_nursery() as nursery:
         for _ in range(Channel.COMMANDS.value + 5):
             nursery.start_soon(scheduler._door.call, partial(release.wait, 20))
         await trio.testing.wait_all_tasks_blocked()

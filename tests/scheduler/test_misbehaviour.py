@@ -17,7 +17,6 @@ from bson.raw_bson import RawBSONDocument
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     InvalidOptionError,
     JobStarted,
@@ -26,17 +25,17 @@ from trio_monque import (
     RunningJob,
     Scheduler,
     Workers,
-    open_scheduler,
     run_until_signalled,
 )
 from trio_monque.client.bus import Bus
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_handler_may_drain_and_register(
-    db: Database, jobs: Collection, autojump_clock: MockClock, asynchronous: bool
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, asynchronous: bool
 ) -> None:
     workers = Workers()
     ran: list[str] = []
@@ -53,20 +52,23 @@ async def test_handler_may_drain_and_register(
         act(job)
 
     workers.register("job", act_async if asynchronous else act)
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 2, status="completed")
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=2)
         assert sorted(ran) == ["first", "late"]
         await scheduler.enqueue("job")
         await scheduler.wait_drained()
     assert jobs.count_documents({"status": "completed"}) == 3
 
 
-async def test_plain_listener_may_drain(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+async def test_plain_listener_may_drain(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
     schedulers: list[Scheduler] = []
-    async with open_scheduler(db, workers, listeners={JobStarted: lambda event: schedulers[0].drain()}) as scheduler:
+    async with open_test_scheduler(workers, listeners={JobStarted: lambda event: schedulers[0].drain()}) as scheduler:
         schedulers.append(scheduler)
         await scheduler.enqueue("job")
         await scheduler.wait_drained()
@@ -74,23 +76,26 @@ async def test_plain_listener_may_drain(db: Database, jobs: Collection, autojump
 
 
 async def innocent_job_beside(
-    db: Database, jobs: Collection, handler: Callable[[RunningJob[Any]], Any], **options: Any
+    open_test_scheduler: SchedulerOpener, jobs: Collection, handler: Callable[[RunningJob[Any]], Any]
 ) -> dict[str, Any]:
     """What becomes of a job whose handler misbehaves, while another one runs and the scheduler goes on."""
     workers = Workers()
-    workers.register("guilty", handler, max_retries=1, **options)
+    workers.register("guilty", handler, max_retries=1)
 
     @workers.register("innocent")
     async def innocent(job: RunningJob[Any]) -> None:
         await trio.sleep(10)
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("innocent")
-        await wait_for_jobs(jobs, 1, name="innocent", status="processing")
+        await quiesce()
+        await assert_enqueued(scheduler, name="innocent", status="processing", count=1)
         guilty = await scheduler.enqueue("guilty")
-        await wait_for_jobs(jobs, 2, status={"$in": ["completed", "failed"]})
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status=["completed", "failed"], count=2)
         await scheduler.enqueue("innocent")
-        await wait_for_jobs(jobs, 2, name="innocent", status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, name="innocent", status="completed", count=2)
     document = jobs.find_one({"_id": guilty.id})
     assert document is not None
     return dict(document)
@@ -135,15 +140,15 @@ async def returns_a_coroutine(job: RunningJob[Any]) -> None: ...
     ],
 )
 async def test_handler_that_misbehaves_fails_its_own_job_and_no_other(
-    db: Database, jobs: Collection, autojump_clock: MockClock, handler: Any, reason: str
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, handler: Any, reason: str
 ) -> None:
-    document = await innocent_job_beside(db, jobs, handler)
+    document = await innocent_job_beside(open_test_scheduler, jobs, handler)
     assert document["status"] == "failed"
     assert document["failReason"].startswith(reason)
 
 
 async def test_handler_that_breaks_its_task_ends_the_scheduler_and_strands_nothing(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -156,16 +161,19 @@ async def test_handler_that_breaks_its_task_ends_the_scheduler_and_strands_nothi
         await trio.sleep(1000)
 
     with pytest.raises(RuntimeError, match="Nursery stack"):
-        async with open_scheduler(db, workers) as scheduler:
+        async with open_test_scheduler(workers) as scheduler:
             await scheduler.enqueue("sleeps")
-            await wait_for_jobs(jobs, 1, status="processing")
+            await quiesce()
+            await assert_enqueued(scheduler, status="processing", count=1)
             await scheduler.enqueue("breaks")
             await trio.sleep_forever()
     assert jobs.count_documents({"status": "processing"}) == 0
     assert jobs.count_documents({"name": "sleeps", "status": "pending"}) == 1
 
 
-def test_interrupt_in_the_handlers_own_nursery_is_settled_and_raised_on(db: Database, jobs: Collection) -> None:
+def test_interrupt_in_the_handlers_own_nursery_is_settled_and_raised_on(
+    open_test_scheduler: SchedulerOpener, jobs: Collection
+) -> None:
     workers = Workers()
 
     async def interrupted() -> None:
@@ -177,17 +185,17 @@ def test_interrupt_in_the_handlers_own_nursery_is_settled_and_raised_on(db: Data
             own.start_soon(interrupted)
 
     async def main() -> None:
-        async with open_scheduler(db, workers) as scheduler:
+        async with open_test_scheduler(workers) as scheduler:
             await scheduler.enqueue("nursery")
             await trio.sleep_forever()
 
     with pytest.raises(KeyboardInterrupt):
-        trio.run(main, clock=MockClock(autojump_threshold=0))
+        run_virtual(main)
     assert jobs.count_documents({"status": "pending", "failReason": "KeyboardInterrupt"}) == 1
 
 
 async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
-    db: Database, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     protected: dict[str, bool] = {}
 
@@ -210,9 +218,10 @@ async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
         protected["handler"] = trio.lowlevel.currently_ki_protected()
         await trio.sleep(2)
 
-    async with open_scheduler(db, workers, heartbeat_interval=1) as scheduler:
+    async with open_test_scheduler(workers, heartbeat_interval=1) as scheduler:
         await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert not protected.pop("handler")
     protected.pop("wait_caught_up")  # In the task of the caller, who may be interrupted.
     assert protected == dict.fromkeys(("claim", "prepare", "conclude", "renew", "execute"), True)
@@ -220,7 +229,10 @@ async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_listener_that_raises_anything_at_all_ends_nothing(
-    db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, asynchronous: bool
+    open_test_scheduler: SchedulerOpener,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    asynchronous: bool,
 ) -> None:
     def exits(event: JobStarted) -> None:
         raise SystemExit(3)
@@ -231,11 +243,11 @@ async def test_listener_that_raises_anything_at_all_ends_nothing(
     workers = Workers()
     workers.register("job", lambda job: None)
     listener: Any = exits_async if asynchronous else exits
-    async with open_scheduler(db, workers, listeners={JobStarted: listener}) as scheduler:
+    async with open_test_scheduler(workers, listeners={JobStarted: listener}) as scheduler:
         for _ in range(3):
             await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 3, status="completed")
-        await trio.sleep(1)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=3)
     assert caplog.text.count("SystemExit: 3") == 3
 
 
@@ -266,7 +278,12 @@ POISON: dict[str, Callable[[dict[str, Any]], Any]] = {
 
 @pytest.mark.parametrize("poison", POISON)
 async def test_poisoned_document_is_left_alone_and_harms_no_other(
-    db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, poison: str
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    poison: str,
 ) -> None:
     at = datetime(2020, 1, 1, tzinfo=UTC)
     plain = {"name": "job", "status": "pending", "nextRunAt": at, "createdAt": at, "updatedAt": at, "failCount": 0}
@@ -274,17 +291,18 @@ async def test_poisoned_document_is_left_alone_and_harms_no_other(
     jobs.insert_one(POISON[poison]({"_id": job_id, **plain}))
     workers = Workers()
     workers.register("job", lambda job: None, concurrency=1)
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         for _ in range(3):
             await scheduler.enqueue("job")
-        await wait_for_jobs(jobs, 3, status="completed")
+        await quiesce()
+        assert jobs.count_documents({"status": "completed"}) == 3
     assert jobs.count_documents({"_id": job_id, "status": "pending"}) == 1
     assert caplog.text.count("is no job") == 1
-    assert len(await Monque(db).get_jobs()) == 3
+    assert len(await monque.get_jobs()) == 3
 
 
 async def test_counters_that_were_stored_as_doubles_are_whole_numbers(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     NodePeer(jobs).enqueue("job", failCount=1.0, maxRetries=3.0, attempts=2.0)
     seen: list[tuple[int, int]] = []
@@ -294,23 +312,27 @@ async def test_counters_that_were_stored_as_doubles_are_whole_numbers(
     async def handler(job: RunningJob[Any]) -> None:
         seen.append((job.attempt, job.fail_count))
 
-    async with open_scheduler(db, workers):
-        await wait_for_jobs(jobs, 1, status="completed")
+    async with open_test_scheduler(workers) as scheduler:
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert seen == [(3, 1)]
 
 
-async def test_thousands_of_names_are_looked_for(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+async def test_thousands_of_names_are_looked_for(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
     workers = Workers()
     for number in range(1500):
         workers.register(f"name-{number}", lambda job: None)
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         for number in (0, 700, 1499):
             await scheduler.enqueue(f"name-{number}")
-        await wait_for_jobs(jobs, 3, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=3)
 
 
 async def test_settlement_known_to_be_written_is_not_lost_when_another_must_be_decided_again(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     """Both end in one batch; the schedule of the second changed, and the first is claimed again meanwhile."""
     workers = Workers()
@@ -326,7 +348,7 @@ async def test_settlement_known_to_be_written_is_not_lost_when_another_must_be_d
         jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "30 4 1 1 *"}})
 
     lost: list[LeaseLost] = []
-    async with open_scheduler(db, workers, listeners={LeaseLost: lost.append}) as scheduler:
+    async with open_test_scheduler(workers, listeners={LeaseLost: lost.append}) as scheduler:
         recurring = await scheduler.enqueue("tick", delay=1)
         jobs.update_one({"_id": recurring.id}, {"$set": {"repeatInterval": "* * * * *"}})
         await scheduler.enqueue("once", delay=1)
@@ -340,11 +362,12 @@ async def test_settlement_known_to_be_written_is_not_lost_when_another_must_be_d
             return fates
 
         scheduler._source._settle = settle_and_overwrite  # type: ignore[method-assign]
-        await wait_for_jobs(jobs, 2, status="processing")
-        await trio.sleep(1)
+        await advance(1)
+        await assert_enqueued(scheduler, status="processing", count=2)
         ready.set()
-        await wait_for_jobs(jobs, 1, status="completed")
-        await wait_for_jobs(jobs, 1, status="pending", finishedAt={"$exists": True})
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
+        assert jobs.count_documents({"status": "pending", "finishedAt": {"$exists": True}}) == 1
     assert rounds == [2, 1]
     assert lost == []
     assert scheduler.report is not None
@@ -367,17 +390,17 @@ def test_process_that_is_signalled_drains_and_then_cuts(db: Database, jobs: Coll
         async with trio.open_nursery() as nursery:
             scheduler: Scheduler = await nursery.start(run)
             await scheduler.enqueue("job", 20.0)
-            await wait_for_jobs(jobs, 1, status="processing")
-            await trio.sleep(1)
+            await quiesce()
+            await assert_enqueued(scheduler, status="processing", count=1)
             signal.raise_signal(signal.SIGTERM)
             await trio.sleep(1)
             if cut:
                 signal.raise_signal(signal.SIGINT)
         return reports[0]
 
-    drained = trio.run(partial(main, cut=False), clock=MockClock(autojump_threshold=0))
+    drained = run_virtual(partial(main, cut=False))
     assert (drained.completed, drained.released) == (1, 0)
-    cut = trio.run(partial(main, cut=True), clock=MockClock(autojump_threshold=0))
+    cut = run_virtual(partial(main, cut=True))
     assert (cut.completed, cut.released) == (0, 1)
     assert jobs.count_documents({"status": "pending"}) == 1
 

@@ -11,7 +11,6 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer, now
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     JobCompleted,
     JobFailed,
@@ -20,10 +19,11 @@ from trio_monque import (
     Monque,
     RunningJob,
     Workers,
-    open_scheduler,
 )
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.types import Collection
+from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
 
+START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 CLAIM_FIELDS = {"claimedBy", "lockedAt", "lastHeartbeat", "heartbeatInterval", "claimToken"}
 
 
@@ -35,32 +35,31 @@ def hourly(jobs: Collection, **fields: Any) -> ObjectId:
 
 
 async def test_b42_b43_b46_success_moves_to_the_next_occurrence_from_now_and_is_told(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
+    start_virtual_time(START)
     job_id = hourly(jobs, failCount=3, failReason="before")
     workers = Workers()
     runs: list[datetime] = []
     workers.register("tick", lambda job: runs.append(job.next_run_at))
     told: list[JobCompleted] = []
-    async with open_scheduler(db, workers, listeners={JobCompleted: told.append}) as scheduler:
-        at = scheduler._ground.clock.now()
-        await wait_for_jobs(jobs, 1, finishedAt={"$exists": True})
-        await trio.sleep(5)
+    async with open_test_scheduler(workers, listeners={JobCompleted: told.append}) as scheduler:
+        await drain(scheduler)
     assert len(runs) == 1  # Years of missed hours are one run.
     document = jobs.find_one({"_id": job_id})
     assert document is not None
     assert (document["status"], document["failCount"]) == ("pending", 0)
     assert not document.keys() & {*CLAIM_FIELDS, "failReason"}
-    following = (at + timedelta(hours=1)).replace(minute=0, second=0, microsecond=0)
-    assert document["nextRunAt"] in (following, following + timedelta(hours=1))
-    assert document["nextRunAt"] > document["updatedAt"]
+    assert (document["finishedAt"], document["updatedAt"]) == (START, START)
+    assert document["nextRunAt"] == datetime(2026, 3, 1, 13, tzinfo=UTC)
     assert [event.job.id for event in told] == [job_id]
     assert told[0].job.status is JobStatus.PENDING
 
 
 async def test_b44_failure_waits_for_the_backoff_and_the_next_success_for_the_schedule(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
+    start_virtual_time(START)
     job_id = hourly(jobs)
     workers = Workers()
 
@@ -70,30 +69,35 @@ async def test_b44_failure_waits_for_the_backoff_and_the_next_success_for_the_sc
             raise ValueError("no")
 
     failed: list[JobFailed] = []
-    async with open_scheduler(db, workers, retry_jitter=0, listeners={JobFailed: failed.append}):
-        await wait_for_jobs(jobs, 1, failCount=1)
-        await wait_for_jobs(jobs, 1, failCount=0, finishedAt={"$exists": True})
+    async with open_test_scheduler(workers, retry_jitter=0, listeners={JobFailed: failed.append}) as scheduler:
+        await drain(scheduler)
+        assert jobs.count_documents({"failCount": 1, "nextRunAt": START + timedelta(seconds=2)}) == 1
+        await trio.sleep(2)
+        await quiesce()
+        assert jobs.count_documents({"failCount": 0, "finishedAt": START + timedelta(seconds=2)}) == 1
     assert failed[0].will_retry
     assert failed[0].job.repeat_interval == "0 * * * *"
     assert failed[0].job.next_run_at - failed[0].job.updated_at == timedelta(seconds=2)
-    stored = await Monque(db).get_job(job_id)
+    stored = await monque.get_job(job_id)
     assert stored is not None
-    assert (stored.next_run_at.minute, stored.next_run_at.second, stored.fail_reason) == (0, 0, None)
+    assert (stored.next_run_at, stored.fail_reason) == (datetime(2026, 3, 1, 13, tzinfo=UTC), None)
 
 
-async def test_b45_job_without_a_schedule_runs_once(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+async def test_b45_job_without_a_schedule_runs_once(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
     workers = Workers()
     runs: list[int] = []
     workers.register("once", lambda job: runs.append(job.attempt))
-    async with open_scheduler(db, workers, poll_interval=60) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("once")
-        await trio.sleep(3 * 3600)
+        await advance(3 * 3600)
     assert runs == [1]
     assert jobs.count_documents({"status": "completed"}) == 1
 
 
 async def test_b48_completion_under_a_lost_claim_writes_nothing(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     job_id = hourly(jobs)
     taken: list[Any] = []
@@ -108,16 +112,15 @@ async def test_b48_completion_under_a_lost_claim_writes_nothing(
         taken.append(peer.claim("tick", now() + timedelta(seconds=1000)))
 
     told: list[Any] = []
-    async with open_scheduler(db, workers, listeners=dict.fromkeys((JobCompleted, LeaseLost), told.append)):
-        while not told:
-            await trio.sleep(0.1)
+    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobCompleted, LeaseLost), told.append)):
+        await quiesce()
     assert [type(event) for event in told] == [LeaseLost]
     assert jobs.find_one({"_id": job_id}) == taken[0]
 
 
 @pytest.mark.parametrize("ending", ["success", "failure", "lost", "snooze"])
 async def test_b79_slot_is_free_again_however_a_run_ends(
-    db: Database, jobs: Collection, autojump_clock: MockClock, ending: str
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ending: str
 ) -> None:
     from trio_monque import Snooze
 
@@ -134,9 +137,9 @@ async def test_b79_slot_is_free_again_however_a_run_ends(
         if ending == "lost":
             jobs.update_one({"_id": job.id}, {"$set": {"claimedBy": "another"}})
 
-    async with open_scheduler(db, workers, base_retry_interval=1000) as scheduler:
+    async with open_test_scheduler(workers, base_retry_interval=1000) as scheduler:
         await scheduler.enqueue("job")
-        await ran.wait()
-        await trio.sleep(5)
+        await quiesce()
+        assert ran.is_set()
         assert scheduler._engine.slots.running == 0
         assert scheduler._engine.unfinished == ()

@@ -9,12 +9,14 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from tests.support.waiting import wait_for_jobs
-from trio_monque import ClaimLostError, InvalidPayloadError, LeaseLost, Monque, RunningJob, Workers, open_scheduler
-from trio_monque.store.types import Collection, Database
+from trio_monque import ClaimLostError, InvalidPayloadError, LeaseLost, Monque, RunningJob, Workers
+from trio_monque.store.types import Collection
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
 
-async def test_what_one_try_saved_the_next_one_gets(db: Database, jobs: Collection, autojump_clock: MockClock) -> None:
+async def test_what_one_try_saved_the_next_one_gets(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
     workers = Workers()
     seen: list[Any] = []
 
@@ -28,17 +30,18 @@ async def test_what_one_try_saved_the_next_one_gets(db: Database, jobs: Collecti
         if step < 3:
             raise ValueError("not yet")
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("steps")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await advance(60)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert seen == [None, {"step": 1}, {"step": 2}]
-    stored = await Monque(db).get_job(job.id)
+    stored = await monque.get_job(job.id)
     assert stored is not None
     assert (stored.saved, stored.progress) == (None, 1.0)  # Nobody needs the checkpoint of a job that is done.
 
 
 async def test_plain_handler_saves_through_its_thread(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
@@ -46,19 +49,20 @@ async def test_plain_handler_saves_through_its_thread(
     def plain(job: RunningJob[Any]) -> None:
         job.from_thread(job.save, "half")
         job.from_thread(trio.sleep, 5)  # Virtual time passes while the thread waits here.
-        assert job.from_thread(trio.current_time) >= 5
+        assert job.from_thread(trio.current_time) == 5
         raise ValueError("no")
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         job = await scheduler.enqueue("plain")
-        await wait_for_jobs(jobs, 1, status="failed")
-    stored = await Monque(db).get_job(job.id)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="failed", count=1)
+    stored = await monque.get_job(job.id)
     assert stored is not None
     assert stored.saved == "half"
 
 
 async def test_what_cannot_be_stored_is_refused_and_the_run_goes_on(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     refused: list[str] = []
@@ -69,14 +73,15 @@ async def test_what_cannot_be_stored_is_refused_and_the_run_goes_on(
             await job.save({1, 2})
         refused.append("refused")
 
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("saves")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
     assert refused == ["refused"]
 
 
 async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     peer = NodePeer(jobs)
@@ -95,11 +100,11 @@ async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
             ended.append(job.cancel_reason)
 
     lost: list[LeaseLost] = []
-    async with open_scheduler(db, workers, listeners={LeaseLost: lost.append}) as scheduler:
+    async with open_test_scheduler(workers, listeners={LeaseLost: lost.append}) as scheduler:
         job = await scheduler.enqueue("loses")
-        while not lost:
-            await trio.sleep(0.1)
-        assert trio.current_time() < 5  # Long before the next beat.
+        await quiesce()
+        assert len(lost) == 1
+        assert trio.current_time() == 0  # Long before the next beat.
     assert ended == ["told", "lost"]
     document = jobs.find_one({"_id": job.id})
     assert document is not None
@@ -109,7 +114,7 @@ async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
 
 @pytest.mark.parametrize(("asked", "got"), [(3.0, 3.0), (100.0, 5.0)])
 async def test_clean_up_is_shielded_and_bounded(
-    db: Database, jobs: Collection, autojump_clock: MockClock, asked: float, got: float
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, asked: float, got: float
 ) -> None:
     workers = Workers()
     took: list[float] = []
@@ -125,28 +130,29 @@ async def test_clean_up_is_shielded_and_bounded(
             assert scope.cancelled_caught
             took.append(trio.current_time() - started)
 
-    async with open_scheduler(db, workers, shutdown_timeout=0, cleanup_timeout=5) as scheduler:
+    async with open_test_scheduler(workers, shutdown_timeout=0, cleanup_timeout=5) as scheduler:
         await scheduler.enqueue("cleans")
-        await wait_for_jobs(jobs, 1, status="processing")
-        await trio.sleep(1)
+        await quiesce()
+        await assert_enqueued(scheduler, status="processing", count=1)
         left = trio.current_time()
-    assert took == [pytest.approx(got)]
-    assert trio.current_time() - left == pytest.approx(got)
+    assert took == [got]
+    assert trio.current_time() - left == got
     assert jobs.count_documents({"status": "pending"}) == 1
 
 
 async def test_deadline_is_the_nearer_of_the_jobs_timeout_and_the_lock(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     deadlines: list[float] = []
 
     @workers.register("worker", timeout=20)
     async def worker(job: RunningJob[Any]) -> None:
-        deadlines.append(round(job.deadline - trio.current_time(), 3))
+        deadlines.append(job.deadline - trio.current_time())
 
-    async with open_scheduler(db, workers, heartbeat_interval=1, lock_timeout=50, cleanup_timeout=5) as scheduler:
+    async with open_test_scheduler(workers, heartbeat_interval=1, lock_timeout=50, cleanup_timeout=5) as scheduler:
         for timeout in (None, 7, 1000):
             await scheduler.enqueue("worker", timeout=timeout)
-            await wait_for_jobs(jobs, 0, status={"$ne": "completed"})
+            await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=3)
     assert deadlines == [20, 7, 40]

@@ -11,7 +11,6 @@ import pytest
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
 from trio_monque import (
     InvalidJobIdentifierError,
     InvalidOptionError,
@@ -22,7 +21,7 @@ from trio_monque import (
     Workers,
     open_scheduler,
 )
-from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
 
 
 def test_decorated_function_is_callable_as_it_was_and_has_a_name() -> None:
@@ -86,22 +85,24 @@ def test_name_is_taken_once_unless_it_is_replaced() -> None:
 
 
 async def test_declaration_is_copied_when_a_scheduler_opens(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     ran: list[str] = []
     workers.register("greet", lambda job: ran.append("first"))
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         workers.register("greet", lambda job: ran.append("second"), replace=True)
         await scheduler.enqueue("greet")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=1)
 
         @scheduler.register("late")
         def late(job: RunningJob[Any]) -> None:
             ran.append("late")
 
         await scheduler.enqueue(late)
-        await wait_for_jobs(jobs, 2, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=2)
     assert ran == ["first", "late"]
     assert workers.get("late") is None
 
@@ -110,7 +111,7 @@ who: ContextVar[str] = ContextVar("who", default="nobody")
 
 
 async def test_handlers_run_in_the_context_of_open_schedulers_caller(
-    db: Database, jobs: Collection, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
     seen: list[str] = []
@@ -122,11 +123,12 @@ async def test_handlers_run_in_the_context_of_open_schedulers_caller(
 
     workers.register("plain", lambda job: seen.append(who.get()))
     who.set("the caller")
-    async with open_scheduler(db, workers) as scheduler:
+    async with open_test_scheduler(workers) as scheduler:
         who.set("the body")
         for name in ("asynchronous", "asynchronous", "plain"):
             await scheduler.enqueue(name)
-        await wait_for_jobs(jobs, 3, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=3)
     assert seen == ["the caller"] * 3
 
 

@@ -16,11 +16,11 @@ from bson.son import SON
 from trio.testing import MockClock
 
 from tests.support.store import PAST, handle, insert
-from tests.support.waiting import wait_for_jobs
 from trio_monque import BrokenDocumentError, Job, JobStatus, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.store import queries
 from trio_monque.store.codec import FIELD, Codec, document_of
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import drain
 
 
 def test_every_field_of_a_job_has_its_field_in_the_document() -> None:
@@ -142,8 +142,8 @@ async def test_callers_codec_options_hold_for_data_and_not_for_our_own_fields(
     monque = Monque(callers)
     job = await monque.enqueue("greet", given)
     assert job.next_run_at.tzinfo is UTC
-    async with open_scheduler(callers, workers):
-        await wait_for_jobs(jobs, 1, status="completed")
+    async with open_scheduler(callers, workers) as scheduler:
+        await drain(scheduler)
     (stored,) = await monque.get_jobs(status="completed")
     for seen in (handled[0].job, stored):
         assert seen.data == got

@@ -11,6 +11,8 @@ from functools import partial
 from typing import cast
 
 import anyio
+import anyio.lowlevel
+import anyio.to_thread
 import pytest
 import trio
 from trio.testing import MockClock
@@ -21,6 +23,7 @@ from trio_monque.store import claiming
 from trio_monque.store.claiming import Taken
 from trio_monque.store.offload import Channel, Door, _Handoff
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import quiesce
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
 
@@ -53,8 +56,8 @@ async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Databa
                 nursery.start_soon(claim_and_be_cancelled)
     assert ended == 150
     with trio.fail_after(10):
-        while jobs.count_documents({"status": "processing"}):
-            await trio.sleep(0.005)
+        await quiesce()
+    assert jobs.count_documents({"status": "processing"}) == 0
 
 
 class CancellingLock:
@@ -111,7 +114,7 @@ async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(au
         nursery.cancel_scope.cancel()
     assert orphans == []
     release.set()
-    await trio.sleep(1)  # Virtual: passes when the thread has ended.
+    await quiesce()
     assert orphans == ["granted"]
 
 
@@ -119,26 +122,42 @@ async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(au
 def test_call_cancelled_before_its_turn_sends_nothing_and_one_that_was_sent_is_awaited(
     backend: str, options: dict[str, object]
 ) -> None:
-    ran: list[int] = []
-    release = threading.Event()
+    sent: list[int] = []
+    ended: list[int] = []
+    running, release = threading.Semaphore(0), threading.Event()
 
-    def call(number: int) -> int:
-        ran.append(number)
-        release.wait(10)
-        return number
+    def call(number: int) -> None:
+        sent.append(number)
+        running.release()
+        assert release.wait(10)
 
     async def main() -> None:
         door = Door()
         most = Channel.COMMANDS.value
+
+        async def one(number: int) -> None:
+            try:
+                await door.call(partial(call, number))
+            finally:
+                ended.append(number)
+
+        async def let_go_when_the_others_have_ended() -> None:
+            with anyio.CancelScope(shield=True), anyio.fail_after(10):
+                while len(ended) < 3:
+                    await anyio.lowlevel.checkpoint()
+            release.set()
+
         async with anyio.create_task_group() as group:
             for number in range(most + 3):
-                group.start_soon(door.call, partial(call, number))
-            while len(ran) < most:
-                await anyio.sleep(0.001)
+                group.start_soon(one, number)
+            for _ in range(most):
+                assert await anyio.to_thread.run_sync(running.acquire, True, 10)
+            group.start_soon(let_go_when_the_others_have_ended)
+            await anyio.lowlevel.checkpoint()
             group.cancel_scope.cancel()
-            threading.Timer(0.05, release.set).start()
-        assert release.is_set()  # Those that were sent were awaited,
-        assert len(ran) == most  # and the others never were.
+        assert len(sent) == most
+        assert sorted(ended[:3]) == sorted(set(range(most + 3)) - set(sent))  # The others never were sent,
+        assert sorted(ended[3:]) == sorted(sent)  # and those that were sent were awaited.
 
     anyio.run(main, backend=backend, backend_options=options)
 
@@ -150,18 +169,18 @@ def test_native_cancellation_on_asyncio_awaits_the_thread_and_is_delivered(use_u
 
     def call() -> None:
         entered.set()
-        release.wait(10)
+        assert release.wait(10)
         steps.append("thread ended")
         raise ValueError("nobody hears of it")
 
     async def main() -> None:
         task = asyncio.create_task(Door().call(call))
-        while not entered.is_set():
-            await asyncio.sleep(0.001)
+        assert await asyncio.to_thread(entered.wait, 10)
         for _ in range(3):  # Whoever insists waits as well.
             task.cancel()
             await asyncio.sleep(0)
-        threading.Timer(0.02, release.set).start()
+        assert not task.done()
+        release.set()
         with pytest.raises(asyncio.CancelledError):
             await task
         steps.append("cancelled")

@@ -10,10 +10,8 @@ from unittest.mock import ANY
 import pytest
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
 from trio_monque import InvalidJobIdentifierError, InvalidOptionError, JobStatus, Monque, NewJob, RunningJob, Workers
-from trio_monque.store.types import Collection
-from trio_monque.testing import SchedulerOpener, assert_enqueued, assert_not_enqueued
+from trio_monque.testing import SchedulerOpener, assert_enqueued, assert_not_enqueued, drain
 
 TOMORROW = datetime(2126, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)
 
@@ -95,17 +93,16 @@ async def test_data_is_compared_as_it_is_stored(monque: Monque) -> None:
 
 
 async def test_job_that_has_run_was_enqueued(
-    open_test_scheduler: SchedulerOpener, monque: Monque, monque_db: Any, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
 
     @workers.register("greet")
     async def greet(job: RunningJob[str]) -> None: ...
 
-    jobs: Collection = monque_db["monque_jobs"]
     async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue(greet, "world")
-        await wait_for_jobs(jobs, 1, status="completed")
+        await drain(scheduler)
         job = await assert_enqueued(scheduler, name=greet, data="world")
     assert job.status is JobStatus.COMPLETED
     await assert_not_enqueued(monque, name=greet, status=["pending", "processing"])

@@ -112,12 +112,12 @@ async def test_what_other_programs_write_is_found(
     async with open_test_scheduler(log.workers) as scheduler:
         await advance(0)
         peer = NodePeer(jobs)
-        peer.enqueue("job")
+        peer.enqueue("job", nextRunAt=now())
         peer.enqueue("job", nextRunAt=now() + timedelta(minutes=1))
         await advance(60)
         assert log.starts == [0.0, 60.0]
-        peer.enqueue("job")
-        assert (await drain(scheduler)).completed == 1
+        peer.enqueue("job", nextRunAt=now())
+        assert (await drain(scheduler)).completed == 3
 
 
 # --- drain ---
@@ -348,9 +348,12 @@ async def test_jobs_of_a_transaction_start_when_it_commits(
             await trio.sleep(100)
             await trio.sleep(0.5)
             assert log.starts == [0.0]
+            await scheduler.enqueue("job", session=session, delay=1000)
             session.commit_transaction()
             await trio.sleep(100)
         assert log.starts == [0.0, 101.0]
+        await trio.sleep(1000)
+        assert log.starts == [0.0, 101.0, 1100.5]
 
 
 async def test_blocking_calls_from_threads_of_the_run_wake_the_scheduler(

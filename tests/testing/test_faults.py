@@ -9,10 +9,9 @@ import trio
 from pymongo import errors as driver
 from trio.testing import MockClock
 
-from tests.support.waiting import wait_for_jobs
 from trio_monque import InvalidOptionError, JobError, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
 from trio_monque.store.types import Collection, Database
-from trio_monque.testing import SchedulerOpener, fail_next
+from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, fail_next
 
 GONE = driver.AutoReconnect("gone")
 
@@ -149,14 +148,14 @@ async def test_scheduler_survives_faults_of_each_kind_and_runs_each_job_once(
     async with open_test_scheduler(workers, listeners={JobError: errors.append}) as scheduler:
         lost_claim = fail_next(scheduler, GONE, when="after", command="claim jobs")
         await scheduler.enqueue_many([NewJob(name="job", data=number) for number in range(5)])
-        await wait_for_jobs(jobs, 5, status="completed")
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=5)
         lost_settlement = fail_next(scheduler, GONE, when="after", command="settle jobs")
         unsent_settlement = fail_next(scheduler, GONE, when="before", command="settle jobs")
         await scheduler.enqueue("job", 5)
-        await wait_for_jobs(jobs, 6, status="completed")
-        # The document is settled before the scheduler knows: its next tries are still to come.
-        while not unsent_settlement.happened:
-            await trio.sleep(0.1)
+        await drain(scheduler)
+        await assert_enqueued(scheduler, status="completed", count=6)
+        assert unsent_settlement.happened
     assert lost_claim.happened
     assert lost_settlement.happened
     assert errors

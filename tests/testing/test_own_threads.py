@@ -61,6 +61,22 @@ async def test_thread_that_waits_for_the_loop_lets_time_pass(
     assert trio.current_time() == 3600
 
 
+async def test_own_thread_that_waits_for_the_loop_lets_time_pass_too(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("threads")
+    async def threads(job: RunningJob[Any]) -> None:
+        await trio.to_thread.run_sync(job.from_thread, trio.sleep, 100)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("threads")
+        assert (await drain(scheduler)).completed == 1
+    assert trio.current_time() == 100
+    assert clock_hold().holders == 0
+
+
 async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
     go_on = threading.Event()
     async with open_test_scheduler(), open_test_scheduler(), trio.open_nursery() as nursery:

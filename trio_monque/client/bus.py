@@ -198,6 +198,8 @@ class Bus:
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
                 await _tell(subscription, event)
+            elif trio.lowlevel.in_trio_task():
+                await call_in_thread(partial(_tell_in_thread, subscription, [event]), limiter=HoldingLimiter(1))
             else:
                 await anyio.to_thread.run_sync(_tell_in_thread, subscription, [event])
 

@@ -17,7 +17,7 @@ from .ground import Ground
 from .group_enqueue import GroupEnqueue
 from .intake import Intake
 from .producer import Producer, ScheduleOptions
-from .wake_board import announce
+from .wake_board import Announcer
 
 
 class Enqueuing:
@@ -32,7 +32,7 @@ class Enqueuing:
     _intake: Intake
     _group: GroupEnqueue
     _door: Door
-    _namespace: str
+    _announcer: Announcer
 
     async def enqueue(
         self,
@@ -69,11 +69,12 @@ class Enqueuing:
         """
         self._intake.check_session(session)
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
-        if session is None and draft.new.unique_key is None:
-            job = await self._group.enqueue(draft)
-        else:
-            job = await self._door.call(partial(self._intake.send, draft, session))
-        announce(self._namespace, [job], session)
+        with self._announcer.also_if_lost():
+            if session is None and draft.new.unique_key is None:
+                job = await self._group.enqueue(draft)
+            else:
+                job = await self._door.call(partial(self._intake.send, draft, session))
+        self._announcer.announce([job], session)
         return job
 
     async def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
@@ -90,8 +91,9 @@ class Enqueuing:
         drafts = enqueue_many.checked(self._intake, new_jobs)
         if not drafts:
             return []
-        jobs = await self._door.call(partial(enqueue_many.send, self._ground, self._intake, drafts))
-        announce(self._namespace, jobs)
+        with self._announcer.also_if_lost():
+            jobs = await self._door.call(partial(enqueue_many.send, self._ground, self._intake, drafts))
+        self._announcer.announce(jobs)
         return jobs
 
     async def now(self, worker: str | Named, data: Any = None) -> Job:
@@ -126,8 +128,9 @@ class Enqueuing:
         """
         check_on_conflict(on_conflict)
         call = partial(self._producer.schedule, cron, worker, data, on_conflict=on_conflict, **options)
-        job = await self._door.call(call)
-        announce(self._namespace, [job])
+        with self._announcer.also_if_lost():
+            job = await self._door.call(call)
+        self._announcer.announce([job])
         return job
 
     async def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:

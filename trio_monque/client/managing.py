@@ -15,7 +15,7 @@ from .bus import Bus, EventT, Listener
 from .event_stream import EventStream
 from .ground import Ground
 from .operator import Operator
-from .wake_board import announce
+from .wake_board import Announcer, Nobody
 
 R = TypeVar("R")
 
@@ -26,7 +26,7 @@ class Managing:
     _ground: Ground
     _door: Door
     _bus: Bus
-    _namespace: str
+    _announcer: Announcer
 
     async def cancel_job(self, job_id: ObjectId | str) -> Job | None:
         """Cancels a job; a pending one at once, a processing one by asking the scheduler that runs it.
@@ -52,9 +52,7 @@ class Managing:
         Raises:
             JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
         """
-        job = await self._manage(lambda operator: operator.retry_job(job_id))
-        announce(self._namespace, [] if job is None else [job])
-        return job
+        return await self._manage_again(lambda operator: operator.retry_job(job_id))
 
     async def reschedule_job(self, job_id: ObjectId | str, run_at: datetime) -> Job | None:
         """Changes when a pending job is due.
@@ -70,9 +68,7 @@ class Managing:
             JobStateError: It is not pending.
             InvalidOptionError: `run_at` cannot be.
         """
-        job = await self._manage(lambda operator: operator.reschedule_job(job_id, run_at))
-        announce(self._namespace, [] if job is None else [job])
-        return job
+        return await self._manage_again(lambda operator: operator.reschedule_job(job_id, run_at))
 
     async def delete_job(self, job_id: ObjectId | str) -> bool:
         """Deletes a job, whatever its status; whether there was one. A run of it loses its claim with that."""
@@ -97,9 +93,16 @@ class Managing:
         """
         return self._bus.events(*types)
 
+    async def _manage_again(self, action: Callable[[Operator], Job | None]) -> Job | None:
+        """For what makes a job due: the schedulers of the run hear of it."""
+        with self._announcer.also_if_lost():
+            job = await self._manage(action)
+        self._announcer.announce([] if job is None else [job])
+        return job
+
     async def _manage(self, action: Callable[[Operator], R]) -> R:
         told: list[Event] = []
-        operator = Operator(self._ground, told.append)
+        operator = Operator(self._ground, told.append, Nobody())
         try:
             result = await self._door.call(lambda: action(operator))
         except BaseException:

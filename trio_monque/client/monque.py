@@ -23,7 +23,7 @@ from .managing import Managing
 from .operator import Operator
 from .producer import Producer
 from .reader import Reader
-from .wake_board import announce
+from .wake_board import Announcer, Nobody
 
 logger = logging.getLogger("trio_monque")
 
@@ -32,10 +32,10 @@ class SyncMonque(Producer, Reader, Operator):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
     def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
-        namespace = ground.jobs.collection.full_name
-        Producer.__init__(self, ground, partial(announce, namespace))
+        announcer = Announcer(ground.jobs.collection.full_name)
+        Producer.__init__(self, ground, announcer)
         Reader.__init__(self, ground)
-        Operator.__init__(self, ground, tell, lambda job: announce(namespace, [job]))
+        Operator.__init__(self, ground, tell, announcer)
 
 
 class Monque(Enqueuing, Managing):
@@ -77,12 +77,12 @@ class Monque(Enqueuing, Managing):
         )
         self._ground = Ground(jobs, config)
         self._bus = Bus()
-        self._producer = Producer(self._ground)
+        self._producer = Producer(self._ground, Nobody())
         self._sync = SyncMonque(self._ground, self._bus.tell_blocking)
         self._door = Door()
         self._intake = Intake(self._ground)
         self._group = GroupEnqueue(self._door, self._intake.send_all)
-        self._namespace = jobs.collection.full_name
+        self._announcer = Announcer(jobs.collection.full_name)
 
     @property
     def sync(self) -> SyncMonque:

@@ -16,6 +16,7 @@ from ..store import managing, queries
 from ..store.managing import KeyInUseError
 from ..store.types import ObjectId
 from .ground import Ground
+from .wake_board import Announcer
 
 # Between a write whose guard failed and the read that tells why, the state may change again. It cannot go
 # on for ever by chance.
@@ -25,15 +26,13 @@ MOST_ROUNDS = 10
 class Operator:
     """Manages jobs; every call blocks until the database has answered.
 
-    `tell` hears of what was done; see `Monque.on`. `announce` hears of jobs that are due again; see the wake board.
+    `tell` hears of what was done; see `Monque.on`.
     """
 
-    def __init__(
-        self, ground: Ground, tell: Callable[[events.Event], None], announce: Callable[[Job], None] = lambda _: None
-    ) -> None:
+    def __init__(self, ground: Ground, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
         self._ground = ground
         self._tell = tell
-        self._announce_job = announce
+        self._announcer = announcer
 
     def cancel_job(self, job_id: ObjectId | str) -> Job | None:
         """See `Monque.cancel_job`."""
@@ -70,11 +69,12 @@ class Operator:
         status = JobStatus.PENDING
         for _ in range(MOST_ROUNDS):
             try:
-                done = attempt(known, self._ground.now())
+                with self._announcer.also_if_lost():
+                    done = attempt(known, self._ground.now())
             except KeyInUseError as error:
                 raise JobStateError(known, _status_of(self._ground, known), action, str(error)) from error
             if done is not None:
-                self._announce_job(done)
+                self._announcer.announce([done])
                 return done
             current = queries.get_job(self._ground.jobs, known)
             if current is None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
 from ..jobs import cron as schedules
@@ -15,12 +15,7 @@ from . import enqueue_many
 from .declaring import check_on_conflict, declare
 from .ground import Ground
 from .intake import Intake
-
-Announce = Callable[[Sequence[Job], ClientSession | None], None]
-
-
-def _nobody(jobs: Sequence[Job], session: ClientSession | None) -> None:
-    """Where the caller tells of the jobs itself, or nobody would hear."""
+from .wake_board import Announcer
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -32,15 +27,12 @@ class ScheduleOptions(TypedDict, total=False):
 
 
 class Producer:
-    """Enqueues jobs; every call blocks until the database has answered.
+    """Enqueues jobs; every call blocks until the database has answered."""
 
-    `announce` hears of what was stored; see the wake board.
-    """
-
-    def __init__(self, ground: Ground, announce: Announce | None = None) -> None:
+    def __init__(self, ground: Ground, announcer: Announcer) -> None:
         self._ground = ground
         self._intake = Intake(ground)
-        self._announce = announce or _nobody
+        self._announcer = announcer
 
     def enqueue(
         self,
@@ -53,15 +45,17 @@ class Producer:
         """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
         self._intake.check_session(session)
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
-        job = self._intake.send(draft, session)
-        self._announce([job], session)
+        with self._announcer.also_if_lost():
+            job = self._intake.send(draft, session)
+        self._announcer.announce([job], session)
         return job
 
     def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         """See `Monque.enqueue_many`."""
         drafts = enqueue_many.checked(self._intake, new_jobs)
-        jobs = enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
-        self._announce(jobs, None)
+        with self._announcer.also_if_lost():
+            jobs = enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
+        self._announcer.announce(jobs)
         return jobs
 
     def now(self, worker: str | Named, data: Any = None) -> Job:
@@ -80,8 +74,9 @@ class Producer:
         """See `Monque.schedule`."""
         check_on_conflict(on_conflict)
         draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
-        job = declare(self._ground, self._intake, draft, on_conflict)
-        self._announce([job], None)
+        with self._announcer.also_if_lost():
+            job = declare(self._ground, self._intake, draft, on_conflict)
+        self._announcer.announce([job])
         return job
 
     def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:

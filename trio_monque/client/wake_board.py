@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from ..errors import MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from ..store.types import ClientSession
 from ..threads import do_on_run
@@ -32,6 +33,13 @@ class Neighbour(Protocol):
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
         """Jobs may appear, unannounced, for as long as `is_open` and right after."""
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits to be settled or given back."""
+        ...
+
+    async def wait_changed(self) -> None:
+        """Returns when something of that has changed."""
 
 
 _board_of_run: trio.lowlevel.RunVar[dict[str, list[Neighbour]]] = trio.lowlevel.RunVar("monque_wake_board")
@@ -57,33 +65,61 @@ def on_the_board(namespace: str, neighbour: Neighbour) -> Iterator[None]:
         board[namespace].remove(neighbour)
 
 
-def announce(namespace: str, jobs: Sequence[Job], session: ClientSession | None = None) -> None:
-    """Tells the schedulers of this run of jobs that were made or changed; those that are not pending mean nothing.
+class Announcer:
+    """Tells the schedulers of this run of jobs that a client made or changed.
 
     From a task or from a thread that works for one; where no trio run is, there is nobody to tell. Two
     servers may hold a collection of the same name: that costs the wrong scheduler one look.
     """
-    pending = [job.next_run_at for job in jobs if job.status is JobStatus.PENDING]
-    if not pending:
-        return
-    if session is not None and session.in_transaction:
-        _tell(namespace, lambda neighbour: neighbour.look_while(lambda: session.in_transaction))
-    else:
-        due = min(pending)
-        _tell(namespace, lambda neighbour: neighbour.expect(due))
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def announce(self, jobs: Sequence[Job], session: ClientSession | None = None) -> None:
+        """These jobs are there now; those that are not pending mean nothing."""
+        pending = [job.next_run_at for job in jobs if job.status is JobStatus.PENDING]
+        if not pending:
+            return
+        if session is not None and session.in_transaction:
+            self._tell(lambda neighbour: neighbour.look_while(lambda: session.in_transaction))
+        else:
+            due = min(pending)
+            self._tell(lambda neighbour: neighbour.expect(due))
+
+    def announce_unknown(self) -> None:
+        """There may be jobs that nobody knows."""
+        self._tell(lambda neighbour: neighbour.look())
+
+    @contextmanager
+    def also_if_lost(self) -> Iterator[None]:
+        """Around what makes jobs: one whose answer was lost may be there as well."""
+        try:
+            yield
+        except MonqueConnectionError:
+            self.announce_unknown()
+            raise
+
+    def _tell(self, what: Callable[[Neighbour], None]) -> None:
+        def tell_all() -> None:
+            for neighbour in neighbours(self._namespace):
+                what(neighbour)
+
+        do_on_run(tell_all)
 
 
-def announce_unknown(namespace: str) -> None:
-    """Tells them that there may be jobs that nobody knows."""
-    _tell(namespace, lambda neighbour: neighbour.look())
+class Nobody(Announcer):
+    """Where the caller tells of the jobs itself, or nobody would hear."""
+
+    def __init__(self) -> None:
+        super().__init__("")
+
+    def _tell(self, what: Callable[[Neighbour], None]) -> None:
+        pass
 
 
-def _tell(namespace: str, what: Callable[[Neighbour], None]) -> None:
-    def tell_all() -> None:
-        for neighbour in list(_board()[namespace]):
-            what(neighbour)
-
-    do_on_run(tell_all)
+def neighbours(namespace: str) -> Sequence[Neighbour]:
+    """The schedulers of this run that work on the collection. On the run's own thread."""
+    return tuple(_board()[namespace])
 
 
 def have_all_look() -> None:

@@ -32,6 +32,10 @@ FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
 
 
+# Others were faster, again and again: they will have taken what there is. Or something that looks due cannot be taken.
+MOST_FRUITLESS: Final = 10
+
+
 class _Found(Enum):
     MORE = auto()
     ALL = auto()
@@ -57,6 +61,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._wake = wake
         self._waker = waker
         self._stop = stop
+        self._fruitless = 0
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
@@ -73,12 +78,15 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 await trio.lowlevel.checkpoint()
                 continue
             if found is _Found.ALL:
-                self._waker.looked()
+                self._waker.looked(self._slots.demand().lanes.keys())
             await self._wake.wait()
 
     async def _claim(self, running: trio.Nursery) -> _Found:
         demand = self._slots.demand()
-        if demand.total == 0 or self._too_many_unsettled():
+        if demand.total == 0:
+            return _Found.NOT_LOOKED
+        if self._too_many_unsettled():
+            self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
         sent = trio.current_time()
         try:
@@ -91,7 +99,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
         finally:
             self._runner.changed()
         self._start(granted, sent, running)
-        return _Found.MORE if granted.more and not self._stop.draining.is_set() else _Found.ALL
+        self._fruitless = 0 if granted.claims else self._fruitless + 1
+        again = granted.more and self._fruitless < MOST_FRUITLESS and not self._stop.draining.is_set()
+        return _Found.MORE if again else _Found.ALL
 
     def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
         for claim in granted.claims:

@@ -7,8 +7,8 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..clock import real_pause
 from . import notices
+from .pauses import Pauses
 from .run import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
@@ -21,7 +21,7 @@ LONGEST_RETRY: Final = 1.0
 
 
 async def run_heartbeat(
-    source: Source[Any, Any], runner: Runner[Any, Any], interval: float, *, rests: bool
+    source: Source[Any, Any], runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
 ) -> NoReturn:
     """Every `interval` seconds, measured from one beat to the next.
 
@@ -36,7 +36,7 @@ async def run_heartbeat(
         beat += interval
         await trio.sleep_until(beat)
         while runner.held and not await _renew(source, runner):
-            await real_pause(min(interval * RETRY_SHARE, LONGEST_RETRY))
+            await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
 
@@ -54,6 +54,7 @@ async def run_errands(source: Source[Any, Any], runner: Runner[Any, Any], interv
             if not source.is_transient(error):
                 raise
             logger.info("done with the next beat instead: %s", error)
+        runner.changed()
 
 
 async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:

@@ -17,6 +17,7 @@ from .guard import Stop, guard
 from .health import Watchdog, name_the_unwilling
 from .heartbeat import run_errands, run_heartbeat
 from .lease import LeaseTerms
+from .pauses import Pauses
 from .run import CancelReason
 from .runner import Runner
 from .settler import Settler
@@ -66,7 +67,8 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.slots = Slots(limits.concurrency)
         self._source = source
         self._limits = limits
-        self._settler: Settler[SettlementT] = Settler(source)
+        self._pauses = Pauses(self.stop)
+        self._settler: Settler[SettlementT] = Settler(source, self._pauses)
         terms = LeaseTerms(limits.heartbeat_interval, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
         self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)
@@ -91,11 +93,11 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._box.cancel(reason="killed")
 
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits to be settled."""
-        return not self._runner.held
+        """Whether nothing runs and nothing waits to be settled or given back."""
+        return not (self._runner.held or self._source.has_errands())
 
     async def wait_changed(self) -> None:
-        """Returns after the next claim, settlement, or attempt at a claim."""
+        """Returns after the next claim, settlement or errand, and after an attempt at a claim."""
         await self._runner.wait_changed()
 
     async def run(self, *, started: Callable[[], None]) -> None:
@@ -168,7 +170,7 @@ class Engine(Generic[ClaimT, SettlementT]):
 
     async def _beat(self) -> None:
         limits = self._limits
-        await run_heartbeat(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
+        await run_heartbeat(self._source, self._runner, self._pauses, limits.heartbeat_interval, rests=limits.rests)
 
     async def _do_errands(self) -> None:
         limits = self._limits

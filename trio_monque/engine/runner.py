@@ -52,6 +52,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._running: dict[Run[ClaimT], None] = {}
         self.held: dict[Run[ClaimT], None] = {}
         self._changed = trio.Event()
+        self._wakes_when_settled = False
+
+    def wake_when_settled(self) -> None:
+        """The claimer waits for the settler: it is woken by the next settlement."""
+        self._wakes_when_settled = True
 
     def changed(self) -> None:
         """Tells those who wait that something was claimed, settled, or tried."""
@@ -158,6 +163,9 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _let_go(self, run: Run[ClaimT]) -> None:
         del self.held[run]
         self.changed()
+        if self._wakes_when_settled:
+            self._wakes_when_settled = False
+            self._wake.set()
 
 
 class LeakedCancellationError(RuntimeError):

@@ -9,8 +9,8 @@ from typing import Any, Final, Generic, TypeVar
 import outcome
 import trio
 
-from ..clock import real_pause
 from . import notices
+from .pauses import Pauses
 from .source import Source
 
 logger = logging.getLogger("trio_monque.engine")
@@ -43,8 +43,9 @@ class _Ticket(Generic[SettlementT]):
 class Settler(Generic[SettlementT]):
     """Writes the ends of runs, in groups; each run waits for its own."""
 
-    def __init__(self, source: Source[Any, SettlementT]) -> None:
+    def __init__(self, source: Source[Any, SettlementT], pauses: Pauses) -> None:
         self._source = source
+        self._pauses = pauses
         self._waiting: list[_Ticket[SettlementT]] = []
         self._arrived = trio.Event()
         self._gone = False
@@ -87,5 +88,5 @@ class Settler(Generic[SettlementT]):
                 if not self._source.is_transient(error):
                     raise
                 self._source.tell(notices.SettlementDelayed(error))
-            await real_pause(delay)
+            await self._pauses.after_fault(delay)
             delay = min(2 * delay, LONGEST_RETRY)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
@@ -70,8 +70,11 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
         ...
 
-    async def next_due(self) -> float | None:
-        """When the next item is due that was not due yet at the last claim, on trio's clock; None for never."""
+    async def next_due(self, lanes: Set[str]) -> float | None:
+        """When the next item of these lanes is due that was not due yet at the last claim, on trio's clock.
+
+        None for never.
+        """
         ...
 
     async def execute(self, run: Run[ClaimT]) -> object:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Set
 from typing import Any, Final, NoReturn
 
 import trio
@@ -15,6 +15,9 @@ from .wake import WakeSignal
 
 # After a failed question: a server that elects returns within seconds.
 RETRY: Final = 1.0
+
+# A question costs as much as a poll. Where polls are closer than this, not each of them is followed by one.
+SECONDS_BETWEEN_QUESTIONS: Final = 5.0
 
 
 class Waker:
@@ -39,6 +42,9 @@ class Waker:
         self._open: list[Callable[[], bool]] = []
         self._next = math.inf
         self._is_known = False
+        self._asked_at = -math.inf
+        self._asked_for: Set[str] = frozenset()
+        self._lanes: Set[str] = frozenset()
         self._changed = trio.Event()
         self._looked = trio.Event()
 
@@ -63,8 +69,15 @@ class Waker:
         self._open.append(is_open)
         self._changed.set()
 
-    def looked(self) -> None:
-        """The claimer has found what is due now: what is left is due later."""
+    def looked(self, lanes: Set[str]) -> None:
+        """The claimer has found what is due now, and these lanes have room for what is due later.
+
+        Nothing is asked for the others: when one of them has room again, there is a look, too.
+        """
+        if not lanes <= self._asked_for:
+            self._is_known = False
+            self._changed.set()
+        self._lanes = frozenset(lanes)
         self._looked.set()
 
     async def run(self) -> NoReturn:
@@ -79,17 +92,26 @@ class Waker:
             poll_at = min(poll_at, trio.current_time() + interval)
             with trio.move_on_at(min(self._next, poll_at)):
                 await self._changed.wait()
-            if trio.current_time() >= min(self._next, poll_at):
+            now = trio.current_time()
+            if now >= self._next or (now >= poll_at and self._is_worth_asking(now)):
                 poll_at = self._next = math.inf
                 # One that has just ended was open when the look before this one was made.
                 self._open = [is_open for is_open in self._open if is_open()]
                 self.look()
+            elif now >= poll_at:
+                poll_at = math.inf
+                self._wake.set()
+
+    def _is_worth_asking(self, now: float) -> bool:
+        return bool(self._open) or now >= self._asked_at + SECONDS_BETWEEN_QUESTIONS
 
     async def _ask(self) -> None:
         # Before the question: what is told while it is under way may or may not be in the answer.
         self._is_known = True
+        self._asked_at = trio.current_time()
+        self._asked_for = self._lanes
         try:
-            due = await self._source.next_due()
+            due = await self._source.next_due(self._lanes) if self._lanes else None
         except Exception as error:
             if not self._source.is_transient(error):
                 raise

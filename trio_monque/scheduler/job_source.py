@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -128,18 +128,18 @@ class JobSource:
             return Granted(held)
         return Granted(taken.jobs, more=taken.more)
 
-    async def next_due(self) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        due = await self._next_due(self._looked_at)
+        due = await self._next_due(sorted(lanes), self._looked_at)
         return None if due is None else self._ground.clock.on_run_clock(due)
 
     async def earliest_pending(self) -> datetime | None:
         """When the first job is or was due of all that could be claimed here."""
-        return await self._next_due(BEFORE_ALL)
+        return await self._next_due(self._workers.names, BEFORE_ALL)
 
-    async def _next_due(self, after: datetime) -> datetime | None:
-        ask = partial(claiming.next_due, self._ground.jobs, self._workers.names, after)
+    async def _next_due(self, names: Sequence[str], after: datetime) -> datetime | None:
+        ask = partial(claiming.next_due, self._ground.jobs, names, after)
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
@@ -277,10 +277,10 @@ class JobSource:
         return beat
 
     def has_errands(self) -> bool:
-        return bool(self._disowned) or self._ground.clock.is_stale()
+        return bool(self._disowned)
 
     async def do_errands(self) -> None:
-        if self.has_errands():
+        if self._disowned or self._ground.clock.is_stale():
             await self._door.call(self._do_errands, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _do_errands(self) -> None:

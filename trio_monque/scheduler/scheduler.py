@@ -12,7 +12,7 @@ import trio
 
 from ..client.ground import Ground
 from ..client.monque import Monque
-from ..client.wake_board import announce, announce_unknown, on_the_board
+from ..client.wake_board import on_the_board
 from ..clock import is_on_run, virtual_time
 from ..engine.nursery import Engine, EngineLimits, unwrapped
 from ..engine.run import Run
@@ -126,8 +126,8 @@ class Scheduler(Monque):
         self._engine.waker.look()
 
     def _announce(self, jobs: Sequence[Job] | None) -> None:
-        tell = partial(announce_unknown, self._namespace) if jobs is None else partial(announce, self._namespace, jobs)
-        self._on_the_run(tell)
+        announcer = self._announcer
+        self._on_the_run(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
         if is_on_run(self._token):
@@ -155,7 +155,7 @@ class Scheduler(Monque):
         try:
             # Nothing is held yet, so this wait may be cut short at any time.
             await self._door.call(self._get_ready, abandon_on_cancel=True)
-            with on_the_board(self._namespace, _OnTheBoard(self._engine, self._ground)):
+            with on_the_board(self._ground.jobs.collection.full_name, _OnTheBoard(self._engine, self._ground)):
                 await self._run_listened_to(task_status)
         except BaseException as error:
             self._end()
@@ -181,7 +181,7 @@ class Scheduler(Monque):
         self._ground.measure_clock_offset()
         self._ground.ensure_indexes()
         for name, cron in self._workers.crons.items():
-            self._producer.schedule(
+            self._sync.schedule(
                 cron.expression,
                 name,
                 cron.data,
@@ -209,10 +209,12 @@ class Scheduler(Monque):
 
 
 class _OnTheBoard:
-    """What the neighbours of this run announce, on trio's clock."""
+    """What the neighbours of this run announce, on trio's clock; and to them, whether it works."""
 
     def __init__(self, engine: Engine[Any, Any], ground: Ground) -> None:
         self._ground = ground
+        self.is_idle = engine.is_idle
+        self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
         self.look_while = engine.waker.look_while
         self._expect = engine.waker.expect

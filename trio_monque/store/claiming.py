@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
@@ -11,7 +10,6 @@ from itertools import islice
 from typing import Any, Final
 
 from bson import ObjectId
-from bson.errors import BSONError
 from pymongo import ASCENDING
 from pymongo.read_concern import ReadConcern
 
@@ -98,10 +96,10 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> date
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
         later = _but_broken(jobs, filter_of(transitions.claimable(chunk, after)))
         later[_NEXT_RUN_AT] = {"$gt": after}
-        with suppress(BSONError):  # A date beyond the year 9999: not in our time.
-            found = collection.find_one(later, {"_id": False, _NEXT_RUN_AT: True}, sort=_EARLIEST)
-            if found is not None:
-                moments.append(found[_NEXT_RUN_AT])
+        found = collection.find_one(later, {"_id": False, _NEXT_RUN_AT: True}, sort=_EARLIEST)
+        # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
+        if found is not None and isinstance(found[_NEXT_RUN_AT], datetime):
+            moments.append(found[_NEXT_RUN_AT])
     return min(moments, default=None)
 
 
@@ -141,10 +139,13 @@ def claim_batch(
     stamp: ClaimStamp,
 ) -> Taken:
     """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
+    known = len(jobs.broken)
     candidates = choose(look(jobs, wanted, now))
+    hidden = len(jobs.broken) > known
     if not candidates:
-        return Taken([])
-    return take(jobs, candidates, now, stamp)
+        return Taken([], more=hidden)
+    taken = take(jobs, candidates, now, stamp)
+    return Taken(taken.jobs, more=taken.more or hidden)
 
 
 @command("find out about a claim")

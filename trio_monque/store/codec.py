@@ -171,6 +171,8 @@ _LARGEST_COUNTER: Final = 2**53
 def _make_whole(values: dict[str, Any]) -> None:
     for attribute in _WHOLE:
         value = values[attribute]
+        if isinstance(value, bool):  # To Python a number, and to MongoDB none: a claim would never match it.
+            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value!r}")
         if isinstance(value, float) and value.is_integer():
             value = values[attribute] = int(value)
         if isinstance(value, int) and abs(value) > _LARGEST_COUNTER:

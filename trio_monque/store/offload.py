@@ -20,7 +20,7 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
-from ..threads import HoldingLimiter, call_in_thread
+from ..threads import HoldingLimiter, call_in_thread, work_unawaited
 
 T = TypeVar("T")
 
@@ -192,8 +192,4 @@ class _Handoff(Generic[T]):
                 return
         # It had been granted, and the answer never reached the task.
         for result in self.results:
-            trio.lowlevel.start_thread_soon(partial(self.orphan, result), _ignore)
-
-
-def _ignore(_outcome: object) -> None:
-    """Nobody waits for an orphan; what it could not give back, the lease ends."""
+            work_unawaited(partial(self.orphan, result))  # What it could not give back, the lease ends.

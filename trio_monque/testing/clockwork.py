@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from weakref import WeakKeyDictionary
 
 import trio
 import trio.testing
 
-from ..client.wake_board import have_all_look
+from ..client.wake_board import Neighbour, have_all_look, neighbours
 from ..clock import begin_virtual_time, clock_hold, virtual_time
 from ..errors import InvalidOptionError, MonqueError
 from ..options import check_seconds
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.telling import SchedulerReport
+from .stalls import telling_stalls
 
 LONGEST_DRAIN = 86400.0
 """Seconds after which `drain` gives up, unless it is told otherwise."""
@@ -47,6 +50,11 @@ async def quiesce() -> None:
     `trio.testing.wait_all_tasks_blocked` alone returns while threads talk to the database. It does not
     pass time itself: what sleeps goes on sleeping.
     """
+    with telling_stalls("quiesce"):
+        await _quiesce()
+
+
+async def _quiesce() -> None:
     hold = clock_hold()
     while True:
         await trio.testing.wait_all_tasks_blocked()
@@ -70,44 +78,53 @@ async def advance(seconds: float) -> None:
         raise MonqueError(
             "only virtual time can be advanced: use a MockClock, for example pytest-trio's autojump_clock"
         )
-    await _settle_down()
-    with clock_hold().jumping():
-        await trio.sleep(seconds)
-        await quiesce()
+    with telling_stalls(f"advance {seconds:g} s"):
+        await _settle_down()
+        with clock_hold().jumping():
+            await trio.sleep(seconds)
+            await _quiesce()
 
 
 async def drain(
     scheduler: Scheduler, *, until: datetime | None = None, within: float = LONGEST_DRAIN
 ) -> SchedulerReport:
-    """Runs what is due until nothing is due and nothing runs; then says what was done.
+    """Runs what is due until nothing is due and nothing runs.
+
+    Returns what this scheduler has done since it was opened, or since the last `drain`.
 
     Jobs that are due later stay where they are, a retry for example. Time passes only as far as the
     running handlers sleep.
 
     Args:
-        scheduler: Whose jobs: those of the names that it has workers for.
+        scheduler: What is due are the jobs that it has workers for. What runs, in any scheduler of this
+            run that works on the same collection.
         until: Moves the clock there first; on the way, everything runs that falls due.
         within: Seconds after which it gives up waiting for handlers.
 
     Raises:
-        AssertionError: Something still runs after `within`, or is due and is not claimed; it is named.
+        AssertionError: Something still runs after `within`, or is due and is not claimed; or virtual time
+            stands still (see "Testing your jobs").
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
-    before = scheduler._teller.report()
     if until is not None:
         await _move_to(until)
-    with clock_hold().jumping(), trio.move_on_after(within) as limit:
+    with telling_stalls("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
         await _drain(scheduler)
     if limit.cancelled_caught:
-        running = ", ".join(str(job) for job in scheduler._engine.unfinished)
+        running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    after = scheduler._teller.report()
+    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._teller.report()
+    _reported[scheduler] = after
     return SchedulerReport(
         completed=after.completed - before.completed,
         failed=after.failed - before.failed,
         released=after.released - before.released,
     )
+
+
+# What the last drain of each scheduler had counted.
+_reported: WeakKeyDictionary[Scheduler, SchedulerReport] = WeakKeyDictionary()
 
 
 async def _move_to(until: datetime) -> None:
@@ -120,25 +137,41 @@ async def _move_to(until: datetime) -> None:
 
 
 async def _drain(scheduler: Scheduler) -> None:
-    engine, source = scheduler._engine, scheduler._source
+    source = scheduler._source
     while True:
-        if engine.stop.draining.is_set():
+        if scheduler._engine.stop.draining.is_set():
             raise MonqueError("the scheduler ends or has ended: it claims nothing any more")
-        await quiesce()
-        if not engine.is_idle():
-            await engine.wait_changed()
+        await _quiesce()
+        if await _has_waited_for_a_busy_one(scheduler):
             continue
         await _settle_down()
-        if not engine.is_idle():
+        if not _are_idle(scheduler):
             continue
         due = await source.earliest_pending()
         if due is None or due > scheduler._ground.now():
             return
         await _settle_down()
-        if engine.is_idle() and await source.earliest_pending() == due:
+        if _are_idle(scheduler) and await source.earliest_pending() == due:
             raise AssertionError(f"a job that is due since {due} is not claimed; see the log for what keeps it")
+
+
+def _fleet(scheduler: Scheduler) -> Sequence[Neighbour]:
+    return neighbours(scheduler._ground.jobs.collection.full_name)
+
+
+def _are_idle(scheduler: Scheduler) -> bool:
+    return all(one.is_idle() for one in _fleet(scheduler))
+
+
+async def _has_waited_for_a_busy_one(scheduler: Scheduler) -> bool:
+    """Whether one was busy; returns when something has changed there."""
+    for one in _fleet(scheduler):
+        if not one.is_idle():
+            await one.wait_changed()
+            return True
+    return False
 
 
 async def _settle_down() -> None:
     have_all_look()
-    await quiesce()
+    await _quiesce()

@@ -1,7 +1,6 @@
 """Fixtures for pytest. All are synchronous: they serve pytest-trio, anyio's plugin and plain tests alike.
 
-Loaded in every session of pytest where the library is installed: what it needs is imported when a fixture
-is used.
+Loaded in every session of pytest where the library is installed.
 """
 
 from __future__ import annotations
@@ -76,6 +75,6 @@ def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestR
     """A failed test tells the seed of its order."""
     report = yield
     opener = getattr(item, "funcargs", {}).get("open_test_scheduler")
-    if report.failed and opener is not None and opener.seeds:
-        report.sections.append(("trio_monque", f"the order can be repeated: pytest --monque-seed={opener.seeds[0]}"))
+    if report.failed and opener is not None and opener.seeds and opener.first_seed is not None:
+        report.sections.append(("trio_monque", f"the order can be repeated: pytest --monque-seed={opener.first_seed}"))
     return report

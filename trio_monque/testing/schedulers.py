@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any, Unpack
@@ -26,12 +27,13 @@ class SchedulerOpener:
     Attributes:
         db: The database.
         seeds: Of the deterministic schedulers that were opened, in order.
+        first_seed: From which those come that were not chosen; None while there is none.
     """
 
     def __init__(self, db: Database, seed: int | None = None) -> None:
         self.db = db
         self.seeds: list[int] = []
-        self._seed = seed
+        self.first_seed = seed
 
     @asynccontextmanager
     async def __call__(
@@ -72,5 +74,9 @@ class SchedulerOpener:
             )
 
     def _next_seed(self, chosen: int | None) -> int:
-        self.seeds.append(next(seed for seed in (chosen, self._seed, new_seed()) if seed is not None))
-        return self.seeds[-1]
+        """The first one decides the others: one number is enough to repeat the test."""
+        if chosen is None:
+            first = self.first_seed = new_seed() if self.first_seed is None else self.first_seed
+            chosen = random.Random(first + len(self.seeds)).getrandbits(32) if self.seeds else first
+        self.seeds.append(chosen)
+        return chosen

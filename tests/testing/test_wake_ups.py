@@ -1,0 +1,199 @@
+"""In virtual time nobody polls: whatever makes a job must wake those who can run it. Each of these was missed once."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+import trio.lowlevel
+from bson.datetime_ms import DatetimeMS
+from pymongo.errors import AutoReconnect
+from trio.testing import MockClock
+
+from tests.support.interception import Recorder
+from tests.testing.test_clockwork import Log
+from trio_monque import Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque.store.types import Collection, Database, MongoClient
+from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, quiesce
+from trio_monque.testing import stalls as stalls_module
+
+GONE = AutoReconnect("gone")
+
+
+@pytest.mark.parametrize("how", ["enqueue", "enqueue_many", "schedule", "sync"])
+async def test_job_whose_answer_was_lost_for_good_runs_all_the_same(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, how: str
+) -> None:
+    log = Log()
+    calls: dict[str, Callable[[], Awaitable[Any]]] = {
+        "enqueue": partial(monque.enqueue, "job"),
+        "enqueue_many": partial(monque.enqueue_many, [NewJob(name="job")]),
+        "schedule": partial(monque.schedule, "* * * * *", "job"),
+        "sync": partial(trio.to_thread.run_sync, monque.sync.enqueue, "job"),
+    }
+    async with open_test_scheduler(log.workers):
+        await monque.get_queue_stats()
+        with fail_next(monque, GONE, when="after", times=None), pytest.raises(MonqueConnectionError):
+            await calls[how]()
+        await trio.sleep(100)
+    assert log.starts
+
+
+async def test_retry_whose_answer_was_lost_runs_all_the_same(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    log = Log()
+    job = await monque.enqueue("job", delay=1000)
+    await monque.cancel_job(job.id)
+    async with open_test_scheduler(log.workers):
+        with fail_next(monque, GONE, when="after", times=None), pytest.raises(MonqueConnectionError):
+            await monque.retry_job(job.id)
+        await trio.sleep(1)
+    assert log.starts == [0.0]
+
+
+async def test_schedule_that_a_scheduler_declares_at_its_start_is_heard_of_by_the_others(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    log, declaring = Log(), Workers()
+
+    @declaring.cron("* * * * *", "job")
+    async def job(job: RunningJob[Any]) -> None: ...
+
+    async with open_test_scheduler(log.workers):
+        async with open_test_scheduler(declaring):
+            pass
+        await trio.sleep(600)
+    assert len(log.starts) == 10
+
+
+async def test_backlog_goes_on_when_settlements_that_had_failed_are_written(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    log = Log()
+    await monque.enqueue_many([NewJob(name="job") for _ in range(2000)])
+    async with open_test_scheduler(log.workers, worker_concurrency=100) as scheduler:
+        with fail_next(scheduler, GONE, command="settle jobs", times=3):
+            await trio.sleep(3600)
+    assert len(log.starts) == 2000
+
+
+async def test_broken_documents_at_the_head_of_the_queue_starve_nobody(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock
+) -> None:
+    log = Log()
+    good = await monque.document("job")
+    broken = [{**good, "_id": number, "failCount": False} for number in range(300)]
+    jobs.insert_many([*broken, good])
+    async with open_test_scheduler(log.workers):
+        await quiesce()
+    assert len(log.starts) == 1
+
+
+@pytest.mark.parametrize("virtual", [True, False])
+def test_job_that_is_due_beyond_the_year_9999_is_none_of_our_business(
+    monque_db: Database, jobs: Collection, virtual: bool
+) -> None:
+    log = Log()
+
+    async def main() -> None:
+        document = await Monque(monque_db).document("job")
+        jobs.insert_one({**document, "nextRunAt": DatetimeMS(8640000000000000)})
+        async with SchedulerOpener(monque_db)(log.workers) as scheduler:
+            await scheduler.enqueue("job")
+            await drain(scheduler)
+
+    trio.run(main, clock=MockClock(autojump_threshold=0) if virtual else None)
+    assert len(log.starts) == 1
+
+
+async def test_what_falls_due_for_a_full_lane_costs_nothing_until_there_is_room(
+    mongod: Any, monque_db: Database, autojump_clock: MockClock
+) -> None:
+    log = Log(sleeps=10_000.0)
+    log.workers.register("other", lambda _: None)
+    log.workers.register("job", log.handler, concurrency=1, replace=True)
+    recorder = Recorder()
+    with MongoClient(mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        monque = Monque(monque_db)
+        async with SchedulerOpener(client[monque_db.name])(log.workers, lock_timeout=None) as scheduler:
+            await scheduler.enqueue("job")
+            await advance(1)
+            await monque.enqueue_many([NewJob(name="job", delay=10.0 + number) for number in range(500)])
+            await advance(5)
+            recorder.commands.clear()
+            await trio.sleep(1000)
+            finds = [name for name, _ in recorder.commands if name in {"find", "aggregate"}]
+            assert len(finds) <= 5
+            await trio.sleep(10_000)
+            assert len(log.starts) == 2  # And yet it is taken when there is room.
+
+
+async def test_neighbours_that_run_jobs_are_waited_for(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    log = Log(sleeps=50.0)
+    async with open_test_scheduler(log.workers):
+        async with open_test_scheduler() as other:
+            await other.enqueue("job")
+            await drain(other)
+            assert log.ends == [50.0]
+            assert jobs.count_documents({"status": "completed"}) == 1
+
+
+# --- What never ends is told ---
+
+
+async def test_scheduler_whose_database_goes_on_failing_can_be_left(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("trio_monque.engine.pauses.PATIENCE_WHILE_LEAVING", 0.2)
+    log = Log()
+    async with open_test_scheduler(log.workers, shutdown_timeout=1, cleanup_timeout=1) as scheduler:
+        fault = fail_next(scheduler, GONE, command="settle jobs", times=None)
+        await scheduler.enqueue("job")
+        await trio.lowlevel.checkpoint()
+    fault.remove()
+    assert scheduler.report is not None
+    assert len(scheduler.report.unfinished) == 1
+
+
+@pytest.mark.parametrize("why", ["database", "handlers"])
+async def test_drain_that_cannot_end_says_so(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, why: str
+) -> None:
+    monkeypatch.setattr(stalls_module, "STALLED_AFTER", 0.5)
+    monkeypatch.setattr(stalls_module, "_LOOK_INTERVAL", 0.1)
+    workers = Workers()
+    enough = trio.Event()
+
+    @workers.register("job")
+    async def again(job: RunningJob[Any]) -> None:
+        if why == "handlers" and not enough.is_set():
+            await job.scheduler.enqueue("job")
+
+    async with open_test_scheduler(workers) as scheduler:
+        fault = fail_next(scheduler, GONE, command="look for due jobs|next due", times=None)
+        if why == "handlers":
+            fault.remove()
+        await scheduler.enqueue("job")
+        with pytest.raises(AssertionError, match=r"stood still for 0\.5 s while it was to drain"):
+            await drain(scheduler, within=5)
+        enough.set()
+        fault.remove()
+
+
+def test_two_who_advance_at_once_both_arrive_on_a_clock_that_is_moved_by_hand() -> None:
+    async def main() -> float:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(advance, 10)
+            await trio.testing.wait_all_tasks_blocked()
+            nursery.start_soon(advance, 20)
+        return trio.current_time()
+
+    clock = MockClock()
+    assert trio.run(main, clock=clock) == 20.0
+    assert clock.autojump_threshold == float("inf")
