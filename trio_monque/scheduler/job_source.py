@@ -112,7 +112,12 @@ class JobSource:
         )
         self._last_beat = now if self._last_beat is None else max(self._last_beat, now)
         self._turn += 1
-        choose = partial(share_slots, slots=demand.total, lane_of=self.lane_of, turn=self._turn)
+        turn, chosen = self._turn, list[Job]()
+
+        def choose(found: Sequence[Job]) -> Sequence[Job]:
+            chosen[:] = share_slots(found, slots=demand.total, lane_of=self.lane_of, turn=turn)
+            return chosen
+
         try:
             taken = await self._door.hand_over(
                 partial(claiming.claim_batch, self._leased, demand.lanes, choose, now, stamp),
@@ -122,7 +127,7 @@ class JobSource:
         except MonqueConnectionError as error:
             if not error.unknown_outcome:
                 raise
-            held = await self._resolve(stamp)
+            held = await self._resolve(stamp, chosen)
             if not held and not error.transient:
                 raise
             return Granted(held)
@@ -147,7 +152,7 @@ class JobSource:
         claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
         self._announce(None)
 
-    async def _resolve(self, stamp: ClaimStamp) -> Sequence[Job]:
+    async def _resolve(self, stamp: ClaimStamp, chosen: Sequence[Job]) -> Sequence[Job]:
         """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
         held: Sequence[Job] = ()
         with suppress(MonqueConnectionError):
@@ -156,6 +161,8 @@ class JobSource:
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
+        if {job.id for job in held} == {job.id for job in chosen}:
+            return held
         lease = timedelta(seconds=LEASE_IN_BEATS * self._config.heartbeat_interval)
         self._disowned[stamp] = _Disowned(self._ground.clock.now() + lease, [job.id for job in held])
         return held
