@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -21,6 +22,8 @@ from .codec import FIELD, OWN_OPTIONS, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
 from .types import Collection
+
+logger = logging.getLogger("trio_monque.store")
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
@@ -51,7 +54,16 @@ def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Seque
     found: list[Job] = []
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
         found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now))
-    return found
+    return [job for job in found if job.claimed_by is None or _tell_leftover(jobs, job)]
+
+
+def _tell_leftover(jobs: JobCollection, job: Job) -> bool:
+    """A pending job that bears an owner is nobody's: no claim takes it, and it is looked at no more."""
+    if jobs.report_broken(job.id):
+        logger.warning(
+            "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset", job, job.claimed_by
+        )
+    return False
 
 
 def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collection: Collection) -> Iterable[Any]:
@@ -73,7 +85,10 @@ def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collect
 
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
-    return _but_broken(jobs, filter_of(transitions.claimable([name], now)))
+    due = filter_of(transitions.claimable([name], now))
+    # One that bears an owner is not claimed; but it must be seen, to be told.
+    del due[FIELD["claimed_by"]]
+    return _but_broken(jobs, due)
 
 
 def _but_broken(jobs: JobCollection, due: dict[str, Any]) -> dict[str, Any]:
