@@ -168,7 +168,11 @@ class Model:
         if job is None or self.holds(ending.copy) is None:
             return "LOST"
         name, write = self._meant(ending)
-        if name != "complete" and job.cancel_requested_at is not None:
+        if name == "rescue" and job.last_heartbeat != ending.copy.last_heartbeat:
+            return "LOST"
+        # A request on another library's claim was left behind by an earlier claim of ours.
+        obeys = name != "complete" and not (name == "rescue" and not ending.copy.is_claimed_by_us)
+        if obeys and job.cancel_requested_at is not None:
             self.mark("cancel_claimed", job.status)
             self._end_run(job, "cancelled", ending)
             job.rescues = 0
@@ -176,8 +180,6 @@ class Model:
             self._settled_by[job.id] = ending.copy.claim_token
             return "CANCELLED"
         if name in ("complete", "go_on", "fail") and job.repeat_interval != ending.copy.repeat_interval:
-            return "SCHEDULE_CHANGED"
-        if name == "rescue" and job.last_heartbeat != ending.copy.last_heartbeat:
             return "SCHEDULE_CHANGED"
         self.mark(name, job.status)
         write(job, ending)

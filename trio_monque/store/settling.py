@@ -11,7 +11,7 @@ import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import Enum, auto
-from typing import Any
+from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import UpdateMany, UpdateOne
@@ -153,12 +153,14 @@ def _write(jobs: JobCollection, statements: Sequence[Statement], session: Client
     return None if matched == sum(len(statement.ids) for statement in statements) else []
 
 
+# The heartbeat too, where a write asks for it: a claim that was renewed since is not there to be rescued.
+_FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat")
+
+
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
     reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
     ids = [job_id for statement in statements for job_id in statement.ids]
-    wanted = [
-        FIELD[name] for name in ("receipt", "status", "claimed_by", "locked_at", "claim_token", "cancel_requested_at")
-    ]
+    wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCE)]
     found = {
         document["_id"]: document
         for document in reader.find({"_id": {"$in": ids}}, wanted, hint=_BY_ID, session=session)
@@ -178,8 +180,7 @@ def _fate(statement: Statement, document: Mapping[str, Any]) -> Fate:
     if receipt == statement.receipt_otherwise:
         return Fate.CANCELLED
     guard = filter_of(statement.transition.guard)
-    fence = (FIELD[name] for name in ("status", "claimed_by", "locked_at", "claim_token"))
-    if any(document.get(name) != guard[name] for name in fence):
+    if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCE) if name in guard):
         return Fate.LOST
     # The fence holds, and yet the statement did not match: what it asks beyond the fence was not so.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:

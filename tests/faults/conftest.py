@@ -1,0 +1,34 @@
+"""A server of these tests' own: it is frozen, and no other test must wait for it."""
+
+from __future__ import annotations
+
+import secrets
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from trio_monque.embedded import embedded_mongod
+from trio_monque.store.types import Database
+
+from .processes import OwnServer
+
+# These tests freeze processes, and look into /proc.
+collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
+
+
+@pytest.fixture(scope="session")
+def own_server() -> Iterator[OwnServer]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv("MONQUE_MONGODB_URI", raising=False)
+        with embedded_mongod() as server:
+            yield OwnServer(server.uri, server.members[0].pid)
+
+
+@pytest.fixture
+def own_db(own_server: OwnServer) -> Iterator[Database]:
+    """A database there, and a client that no scheduler of the test uses."""
+    with MongoClient[dict[str, Any]](own_server.uri, tz_aware=True) as client:
+        yield client[f"monque_test_{secrets.token_hex(6)}"]

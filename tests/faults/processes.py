@@ -1,0 +1,116 @@
+"""Processes of a test's own that can be frozen: worker processes and the server."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+from .records import Record, read
+
+REPOSITORY: Final = Path(__file__).parents[2]
+
+
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    """Returns when the condition holds."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
+        time.sleep(0.005)
+
+
+@contextmanager
+def frozen(pid: int) -> Iterator[None]:
+    """The process does nothing at all, for as long as the block."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        # The signal has been sent when kill returns, and is heard soon after.
+        wait_until(lambda: _state_of(pid) == "T", "the process stops")
+        yield
+    finally:
+        os.kill(pid, signal.SIGCONT)
+
+
+def _state_of(pid: int) -> str:
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+@dataclass(frozen=True)
+class OwnServer:
+    """A server that no other test uses, so that it may be frozen."""
+
+    uri: str
+    pid: int
+
+
+class WorkerProcess:
+    """One process of `worker.py`."""
+
+    def __init__(self, process: subprocess.Popen[str], name: str, records: Path) -> None:
+        self.process = process
+        self.name = name
+        self._records = records
+
+    @property
+    def pid(self) -> int:
+        return self.process.pid
+
+    def records(self, *whats: str) -> Sequence[Record]:
+        """What it has written of these kinds."""
+        return [one for one in read(self._records) if one.process == self.name and one.what in whats]
+
+    def wait_for(self, what: str, count: int = 1, *, attempt: int | None = None) -> None:
+        """Returns when it has written so many of this kind."""
+
+        def written() -> bool:
+            if self.process.poll() is not None:
+                raise AssertionError(f"{self.name} has ended")
+            return len([one for one in self.records(what) if attempt in (None, one.attempt)]) >= count
+
+        wait_until(written, f"{self.name} writes {count} x {what!r}")
+
+    def open(self) -> None:
+        """Begins to work; returns when it does."""
+        assert self.process.stdout is not None
+        assert self.process.stdin is not None
+        assert self.process.stdout.readline() == "loaded\n"
+        self.process.stdin.write("\n")
+        self.process.stdin.flush()
+        self.wait_for("ready")
+
+    def end(self) -> None:
+        """In order."""
+        self.process.send_signal(signal.SIGTERM)
+        assert self.process.wait(20) == 0
+
+
+@contextmanager
+def worker_process(
+    name: str, uri: str, database: str, records: Path, *, unfenced: bool = False, **options: Any
+) -> Iterator[WorkerProcess]:
+    """A process that waits for its `open`; killed at the end if it still runs."""
+    order = {"name": name, "uri": uri, "database": database, "records": str(records), "unfenced": unfenced}
+    with (
+        records.with_name(f"{name}.log").open("w") as log,
+        subprocess.Popen(
+            [sys.executable, "-m", "tests.faults.worker", json.dumps({**order, "options": options})],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        ) as process,
+    ):
+        try:
+            yield WorkerProcess(process, name, records)
+        finally:
+            process.kill()

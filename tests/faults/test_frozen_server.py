@@ -1,0 +1,134 @@
+"""Runs stop by themselves when their claims cannot be renewed, before anybody may take their jobs.
+
+The handlers run for three leases, and write down by themselves when they start and end. A rescuer takes
+each job at the first moment that the design allows, and whatever is pending is claimed at once.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
+
+import pytest
+from pymongo.uri_parser import parse_uri
+
+from trio_monque import Monque
+from trio_monque.store.types import Database
+
+from .processes import OwnServer, WorkerProcess, frozen, wait_until, worker_process
+from .records import Span, attempts_grow, gaps, read, spans
+from .relay import Relay, relay
+from .rescuer import Rescuer, rescuing
+
+HEARTBEAT: Final = 0.4
+LEASE: Final = 3 * HEARTBEAT
+JOBS: Final = 8
+
+
+@dataclass(frozen=True)
+class Fleet:
+    """A process that holds all the jobs, one that takes what becomes free, and a rescuer between them."""
+
+    db: Database
+    records: Path
+    holder: WorkerProcess
+    successor: WorkerProcess
+    rescuer: Rescuer
+    relay: Relay
+
+    @property
+    def runs(self) -> list[Span]:
+        return list(spans(read(self.records)))
+
+    def wait_ended(self) -> None:
+        """All jobs, then the processes, in order."""
+        jobs = self.db["monque_jobs"]
+        wait_until(lambda: jobs.count_documents({"status": "completed"}) == JOBS, "all jobs are completed")
+        self.holder.end()
+        self.successor.end()
+
+
+@contextmanager
+def fleet(server: OwnServer, db: Database, records: Path, *, unfenced: bool = False) -> Iterator[Fleet]:
+    """The holder sees the server through a relay, and runs all the jobs. Nobody else is cut off with it."""
+    options = {"worker_concurrency": JOBS, "heartbeat_interval": HEARTBEAT, "poll_interval": 0.02}
+    with ExitStack() as stack:
+        passing = stack.enter_context(relay(parse_uri(server.uri)["nodelist"][0]))
+        start = stack.enter_context
+        holder = start(worker_process("holder", passing.uri, db.name, records, unfenced=unfenced, **options))
+        successor = start(worker_process("successor", server.uri, db.name, records, unfenced=unfenced, **options))
+        holder.open()
+        for number in range(JOBS):
+            # One after another: each is a claim of its own, which is renewed and lost by itself.
+            Monque(db).sync.enqueue("works", {"first": 3 * LEASE, "later": 3 * LEASE})
+            holder.wait_for("start", number + 1)
+        successor.open()
+        yield Fleet(db, records, holder, successor, start(rescuing(server.uri, db.name)), passing)
+
+
+def freeze(server: OwnServer) -> None:
+    """For longer than a lease: all that runs has fenced itself by then, and the rescuer's writes lie in wait."""
+    with frozen(server.pid):
+        time.sleep(LEASE + 0.15)
+
+
+def freeze_and_hear_the_holder_last(server: OwnServer, all_of_them: Fleet) -> None:
+    """What the holder sent meanwhile, its renewals, arrives after the rescuer's writes: each job is taken."""
+    with all_of_them.relay.cut_off():
+        freeze(server)
+        all_of_them.successor.wait_for("start", JOBS)
+
+
+def cut_off(_: OwnServer, all_of_them: Fleet) -> None:
+    """The server answers all others: the jobs are taken at the very first moment, and not when it thaws."""
+    with all_of_them.relay.cut_off():
+        all_of_them.successor.wait_for("start", JOBS)
+
+
+def assert_nothing_overlaps(all_of_them: Fleet) -> None:
+    runs = all_of_them.runs
+    assert {one.detail for one in all_of_them.holder.records("cancelled")} == {"lost"}
+    assert all_of_them.holder.records("cleaning"), "the clean-ups had their time, too"
+    assert all(run.end < time.monotonic() for run in runs), "each run has ended"
+    assert len({run.job for run in runs}) == JOBS
+    assert min(gaps(runs)) > 0
+    assert attempts_grow(runs)
+
+
+def test_no_two_runs_of_a_job_overlap_although_the_server_is_frozen(
+    own_server: OwnServer, own_db: Database, tmp_path: Path
+) -> None:
+    with fleet(own_server, own_db, tmp_path / "records") as all_of_them:
+        freeze_and_hear_the_holder_last(own_server, all_of_them)
+        taken = len(all_of_them.rescuer.taken)
+        started = len(all_of_them.runs)
+        # Now it is chance what the server sees first: renewals, releases of what fenced itself, or the rescuer.
+        freeze(own_server)
+        wait_until(lambda: len(all_of_them.runs) >= started + JOBS, "all jobs are run again")
+        all_of_them.wait_ended()
+    assert taken >= JOBS
+    assert_nothing_overlaps(all_of_them)
+
+
+def test_no_two_runs_of_a_job_overlap_although_their_process_is_cut_off(
+    own_server: OwnServer, own_db: Database, tmp_path: Path
+) -> None:
+    with fleet(own_server, own_db, tmp_path / "records") as all_of_them:
+        cut_off(own_server, all_of_them)
+        all_of_them.wait_ended()
+    assert len(all_of_them.rescuer.taken) >= JOBS
+    assert_nothing_overlaps(all_of_them)
+
+
+@pytest.mark.parametrize("outage", [freeze_and_hear_the_holder_last, cut_off])
+def test_the_checker_finds_overlaps_where_runs_do_not_fence_themselves(
+    own_server: OwnServer, own_db: Database, tmp_path: Path, outage: Callable[[OwnServer, Fleet], None]
+) -> None:
+    """The same without the lease arithmetic: so these tests can fail."""
+    with fleet(own_server, own_db, tmp_path / "records", unfenced=True) as all_of_them:
+        outage(own_server, all_of_them)
+    assert len([gap for gap in gaps(all_of_them.runs) if gap < 0]) == JOBS

@@ -1,0 +1,124 @@
+"""A scheduler that has been left leaves nothing behind: no thread, no connection."""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, Final
+
+import trio
+from pymongo import MongoClient, monitoring
+
+from trio_monque import JobCompleted, RunningJob, Workers, open_scheduler
+from trio_monque.store.types import Database
+
+CYCLES: Final = 100
+# More at once than in any later cycle: what trio and the driver keep of threads and connections is then at its peak.
+AT_ONCE_IN_THE_FIRST: Final = 10
+
+
+class Connections(monitoring.ConnectionPoolListener):
+    """Counts those of a client's pool."""
+
+    def __init__(self) -> None:
+        self.open = 0
+        self._lock = threading.Lock()
+
+    def connection_created(self, event: monitoring.ConnectionCreatedEvent) -> None:
+        with self._lock:
+            self.open += 1
+
+    def connection_closed(self, event: monitoring.ConnectionClosedEvent) -> None:
+        with self._lock:
+            self.open -= 1
+
+    def pool_created(self, event: monitoring.PoolCreatedEvent) -> None: ...
+
+    def pool_ready(self, event: monitoring.PoolReadyEvent) -> None: ...
+
+    def pool_cleared(self, event: monitoring.PoolClearedEvent) -> None: ...
+
+    def pool_closed(self, event: monitoring.PoolClosedEvent) -> None: ...
+
+    def connection_ready(self, event: monitoring.ConnectionReadyEvent) -> None: ...
+
+    def connection_check_out_started(self, event: monitoring.ConnectionCheckOutStartedEvent) -> None: ...
+
+    def connection_check_out_failed(self, event: monitoring.ConnectionCheckOutFailedEvent) -> None: ...
+
+    def connection_checked_out(self, event: monitoring.ConnectionCheckedOutEvent) -> None: ...
+
+    def connection_checked_in(self, event: monitoring.ConnectionCheckedInEvent) -> None: ...
+
+
+class Together(monitoring.CommandListener):
+    """Sends the first keyed enqueues only when there are so many, each on a connection of its own."""
+
+    def __init__(self, count: int) -> None:
+        self._missing = count
+        self._lock = threading.Lock()
+        self._complete = threading.Event()
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        if event.command_name == "findAndModify":
+            with self._lock:
+                self._missing -= 1
+                if self._missing == 0:
+                    self._complete.set()
+            self._complete.wait(20)
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+
+
+def threads() -> Mapping[str, int]:
+    """By name, without the driver's own, which belong to the client. Those that trio keeps for later are alike."""
+    names = [thread.name for thread in threading.enumerate() if not thread.name.startswith("pymongo_")]
+    return Counter("idle" if name.startswith("Trio thread ") else name for name in names)
+
+
+async def open_and_close(db: Database, at_once: int) -> None:
+    """Runs so many jobs of each kind, and leaves."""
+    workers, completed, all_completed = Workers(), 0, trio.Event()
+
+    @workers.register("async", concurrency=at_once)
+    async def is_async(job: RunningJob[Any]) -> None:
+        await trio.lowlevel.checkpoint()
+
+    @workers.register("plain", concurrency=at_once)
+    def is_plain(job: RunningJob[Any]) -> None:
+        all_there.wait(20)
+
+    def count(_: JobCompleted) -> None:
+        nonlocal completed
+        completed += 1
+        if completed == 2 * at_once:
+            trio.from_thread.run_sync(all_completed.set)
+
+    all_there = threading.Barrier(at_once)
+    async with open_scheduler(db, workers, listeners={JobCompleted: count}) as scheduler:
+        async with trio.open_nursery() as nursery:
+            for number in range(at_once):
+                for name in ("async", "plain"):
+                    # With a key of its own each is a command of its own.
+                    nursery.start_soon(lambda n, k: scheduler.enqueue(n, unique_key=k), name, str(number))
+        with trio.fail_after(20):
+            await all_completed.wait()
+
+
+async def test_hundred_cycles_leave_no_more_threads_and_connections_than_the_first(db: Database) -> None:
+    connections, together = Connections(), Together(AT_ONCE_IN_THE_FIRST)
+    address = ":".join(str(part) for part in db.client.address or ())
+    with MongoClient[dict[str, Any]](
+        f"mongodb://{address}/?directConnection=true", tz_aware=True, event_listeners=[connections, together]
+    ) as client:
+        await open_and_close(client[db.name], AT_ONCE_IN_THE_FIRST)
+        first_threads, first_connections = threads(), connections.open
+        for _ in range(CYCLES - 1):
+            await open_and_close(client[db.name], 1)
+            assert connections.open <= first_connections
+            assert {*threads()} <= {*first_threads}
+            assert all(count <= first_threads[name] for name, count in threads().items())
+    assert first_connections >= AT_ONCE_IN_THE_FIRST
