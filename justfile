@@ -8,9 +8,9 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
-# What is too slow to run always: a thousand random lives of jobs, and every guard taken out.
+# What is too slow to run always: a thousand random lives of jobs, every guard taken out, and the whole of the protocol.
 thorough:
-    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model
+    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol
 
 # Style and format.
 lint:
