@@ -16,10 +16,12 @@ import pytest
 
 import trio_monque
 import trio_monque.testing
+from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from tests.support.store import PAST, handle, insert, stamp
 from trio_monque import MonqueError
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition
@@ -190,3 +192,22 @@ def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> N
     assert len(named) > 40
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
+
+
+def test_page_on_leases_has_every_condition_that_the_model_takes_out_and_what_happens() -> None:
+    told = [
+        (rule.replace("`", ""), harm.replace("`", ""))
+        for rule, harm in rows("explanation/leases.md", "## Each condition")
+    ]
+    assert told == [(one.rule, one.harm.replace("`", "")) for one in (*mutations.FOUND, *mutations.REDUNDANT)]
+    text = (DOCS / "explanation/leases.md").read_text(encoding="utf-8")
+    timed = text.partition("### The arithmetic of leases")[2].partition("###")[0]
+    assert re.findall(r"^- (.*)$", timed, re.MULTILINE) == list(test_lease_arithmetic.BROKEN)
+
+
+def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:
+    defaults = SchedulerConfig()
+    terms = LeaseTerms(defaults.heartbeat_interval, defaults.cleanup_timeout)
+    told = [row[2] for row in rows("explanation/leases.md", "## The arithmetic")[:4]]
+    moments = (terms.heartbeat_interval, terms.cancelled_at(0), terms.cleaned_up_by(0), 3 * terms.heartbeat_interval)
+    assert told == [f"after {moment:g} s" for moment in moments]

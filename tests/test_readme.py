@@ -7,6 +7,7 @@ import tomllib
 
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine.lease import LeaseTerms
 from trio_monque.options import SchedulerConfig
 from trio_monque.scheduler.job_source import SHARE_OF_LOCK_TIMEOUT
 from trio_monque.store.types import Database
@@ -55,6 +56,8 @@ def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
     assert (config.poll_interval, config.worker_concurrency, config.max_retries) == (1.0, 5, 10)
     assert (config.base_retry_interval, config.max_backoff_delay) == (1.0, 24 * 3600.0)
     assert (config.shutdown_timeout, config.cleanup_timeout) == (30.0, 5.0)
+    lease = LeaseTerms(config.heartbeat_interval, config.cleanup_timeout)
+    assert (config.heartbeat_interval, lease.cancelled_at(0), lease.cleaned_up_by(0)) == (30.0, 80.0, 85.0)
     assert config.lock_timeout is not None
     assert SHARE_OF_LOCK_TIMEOUT * config.lock_timeout - config.cleanup_timeout == 26 * 60 + 55
 
