@@ -297,9 +297,12 @@ async def test_run_that_takes_too_long_is_cancelled_for_that(autojump_clock: Moc
 async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) -> None:
     run = Run(1, time_limit=5, terms=TERMS, sent=trio.current_time())
     reasons = [run.reason]
-    for reason in (CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.TIMEOUT, CancelReason.LOST):
+    for reason in (CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.TIMEOUT):
         run.cancel(reason)
         reasons.append(run.reason)
+    run.lose()
+    reasons.append(run.reason)
+    assert run.reason_but_lost is CancelReason.USER
     assert reasons == [None, CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.USER, CancelReason.LOST]
     timed_out = Run(2, time_limit=5, terms=TERMS, sent=trio.current_time())
     await trio.sleep(5)

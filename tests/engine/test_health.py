@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+import math
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -12,6 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import Shelf, engine_of, running
+from trio_monque.engine import health as health_module
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 
@@ -107,7 +110,33 @@ async def test_watchdog_ends_with_the_engine() -> None:
         with trio.fail_after(TWENTY_SECONDS):
             while "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]:
                 await trio.lowlevel.checkpoint()
-    assert "trio_monque watchdog" not in [thread.name for thread in threading.enumerate()]
+    with trio.fail_after(TWENTY_SECONDS):
+        while "trio_monque watchdog" in [thread.name for thread in threading.enumerate()]:
+            await trio.lowlevel.checkpoint()
+
+
+async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The watchdog was frozen as well, and knows it by its own clock."""
+    thawed_at = math.inf
+
+    class Clock:
+        @staticmethod
+        def monotonic() -> float:
+            now = time.monotonic()
+            return now + 100 if now >= thawed_at else now
+
+    monkeypatch.setattr(health_module, "time", Clock)
+    engine = engine_of(Shelf())
+    with hearing("the event loop") as told:
+        async with running(engine):
+            with trio.fail_after(TWENTY_SECONDS):
+                while engine.watchdog._answered_at == 0.0:
+                    await trio.lowlevel.checkpoint()
+                thawed_at = time.monotonic()
+                while engine.watchdog._answered_at < thawed_at + 100:
+                    await trio.lowlevel.checkpoint()
+    assert told.messages == []
+    assert engine.watchdog.blocked == 0
 
 
 async def test_handler_that_swallows_its_cancellation_is_named_every_second(

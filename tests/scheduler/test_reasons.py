@@ -249,3 +249,23 @@ async def test_status_of_a_job_that_is_asked_to_end_says_so(stage: Stage, autoju
         asked = await scheduler.cancel_job(job_id)
         assert asked is not None
         assert (asked.status, asked.cancel_requested_at is not None) == (JobStatus.PROCESSING, True)
+
+
+@pytest.mark.parametrize("end", ["raises", "checks"])
+async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for_ever(
+    stage: Stage, autojump_clock: MockClock, end: str
+) -> None:
+    """It took too long, and nobody took the claim: that is a failure, and no release."""
+
+    def runs_on(job: RunningJob[Any]) -> None:
+        job.from_thread(trio.sleep, 150)
+        if end == "raises":
+            raise ValueError("too late")
+        job.check_cancelled()
+
+    async with stage.running(runs_on, lock_timeout=100, cleanup_timeout=20, max_retries=1) as (scheduler, _):
+        await drain(scheduler)
+        stored = stage.stored()
+        assert (stored["status"], stored["failCount"]) == ("failed", 1)
+        assert ("too late" if end == "raises" else "took longer than 70 s") in stored["failReason"]
+    assert stage.told() == [LeaseLost, JobFailed]

@@ -38,11 +38,13 @@ class _Caller:
     Attributes:
         turn: Set, in the loop, when this caller is to lead, or when it has its outcome.
         outcome: Written by the thread that sends.
+        has_stopped: It led, and waits no longer for the thread that sends.
     """
 
     draft: Draft
     turn: anyio.Event = field(default_factory=anyio.Event)
     outcome: Job | BaseException | None = None
+    has_stopped: bool = False
 
 
 class _Gathering:
@@ -60,9 +62,11 @@ class _Gathering:
             if self._leader is None:
                 self._appoint(caller)
 
-    def take(self, batch: list[_Caller]) -> None:
+    def take(self, leader: _Caller, batch: list[_Caller]) -> None:
         """Moves those who wait, the oldest first, into the batch: from here on it is too late to leave."""
         with self._lock:
+            if leader.has_stopped:
+                return  # Nobody would tell them how it ended.
             room = MOST_BYTES
             for caller in list(self._waiting):
                 room -= len(caller.draft.payload)
@@ -70,6 +74,11 @@ class _Gathering:
                     break
                 del self._waiting[caller]
                 batch.append(caller)
+
+    def stop(self, leader: _Caller) -> None:
+        """The leader waits no longer: a thread that has not begun takes nobody any more."""
+        with self._lock:
+            leader.has_stopped = True
 
     def leave(self, caller: _Caller) -> bool:
         """Whether the caller could still leave unsent. A leader that leaves passes the lead on."""
@@ -132,8 +141,9 @@ class GroupEnqueue:
         try:
             # Those who were woken together with us enqueue again, if they do, before we are back.
             await anyio.lowlevel.checkpoint()
-            await self._door.call(partial(self._in_thread, gathering, batch))
+            await self._door.call(partial(self._in_thread, gathering, leader, batch))
         finally:
+            gathering.stop(leader)
             # However the call ended: a thread that was started has ended as well, unless its scheduler gave it up.
             for caller in batch:
                 if caller.outcome is None:
@@ -144,8 +154,8 @@ class GroupEnqueue:
             if leader.outcome is not None:
                 gathering.pass_on(leader)
 
-    def _in_thread(self, gathering: _Gathering, batch: list[_Caller]) -> None:
-        gathering.take(batch)
+    def _in_thread(self, gathering: _Gathering, leader: _Caller, batch: list[_Caller]) -> None:
+        gathering.take(leader, batch)
         try:
             for caller, outcome in zip(batch, self._send([caller.draft for caller in batch]), strict=True):
                 caller.outcome = outcome

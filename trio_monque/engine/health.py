@@ -51,24 +51,22 @@ class Watchdog:
         try:
             await trio.sleep_forever()
         finally:
+            # Not joined: it ends at once, unless a log handler is slow, or wants something of this loop.
             self._ended.set()
-            thread.join()  # It waits for nothing but this.
 
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
 
     def _watch(self, token: trio.lowlevel.TrioToken, loop: int) -> None:
-        asked_at = looked_at = time.monotonic()
-        told_at = 0.0
-        self._answered_at = asked_at
+        looked_at = time.monotonic()
+        asked_at = told_at = self._answered_at = 0.0
         while not self._ended.wait(LOOK_INTERVAL):
             now = time.monotonic()
-            if now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2:
-                # This thread did not run either: the process was frozen, or another thread held the interpreter.
-                asked_at = told_at = now
+            was_frozen = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
-            if self._answered_at >= asked_at:
-                if told_at > 0.0:
+            if self._answered_at >= asked_at or was_frozen:
+                # Where this thread did not run either, the process was frozen, or another thread held the interpreter.
+                if told_at > 0.0 and not was_frozen:
                     logger.warning("the event loop goes on: it was blocked for %.1f s", self._answered_at - asked_at)
                 told_at, asked_at = 0.0, now
                 with suppress(trio.RunFinishedError):

@@ -29,7 +29,8 @@ class CancelReason(StrEnum):
     """The scheduler leaves."""
 
 
-_PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER, CancelReason.LOST)
+# Of the reasons beside LOST, which is stronger than all.
+_PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +84,7 @@ class Run(Generic[ClaimT]):
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.is_gone = False
+        self._is_fenced = False
         self._terms = terms
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
@@ -146,27 +148,38 @@ class Run(Generic[ClaimT]):
 
         Ours, and not the scope's: with several cancellations, trio keeps the first reason.
         """
-        if self._reason is not CancelReason.LOST:
-            now = self._clock.current_time()
-            if now >= self._fenced_at:
-                self._reason = CancelReason.LOST
-            elif self._reason is None and now >= self._out_of_time_at:
-                self._reason = CancelReason.TIMEOUT
+        if self.is_gone or self._has_fenced_itself():
+            return CancelReason.LOST
+        return self.reason_but_lost
+
+    @property
+    def reason_but_lost(self) -> CancelReason | None:
+        """Why it was cancelled, but for losing its claim: what its end means where the claim turns out to be ours."""
+        if self._reason is None and self._out_of_time_at <= min(self._clock.current_time(), self._fenced_at):
+            self._reason = CancelReason.TIMEOUT
         return self._reason
+
+    def _has_fenced_itself(self) -> bool:
+        """Once it has, a renewal that is answered late changes nothing."""
+        self._is_fenced = self._is_fenced or self._clock.current_time() >= self._fenced_at
+        return self._is_fenced
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the run, at its next checkpoint; a stronger reason replaces a weaker one."""
-        current = self.reason
+        current = self.reason_but_lost
         if current is None or _PRECEDENCE.index(reason) > _PRECEDENCE.index(current):
             self._reason = reason
-        self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
-        self._set_deadlines()
-        self.scope.cancel(reason=str(reason))
+        self._cancel()
 
     def lose(self) -> None:
         """Its claim is gone: nothing that it does may be written."""
         self.is_gone = True
-        self.cancel(CancelReason.LOST)
+        self._cancel()
+
+    def _cancel(self) -> None:
+        self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
+        self._set_deadlines()
+        self.scope.cancel(reason=str(self.reason))
 
     # --- Its clean-ups ---
 

@@ -6,6 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import replace
 from typing import Generic, TypeVar
 
 import trio
@@ -114,15 +115,18 @@ class Runner(Generic[ClaimT, SettlementT]):
             del self._running[run]
             self._slots.free(self._source.lane_of(run.claim))
             self._wake.set()
-        if run.abandoned:
-            return  # Its thread runs on: the claim is kept, and ends with its lease.
         if run.is_gone:
             self._lost(run)
+        elif run.abandoned:
+            return  # Its thread runs on: the claim is kept, and ends with its lease.
         else:
-            if end.reason is CancelReason.LOST:
-                # It fenced itself. Where the claim turns out to be still ours, it is given back.
+            fenced = end.reason is CancelReason.LOST
+            if fenced:
+                # It fenced itself. Where the claim turns out to be still ours, its end is written: it is given back,
+                # or what it had been cancelled for before.
                 self._source.tell(notices.RunLost(run.claim))
-            await self._settle(run, self._source.conclude(run.claim, end), told=end.reason is CancelReason.LOST)
+                end = replace(end, reason=run.reason_but_lost or CancelReason.LOST)
+            await self._settle(run, self._source.conclude(run.claim, end), told=fenced)
         if (interrupt := _interrupt_in(end.error)) is not None:
             self._stop.crash(interrupt)
 

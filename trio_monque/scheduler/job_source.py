@@ -14,7 +14,7 @@ from typing import Any
 
 from ..client.ground import Ground
 from ..engine.fairness import share_slots
-from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.run import Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions
@@ -306,7 +306,7 @@ class JobSource:
         value = self._snapshot(value)
         transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})
         if not await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition)):
-            run.cancel(CancelReason.LOST)
+            run.lose()
             raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
         return value
 
