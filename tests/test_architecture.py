@@ -18,13 +18,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backoff": {"errors"},
     "clock": {"errors"},
     "threads": {"errors", "clock"},
+    "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "options", "backoff"},
-    "store": {"errors", "options", "clock", "threads", "jobs"},
-    "client": {"errors", "options", "clock", "threads", "callables", "jobs", "store"},
+    "store": {"errors", "options", "clock", "threads", "patience", "jobs"},
+    "client": {"errors", "options", "clock", "threads", "patience", "callables", "jobs", "store"},
     # How claimed things are run. Knows no job and no MongoDB.
-    "engine": {"errors", "options", "backoff", "clock"},
+    "engine": {"errors", "options", "backoff", "clock", "patience"},
     # Where the two columns meet.
     "scheduler": {
         "errors",
@@ -32,6 +33,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "backoff",
         "clock",
         "threads",
+        "patience",
         "callables",
         "jobs",
         "store",
@@ -47,7 +49,7 @@ MAY_IMPORT: dict[str, set[str]] = {
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store", "testing"},
     "bson": {"store", "jobs", "testing"},
-    "trio": {"clock", "threads", "store", "client", "engine", "scheduler", "embedded", "cli", "testing"},
+    "trio": {"clock", "threads", "patience", "store", "client", "engine", "scheduler", "embedded", "cli", "testing"},
     "anyio": {"store", "client", "embedded", "testing"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},

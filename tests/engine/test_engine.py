@@ -15,7 +15,6 @@ from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import heartbeat as heartbeat_module
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
-from trio_monque.engine.guard import Stop
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
 from trio_monque.engine.pauses import Pauses
@@ -54,7 +53,6 @@ class Shelf:
     told: list[object] = field(default_factory=list)
     limit: float = float("inf")
     hold: float = float("inf")
-    given_up: bool = False
     claim_takes: float = 0.0
     settling_takes: float = 0.0
     claim_faults: list[Exception] = field(default_factory=list)
@@ -124,9 +122,6 @@ class Shelf:
 
     async def do_errands(self) -> None:
         await trio.lowlevel.checkpoint()
-
-    def give_up(self) -> None:
-        self.given_up = True
 
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, NotNowError)
@@ -455,7 +450,7 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 
 
 async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
-    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses(Stop()))
+    settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses())
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
     gone: list[int] = []
 

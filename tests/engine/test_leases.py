@@ -16,7 +16,6 @@ from trio.testing import MockClock
 from tests.engine.test_engine import Shelf, engine_of, running
 from trio_monque.engine import notices
 from trio_monque.engine.lease import LeaseTerms
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import CancelReason, Run
 from trio_monque.engine.source import ClaimState
 
@@ -200,11 +199,3 @@ async def test_shutdown_in_whose_clean_up_the_time_runs_out_remains_one(autojump
     async with running(engine_of(shelf, shutdown_timeout=0.0, cleanup_timeout=5.0)):
         await trio.sleep(8)
     assert shelf.settled[1].reason is CancelReason.SHUTDOWN
-
-
-async def test_hard_end_gives_up_what_waits_for_the_source(autojump_clock: MockClock) -> None:
-    shelf = Silent(items=[1], settling_takes=1000.0)
-    async with running(engine_of(shelf, shutdown_timeout=0.0)):
-        await trio.sleep(0.5)
-    assert shelf.given_up
-    assert trio.current_time() == 0.5 + 5.0 + HARD_BOUND

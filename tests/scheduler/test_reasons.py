@@ -29,6 +29,11 @@ from trio_monque.testing import SchedulerOpener, advance, drain, quiesce
 HOUR = 3600.0
 
 
+async def sleep_although_cancelled(seconds: float) -> None:
+    with trio.CancelScope(shield=True):
+        await trio.sleep(seconds)
+
+
 class Stage:
     """A worker whose runs last an hour, and what is seen of them."""
 
@@ -231,7 +236,7 @@ async def test_thread_that_outlives_the_absolute_limit_keeps_its_claim_until_the
     """What it returns later is settled, as nobody has taken the claim."""
 
     def runs_on(job: RunningJob[Any]) -> str:
-        job.from_thread(trio.sleep_until, 150.0)
+        job.from_thread(sleep_although_cancelled, 149)
         return "late"
 
     async with stage.running(runs_on, lock_timeout=100, cleanup_timeout=20) as (scheduler, _):
@@ -258,7 +263,7 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
     """It took too long, and nobody took the claim: that is a failure, and no release."""
 
     def runs_on(job: RunningJob[Any]) -> None:
-        job.from_thread(trio.sleep, 150)
+        job.from_thread(sleep_although_cancelled, 150)
         if end == "raises":
             raise ValueError("too late")
         job.check_cancelled()

@@ -19,6 +19,7 @@ from ..callables import is_async
 from ..clock import is_on_run
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
+from ..patience import Patience, with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .event_stream import MOST_UNHEARD, EventStream
 
@@ -80,6 +81,7 @@ class Bus:
         self._nursery: trio.Nursery | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._ended = False
+        self._patience = Patience()
 
     def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
         """Calls `listener` with every event of the type, its subtypes included; returns what removes it again."""
@@ -165,6 +167,10 @@ class Bus:
                 for stream in list(self._streams):
                     stream.end()
 
+    def lose_patience(self) -> None:
+        """Listeners that are cancelled wait for no answers any more."""
+        self._patience.end()
+
     async def wait_caught_up(self) -> None:
         """Returns when every listener has heard all that was emitted before."""
         for subscription in list(self._subscriptions):
@@ -173,6 +179,10 @@ class Bus:
     @trio.lowlevel.enable_ki_protection
     async def _pump(self, subscription: _Subscription) -> None:
         limiter = HoldingLimiter(1)
+        with with_patience(self._patience):
+            await self._pump_patiently(subscription, limiter)
+
+    async def _pump_patiently(self, subscription: _Subscription, limiter: HoldingLimiter) -> None:
         while not subscription.removed:
             await subscription.arrived.wait()
             events = subscription.take()

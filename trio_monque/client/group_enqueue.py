@@ -11,16 +11,19 @@ import asyncio
 import copy
 import threading
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
 import anyio
 import anyio.lowlevel
+import trio
 
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
+from ..patience import patience_of_context
 from ..store.offload import Door
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
@@ -38,13 +41,14 @@ class _Caller:
     Attributes:
         turn: Set, in the loop, when this caller is to lead, or when it has its outcome.
         outcome: Written by the thread that sends.
-        has_stopped: It led, and waits no longer for the thread that sends.
+        has_stopped, has_sent: It led, and waits no longer for the thread that sends; that thread has ended.
     """
 
     draft: Draft
     turn: anyio.Event = field(default_factory=anyio.Event)
     outcome: Job | BaseException | None = None
     has_stopped: bool = False
+    has_sent: bool = False
 
 
 class _Gathering:
@@ -75,10 +79,22 @@ class _Gathering:
                 del self._waiting[caller]
                 batch.append(caller)
 
-    def stop(self, leader: _Caller) -> None:
-        """The leader waits no longer: a thread that has not begun takes nobody any more."""
+    def stop(self, leader: _Caller) -> bool:
+        """The leader waits no longer, and the next one leads. Whether its thread has ended.
+
+        A thread that has not begun takes nobody any more; one that has tells them itself.
+        """
         with self._lock:
             leader.has_stopped = True
+            if leader not in self._waiting:
+                self._pass_on(leader)
+            return leader.has_sent
+
+    def sent(self, leader: _Caller) -> bool:
+        """The leader's thread has ended. Whether the leader still waits for it."""
+        with self._lock:
+            leader.has_sent = True
+            return not leader.has_stopped
 
     def leave(self, caller: _Caller) -> bool:
         """Whether the caller could still leave unsent. A leader that leaves passes the lead on."""
@@ -88,11 +104,6 @@ class _Gathering:
             del self._waiting[caller]
             self._pass_on(caller)
             return True
-
-    def pass_on(self, leader: _Caller) -> None:
-        """The next of those who wait leads, if there is one."""
-        with self._lock:
-            self._pass_on(leader)
 
     def _pass_on(self, leader: _Caller) -> None:
         if self._leader is leader:
@@ -132,7 +143,7 @@ class GroupEnqueue:
                 await self._lead(gathering, caller)
         except BaseException:
             if not gathering.leave(caller):
-                await _set_although_cancelled(caller.turn)
+                await self._set_although_cancelled(caller.turn)
             raise
         return _unwrapped(caller.outcome)
 
@@ -141,20 +152,14 @@ class GroupEnqueue:
         try:
             # Those who were woken together with us enqueue again, if they do, before we are back.
             await anyio.lowlevel.checkpoint()
-            await self._door.call(partial(self._in_thread, gathering, leader, batch))
+            await self._door.call(partial(self._in_thread, gathering, leader, batch, _trio_token()))
         finally:
-            gathering.stop(leader)
-            # However the call ended: a thread that was started has ended as well, unless its scheduler gave it up.
-            for caller in batch:
-                if caller.outcome is None:
-                    caller.outcome = MonqueConnectionError(
-                        "the scheduler has ended before the database answered", transient=True, unknown_outcome=True
-                    )
-                caller.turn.set()
-            if leader.outcome is not None:
-                gathering.pass_on(leader)
+            if gathering.stop(leader):
+                _wake(batch)
 
-    def _in_thread(self, gathering: _Gathering, leader: _Caller, batch: list[_Caller]) -> None:
+    def _in_thread(
+        self, gathering: _Gathering, leader: _Caller, batch: list[_Caller], token: trio.lowlevel.TrioToken | None
+    ) -> None:
         gathering.take(leader, batch)
         try:
             for caller, outcome in zip(batch, self._send([caller.draft for caller in batch]), strict=True):
@@ -162,6 +167,26 @@ class GroupEnqueue:
         except BaseException as error:  # noqa: BLE001  # Each caller raises it.
             for caller in batch:
                 caller.outcome = error
+        if not gathering.sent(leader) and token is not None:
+            # The leader's patience is over, and the others' may not be.
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(_wake, batch)
+
+    async def _set_although_cancelled(self, event: anyio.Event) -> None:
+        if trio.lowlevel.in_trio_task():
+            patience = patience_of_context() or self._door.patience
+            scope = trio.CancelScope()
+            patience.shield(scope)
+            with patience.waiting(scope), scope:
+                await event.wait()
+            return
+        # On asyncio a task can be cancelled natively, past every anyio shield: wait all the same.
+        with anyio.CancelScope(shield=True):
+            while not event.is_set():
+                try:
+                    await event.wait()
+                except asyncio.CancelledError:
+                    continue
 
     def _gathering(self) -> _Gathering:
         gathering = self._gatherings.get(None)
@@ -182,11 +207,10 @@ def _unwrapped(outcome: Job | BaseException | None) -> Job:
     raise outcome
 
 
-async def _set_although_cancelled(event: anyio.Event) -> None:
-    """On asyncio a task can be cancelled natively, past every anyio shield: wait all the same."""
-    with anyio.CancelScope(shield=True):
-        while not event.is_set():
-            try:
-                await event.wait()
-            except asyncio.CancelledError:
-                continue
+def _trio_token() -> trio.lowlevel.TrioToken | None:
+    return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else None
+
+
+def _wake(batch: Sequence[_Caller]) -> None:
+    for caller in batch:
+        caller.turn.set()

@@ -8,9 +8,9 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from ..clock import real_timeout
 from . import notices
 from .guard import Stop, guard
+from .pauses import Pauses
 from .run import CancelReason
 from .runner import Runner
 from .slots import Slots
@@ -54,8 +54,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
         wake: WakeSignal,
         waker: Waker,
         stop: Stop,
+        pauses: Pauses,
     ) -> None:
         self._source = source
+        self._pauses = pauses
         self._slots = slots
         self._runner = runner
         self._wake = wake
@@ -69,7 +71,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         while not self._stop.draining.is_set():
             found = await self._claim(running)
             if found is _Found.FAILED:
-                with real_timeout(delay):
+                with self._pauses.timeout_after_fault(delay):
                     await self._wake.wait()
                 delay = min(2 * delay, LONGEST_RETRY)
                 continue

@@ -62,20 +62,31 @@ class Watchdog:
         asked_at = told_at = self._answered_at = 0.0
         while not self._ended.wait(LOOK_INTERVAL):
             now = time.monotonic()
-            was_frozen = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
+            stood_still = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
-            if self._answered_at >= asked_at or was_frozen:
-                # Where this thread did not run either, the process was frozen, or another thread held the interpreter.
-                if told_at > 0.0 and not was_frozen:
-                    logger.warning("the event loop goes on: it was blocked for %.1f s", self._answered_at - asked_at)
+            if self._answered_at >= asked_at:
+                self._tell_answer(self._answered_at - asked_at, was_told=told_at > 0.0)
                 told_at, asked_at = 0.0, now
                 with suppress(trio.RunFinishedError):
                     token.run_sync_soon(self._answer, idempotent=True)
+            elif stood_still:
+                continue  # So did this thread: the answer may be on its way.
             elif now - asked_at >= BLOCKED_AFTER and self._is_worth_telling(now, asked_at, told_at):
                 if told_at == 0.0:
                     self.blocked += 1
                 told_at = now
                 self._tell(sys._current_frames().get(loop), now - asked_at)  # noqa: SLF001  # For exactly this.
+
+    def _tell_answer(self, seconds: float, *, was_told: bool) -> None:
+        if was_told:
+            logger.warning("the event loop goes on: it was blocked for %.1f s", seconds)
+        elif seconds >= BLOCKED_AFTER:
+            self.blocked += 1
+            logger.error(
+                "the event loop stood still for %.1f s, and no claim was renewed meanwhile: something held the whole "
+                "interpreter, or the process was frozen",
+                seconds,
+            )
 
     def _is_worth_telling(self, now: float, asked_at: float, told_at: float) -> bool:
         """After one second, two, four and so on; while the scheduler leaves, every second."""
@@ -114,12 +125,13 @@ def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any]
     return None
 
 
-async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
+async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]], *, ever_less: bool) -> None:
     """Names every second the runs that do not end although all their time is up, until cancelled.
 
     Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only
-    the end of the process ends it.
+    the end of the process ends it. With `ever_less` for virtual time, where seconds may pass for ever.
     """
+    pause = 1.0
     while True:
         for run in running():
             if run.task is not None:
@@ -128,7 +140,9 @@ async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
                     run.claim,
                     _where(run.task),
                 )
-        await trio.sleep(1)
+        await trio.sleep(pause)
+        if ever_less:
+            pause *= 2
 
 
 def _where(task: trio.lowlevel.Task) -> str:

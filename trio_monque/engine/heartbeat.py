@@ -48,13 +48,17 @@ async def run_errands(source: Source[Any, Any], runner: Runner[Any, Any], interv
             await runner.wait_changed()
             continue
         await trio.sleep(interval)
-        try:
-            await source.do_errands()
-        except Exception as error:
-            if not source.is_transient(error):
-                raise
-            logger.info("done with the next beat instead: %s", error)
+        await do_errands(source)
         runner.changed()
+
+
+async def do_errands(source: Source[Any, Any]) -> None:
+    try:
+        await source.do_errands()
+    except Exception as error:
+        if not source.is_transient(error):
+            raise
+        logger.info("left to the next beat, if there is one: %s", error)
 
 
 async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:

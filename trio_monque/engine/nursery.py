@@ -15,7 +15,7 @@ from . import notices
 from .claimer import Claimer
 from .guard import Stop, guard
 from .health import Watchdog, name_the_unwilling
-from .heartbeat import run_errands, run_heartbeat
+from .heartbeat import do_errands, run_errands, run_heartbeat
 from .lease import LeaseTerms
 from .pauses import Pauses
 from .run import CancelReason
@@ -67,7 +67,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.slots = Slots(limits.concurrency)
         self._source = source
         self._limits = limits
-        self._pauses = Pauses(self.stop)
+        self._pauses = Pauses()
         self._settler: Settler[SettlementT] = Settler(source, self._pauses)
         terms = LeaseTerms(limits.heartbeat_interval, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
@@ -75,10 +75,11 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.waker = Waker(
             source,
             self.wake,
+            self._pauses,
             poll_interval=math.inf if limits.rests else limits.poll_interval,
             transaction_interval=limits.poll_interval,
         )
-        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop)
+        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, self._pauses)
         self._box = trio.CancelScope(shield=True)
 
     @property
@@ -131,7 +132,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def _name_the_unwilling(self) -> None:
         await self.stop.cutting.wait()
         await trio.sleep(self._limits.cleanup_timeout + HARD_BOUND)
-        await name_the_unwilling(lambda: self._runner.running)
+        await name_the_unwilling(lambda: self._runner.running, ever_less=self._limits.rests)
 
     @trio.lowlevel.enable_ki_protection
     async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:
@@ -161,6 +162,7 @@ class Engine(Generic[ClaimT, SettlementT]):
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope)
                 started()
+            await guard(self.stop, self._do_last_errand)
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection
@@ -175,6 +177,11 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def _do_errands(self) -> None:
         limits = self._limits
         await run_errands(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
+
+    async def _do_last_errand(self) -> None:
+        """What is to be given back at every beat is given back once more, as there is no next one."""
+        if self._source.has_errands():
+            await do_errands(self._source)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
@@ -194,7 +201,6 @@ class Engine(Generic[ClaimT, SettlementT]):
             self._source.tell(notices.CutShort(cut_short))
         await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
         self._runner.abandon_threads()
-        self._source.give_up()
 
     async def _give_back(self) -> None:
         """The last act, where the settler crashed: what it left behind is released, by the whole fence."""

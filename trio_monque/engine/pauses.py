@@ -2,32 +2,44 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Final
 
 import trio
 
-from ..clock import real_pause
-from .guard import Stop
+from ..clock import real_timeout
 
-PATIENCE_WHILE_LEAVING: Final = 5.0
-"""Seconds of faults, in real time, that virtual time waits for while an engine ends."""
+PATIENCE: Final = 5.0
+"""Seconds of one outage, in real time, that virtual time stands still for."""
+
+OUTAGE_IS_OVER_AFTER: Final = 10.0
+"""Seconds without a fault after which the next one is another outage."""
 
 
 class Pauses:
     """Pauses are real, and hold virtual time: an outage of a third of a second must not burn a virtual hour.
 
-    But not for ever: where an engine is to end and the source goes on failing, time must pass, or the
-    bounds of the end would never come.
+    But not for ever: where a source goes on failing, time must pass, or no lease would end, and no bound
+    of the engine's end would come.
     """
 
-    def __init__(self, stop: Stop) -> None:
-        self._stop = stop
-        self._patience = PATIENCE_WHILE_LEAVING
+    def __init__(self) -> None:
+        self._patience = PATIENCE
+        self._last_fault = time.monotonic()
 
     async def after_fault(self, seconds: float) -> None:
-        if self._patience <= 0:
-            await trio.sleep(seconds)
-            return
-        if self._stop.draining.is_set():
-            self._patience -= seconds
-        await real_pause(seconds)
+        with self.timeout_after_fault(seconds):
+            await trio.Event().wait()
+
+    @contextmanager
+    def timeout_after_fault(self, seconds: float) -> Iterator[None]:
+        """Ends its body after so long."""
+        now = time.monotonic()
+        if now - self._last_fault > OUTAGE_IS_OVER_AFTER:
+            self._patience = PATIENCE
+        self._last_fault = now
+        self._patience -= seconds
+        with real_timeout(seconds) if self._patience > 0 else trio.move_on_after(seconds):
+            yield

@@ -11,6 +11,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from ..patience import Patience
 from .lease import LeaseTerms
 
 ClaimT = TypeVar("ClaimT")
@@ -71,6 +72,8 @@ class Run(Generic[ClaimT]):
             engine's patience ends.
         abandoned: The engine's patience ended before the thread did.
         task: The one that it runs in, from its start on.
+        answers: How long what the run has asked of the database is awaited although it is cancelled: as long
+            as a clean-up.
         is_gone: The claim is known to be another's, or nobody's.
     """
 
@@ -89,6 +92,8 @@ class Run(Generic[ClaimT]):
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
         self._cleanups: dict[_Cleanup, None] = {}
+        self._extensions: dict[trio.CancelScope, None] = {}
+        self.answers = Patience()
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -128,8 +133,11 @@ class Run(Generic[ClaimT]):
 
     def _set_deadlines(self) -> None:
         self.scope.deadline = min(self._out_of_time_at, self._fenced_at)
+        for extension in self._extensions:
+            extension.deadline = self.scope.deadline
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
+        self.answers.end_at(self._end_of(_Cleanup(self.scope, math.inf, self._terms.cleanup_timeout)))
 
     @property
     def _fenced_at(self) -> float:
@@ -179,7 +187,20 @@ class Run(Generic[ClaimT]):
     def _cancel(self) -> None:
         self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
         self._set_deadlines()
-        self.scope.cancel(reason=str(self.reason))
+        for scope in (self.scope, *self._extensions):
+            scope.cancel(reason=str(self.reason))
+
+    @contextmanager
+    def extended(self) -> Iterator[trio.CancelScope]:
+        """For a part of the run that is in no task of its scope: a scope to enter, cancelled with the run's."""
+        scope = trio.CancelScope(deadline=self.scope.deadline)
+        if self.scope.cancel_called:
+            scope.cancel(reason=str(self.reason))
+        self._extensions[scope] = None
+        try:
+            yield scope
+        finally:
+            del self._extensions[scope]
 
     # --- Its clean-ups ---
 

@@ -83,11 +83,14 @@ class Runner(Generic[ClaimT, SettlementT]):
         return run
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
-        """Cancels each run's own scope, never their nursery: a run must live on to settle."""
-        running = tuple(self._running)
-        for run in running:
+        """Cancels each run's own scope, never their nursery: a run must live on to settle.
+
+        Returns the claims of those that were not cancelled already.
+        """
+        hit = tuple(run for run in self._running if run.reason is None)
+        for run in tuple(self._running):
             run.cancel(reason)
-        return tuple(run.claim for run in running)
+        return tuple(run.claim for run in hit)
 
     def abandon_threads(self) -> None:
         """Ends the waits for threads that have not ended."""

@@ -105,10 +105,6 @@ class Source(Protocol[ClaimT, SettlementT]):
         """What the source has to do for itself about once a beat. Must not be in the way of renewals."""
         ...
 
-    def give_up(self) -> None:
-        """The hard end is near: what runs waits no longer for answers of the source."""
-        ...
-
     def is_transient(self, error: Exception) -> bool:
         """Whether the same call may succeed later."""
         ...

@@ -8,8 +8,8 @@ from typing import Any, Final, NoReturn
 
 import trio
 
-from ..clock import real_timeout
 from . import notices
+from .pauses import Pauses
 from .source import Source
 from .wake import WakeSignal
 
@@ -33,9 +33,16 @@ class Waker:
     """
 
     def __init__(
-        self, source: Source[Any, Any], wake: WakeSignal, *, poll_interval: float, transaction_interval: float
+        self,
+        source: Source[Any, Any],
+        wake: WakeSignal,
+        pauses: Pauses,
+        *,
+        poll_interval: float,
+        transaction_interval: float,
     ) -> None:
         self._source = source
+        self._pauses = pauses
         self._wake = wake
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
@@ -118,7 +125,7 @@ class Waker:
             self._source.tell(notices.ClaimFailed(error))
             self._is_known = False
             self._changed = trio.Event()
-            with real_timeout(RETRY):
+            with self._pauses.timeout_after_fault(RETRY):
                 await self._changed.wait()
             return
         if due is not None:

@@ -13,6 +13,7 @@ import trio
 from ..engine.run import CancelReason, Run, RunEnd
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
@@ -28,15 +29,19 @@ async def call_handler(
     """
     if worker.payload is not None:
         running_job.data = _loaded(worker.payload, running_job.job.data)
-    if worker.is_async:
-        return await _unprotected(worker.handler, running_job)
-    call = partial(_in_thread, worker.handler, running_job)
-    with run.patience:
-        unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-        if not unwound:
-            return value
+    with with_patience(run.answers):
+        if worker.is_async:
+            return await _unprotected(worker.handler, running_job)
+        call = partial(_in_thread, worker.handler, running_job)
+        with run.patience:
+            unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
+            if not unwound:
+                return value
     run.abandoned = run.patience.cancelled_caught
-    # The run's scope is cancelled: this ends it as a cancellation.
+    if run.reason is None:
+        raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
+    # What its thread has seen, a renewal that was answered at the same moment must not undo.
+    run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
     return None
 

@@ -12,6 +12,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
+import trio
+
 from ..client.ground import Ground
 from ..engine.fairness import share_slots
 from ..engine.run import Run, RunEnd
@@ -45,9 +47,12 @@ BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class _Disowned:
-    """A claim cycle whose answer was lost: whatever bears its stamp is given back, but what is known to be held."""
+    """A claim cycle whose answer was lost: whatever bears its stamp is given back, but what is known to be held.
 
-    until: datetime
+    Until that moment on trio's clock.
+    """
+
+    until: float
     held: Sequence[ObjectId]
 
 
@@ -128,7 +133,7 @@ class JobSource:
             if not error.unknown_outcome:
                 raise
             held = await self._resolve(stamp, chosen)
-            if not held and not error.transient:
+            if not held:
                 raise
             return Granted(held)
         return Granted(taken.jobs, more=taken.more)
@@ -163,8 +168,8 @@ class JobSource:
             )
         if {job.id for job in held} == {job.id for job in chosen}:
             return held
-        lease = timedelta(seconds=LEASE_IN_BEATS * self._config.heartbeat_interval)
-        self._disowned[stamp] = _Disowned(self._ground.clock.now() + lease, [job.id for job in held])
+        lease = LEASE_IN_BEATS * self._config.heartbeat_interval
+        self._disowned[stamp] = _Disowned(trio.current_time() + lease, [job.id for job in held])
         return held
 
     # --- Running ---
@@ -288,15 +293,17 @@ class JobSource:
 
     async def do_errands(self) -> None:
         if self._disowned or self._ground.clock.is_stale():
-            await self._door.call(self._do_errands, channel=Channel.CLAIMS, abandon_on_cancel=True)
+            await self._door.call(
+                partial(self._do_errands, trio.current_time()), channel=Channel.CLAIMS, abandon_on_cancel=True
+            )
 
-    def _do_errands(self) -> None:
+    def _do_errands(self, moment: float) -> None:
         """In a thread: gives back what was disowned and has been applied since; measures the server's time."""
         now = self._ground.now()
         for stamp, disowned in list(self._disowned.items()):
             if claiming.release_all(self._ground.jobs, stamp, now, but=disowned.held):
                 self._announce(None)
-            if now > disowned.until:
+            if moment > disowned.until:
                 del self._disowned[stamp]
 
     # --- Reporting ---
@@ -314,9 +321,6 @@ class JobSource:
 
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, MonqueConnectionError) and error.transient
-
-    def give_up(self) -> None:
-        self._door.give_up()
 
     def tell(self, notice: object) -> None:
         self._teller.tell(notice)

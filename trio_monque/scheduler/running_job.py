@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from datetime import datetime
@@ -159,9 +160,16 @@ class RunningJob(Generic[T]):
     def from_thread(self, function: Callable[..., Any], /, *args: Any) -> Any:
         """Calls a function of the trio side from a plain handler: an async one is awaited, `job.save` for example.
 
-        While it waits there, the thread does not hold virtual time.
+        What is awaited is cancelled with the run, which ends the handler here as `check_cancelled` does;
+        shield a clean-up inside it with `job.cleanup`. The thread does not hold virtual time meanwhile.
         """
-        return call_on_run(function, *args)
+        return call_on_run(self._in_the_run, function, args)
+
+    async def _in_the_run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        with self._run.extended() as scope, scope:
+            result = function(*args)
+            return await result if inspect.isawaitable(result) else result
+        raise RunCancelled
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"

@@ -199,7 +199,15 @@ class Scheduler(Monque):
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
                     await self._bus.wait_caught_up()
+                self._bus.lose_patience()
                 hearing.cancel(reason="the scheduler has ended")
+
+    async def _lose_patience(self, in_body: trio.CancelScope) -> None:
+        """When all is cut, calls of the body are awaited no longer than clean-ups are."""
+        with in_body:
+            await self._engine.stop.cutting.wait()
+            await trio.sleep(self._config.cleanup_timeout)
+            self._door.patience.end()
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
@@ -258,11 +266,13 @@ async def open_scheduler(
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     body_error: BaseException | None = None
+    in_body = trio.CancelScope(shield=True)
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(scheduler._run)  # noqa: SLF001
             with trio.CancelScope() as body:
                 nursery.start_soon(_end_body_when_crashed, scheduler, body)
+                nursery.start_soon(scheduler._lose_patience, in_body)  # noqa: SLF001
                 try:
                     yield scheduler
                     scheduler.drain()
@@ -272,6 +282,8 @@ async def open_scheduler(
                     body_error = error
                     scheduler._engine.stop.cut()  # noqa: SLF001
                     raise
+                finally:
+                    in_body.cancel(reason="the body has ended")
     except BaseExceptionGroup as group:
         raise unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup)) from None
 

@@ -81,7 +81,11 @@ class Teller:
             case notices.RunSettled(settlement):
                 self._tell_settled(settlement)
             case notices.RunLost(job):
-                logger.warning("the claim on job %s was lost: its run changed nothing further", job, extra=about(job))
+                logger.warning(
+                    "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
+                    job,
+                    extra=about(job),
+                )
                 self._bus.emit(events.LeaseLost(job))
             case notices.CutShort(jobs):
                 logger.warning("the scheduler leaves and cuts short %s", _named(jobs))

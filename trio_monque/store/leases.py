@@ -10,6 +10,8 @@ from itertools import islice
 from typing import Any
 
 from pymongo import UpdateMany
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId, claim_id, fence
 from ..jobs.job import Job
@@ -45,29 +47,35 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     """
     renewal = {"$max": {FIELD["last_heartbeat"]: beat}, "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
-    for group in _chunks(held):
-        cycles = _by_cycle(group)
-        wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
-        if _matched(jobs, wanted, renewal) == len(group):
-            continue
-        # Some are asked to end or gone. Those that are asked to end are renewed as well: they clean up.
-        if _matched(jobs, cycles, renewal) < len(group):
-            found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles))
-        found.unwanted.update(_found(jobs, [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]))
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        for group in _chunks(held):
+            cycles = _by_cycle(group)
+            wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
+            if _matched(jobs, wanted, renewal, session) == len(group):
+                continue
+            # Some are asked to end or gone. Those that are asked to end are renewed as well: they clean up.
+            if _matched(jobs, cycles, renewal, session) < len(group):
+                found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles, session))
+            asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
+            found.unwanted.update(_found(jobs, asked, session))
     return found
 
 
-def _matched(jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any]) -> int:
+def _matched(
+    jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any], session: ClientSession
+) -> int:
     requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
-    return jobs.collection.bulk_write(requests, ordered=False).matched_count
+    return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
 
 
-def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]]) -> set[ClaimId]:
+def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
+    """By a majority read, after the writes of the session: on a primary that is cut off, another proves nothing."""
     token = FIELD["claim_token"]
+    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
     return {
         (document["_id"], document[token])
         for one in filters
-        for document in jobs.collection.find(one, [token], hint=_BY_ID)
+        for document in reader.find(one, [token], hint=_BY_ID, session=session)
     }
 
 

@@ -20,6 +20,7 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
+from ..patience import Patience, patience_of_context
 from ..threads import HoldingLimiter, call_in_thread, work_unawaited
 
 T = TypeVar("T")
@@ -40,10 +41,13 @@ class Door:
     """Runs store functions in threads, on trio or on any other anyio backend.
 
     Made anywhere and used by any number of event loops: the limiters live in the loop that uses them.
+
+    Attributes:
+        patience: Of calls by tasks that belong to no run.
     """
 
     def __init__(self) -> None:
-        self._patience: dict[_Patience, None] = {}
+        self.patience = Patience()
         self._limiters: dict[Channel, anyio.lowlevel.RunVar[object]] = {
             channel: anyio.lowlevel.RunVar(f"monque_{channel.name}") for channel in Channel
         }
@@ -58,7 +62,12 @@ class Door:
         """What `function` returns or raises, from a thread.
 
         Cancelled while it waits for its turn, nothing is sent. Once the thread runs it is awaited, also
-        when cancelled, unless `abandon_on_cancel`: then the wait ends and the thread goes on by itself.
+        when cancelled, while the caller's patience lasts, and with `abandon_on_cancel` not even that. Then
+        the wait ends, and the thread goes on by itself.
+
+        Raises:
+            MonqueConnectionError: With an unknown outcome: the caller's patience ended although it was
+                shielded from cancellation.
         """
         if trio.lowlevel.in_trio_task():
             limiter = self._trio_limiter(channel)
@@ -69,23 +78,15 @@ class Door:
             return await _awaited_although_cancelled(function)
 
     async def _call_patiently(self, function: Callable[[], T], limiter: HoldingLimiter) -> T:
-        """Awaits the thread although cancelled, as long as this door's patience lasts."""
-        patience = _Patience(limiter)
-        self._patience[patience] = None
-        try:
-            with patience.scope:
-                return await call_in_thread(function, limiter=patience, abandon_on_cancel=True)
-        finally:
-            del self._patience[patience]
+        """Awaits the thread although cancelled: as long as the patience lasts of the run that asks, or of this door."""
+        patience = patience_of_context() or self.patience
+        sent = _Sent(limiter, patience)
+        with patience.waiting(sent.scope), sent.scope:
+            return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
         await trio.lowlevel.checkpoint_if_cancelled()
         raise MonqueConnectionError(
-            "the scheduler has ended before the database answered", transient=True, unknown_outcome=True
+            "the run has ended before the database answered", transient=True, unknown_outcome=sent.is_sent
         )
-
-    def give_up(self) -> None:
-        """Ends all waits for answers that are under way; their threads go on by themselves. Only on trio."""
-        for patience in tuple(self._patience):
-            patience.scope.cancel(reason="the scheduler's hard end")
 
     async def hand_over(self, function: Callable[[], T], orphan: Callable[[T | None], None], *, channel: Channel) -> T:
         """Like `call`, for what the database grants: cancelled, the wait ends, and `orphan` takes what came too late.
@@ -136,16 +137,19 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
     return call.result()
 
 
-class _Patience:
-    """A limiter for one call, whose wait can be cancelled until its turn comes, and by the door alone from then on."""
+class _Sent:
+    """A limiter for one call, whose wait is worth some patience from the moment on when its turn has come."""
 
-    def __init__(self, limiter: HoldingLimiter) -> None:
+    def __init__(self, limiter: HoldingLimiter, patience: Patience) -> None:
         self.scope = trio.CancelScope()
+        self.is_sent = False
         self._limiter = limiter
+        self._patience = patience
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         await self._limiter.acquire_on_behalf_of(borrower)
-        self.scope.shield = True
+        self.is_sent = True
+        self._patience.shield(self.scope)
 
     def release_on_behalf_of(self, borrower: object) -> None:
         self._limiter.release_on_behalf_of(borrower)

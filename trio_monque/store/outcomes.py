@@ -97,7 +97,7 @@ def command(
                     return function(handle, *args, **kwargs)
             except driver.PyMongoError as error:
                 ours = translated(error, purpose, writes=writes)
-                if in_parts and isinstance(ours, MonqueConnectionError) and not _was_never_sent(error):
+                if in_parts and isinstance(ours, MonqueConnectionError):
                     ours.unknown_outcome = True
                 raise ours from error
             except InvalidDocument as error:

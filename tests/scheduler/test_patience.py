@@ -1,0 +1,247 @@
+"""What was sent is awaited although cancelled: as long as a clean-up, and never beyond the lease or a bound.
+
+On the real clock, as a database that does not answer holds virtual time.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable
+from typing import Any, TypeVar
+
+import pytest
+import trio
+from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
+from trio.testing import MockClock
+
+from trio_monque import JobCompleted, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque.client.group_enqueue import _Caller, _Gathering
+from trio_monque.scheduler.running_job import RunCancelled
+from trio_monque.store import claiming
+from trio_monque.store.types import Collection
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next
+
+T = TypeVar("T")
+
+H = 0.4
+LEASE = 3 * H
+CLEANED_UP_BY = LEASE - H / 6
+HANGS: dict[str, Any] = {
+    "heartbeat_interval": H,
+    "cleanup_timeout": 0.2,
+    "lock_timeout": None,
+    "operation_timeout": 30.0,
+}
+MARGIN = 1.5
+"""Seconds for a machine that does something else."""
+
+
+class Silence:
+    """In place of answers: while it lasts, every command of the clients that it was put before hangs."""
+
+    def __init__(self, *clients: Monque) -> None:
+        self.over = threading.Event()
+        self.lasts = False
+        for client in clients:
+            client._ground.jobs.interference.append(self)
+
+    def takes(self, purpose: str) -> bool:
+        return self.lasts
+
+    def befall(self, call: Callable[[], T]) -> T:
+        self.over.wait(20)
+        raise AutoReconnect("silence")
+
+
+CALLS: dict[str, Callable[[RunningJob[Any], Monque], Awaitable[object]]] = {
+    "save": lambda job, _: job.save("state"),
+    "enqueue": lambda job, _: job.scheduler.enqueue("other"),
+    "enqueue with a key": lambda job, _: job.scheduler.enqueue("other", unique_key="key"),
+    "enqueue elsewhere": lambda _, monque: monque.enqueue("other"),
+    "read elsewhere": lambda job, monque: monque.get_job(job.id),
+}
+
+
+@pytest.mark.parametrize("in_cleanup", [False, True], ids=["", "in a clean-up"])
+@pytest.mark.parametrize("call", CALLS)
+async def test_handler_that_waits_for_an_answer_ends_before_its_lease(
+    open_test_scheduler: SchedulerOpener, monque: Monque, call: str, in_cleanup: bool
+) -> None:
+    workers = Workers()
+    ended = trio.Event()
+    took: list[float] = []
+    await monque.get_queue_stats()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        silence.lasts = True
+        began = trio.current_time()
+        try:
+            if in_cleanup:
+                with job.cleanup(1000):
+                    await CALLS[call](job, monque)
+            else:
+                await CALLS[call](job, monque)
+        finally:
+            took.append(trio.current_time() - began)
+            ended.set()
+
+    async with open_test_scheduler(workers, **HANGS) as scheduler:
+        silence = Silence(monque, scheduler)
+        await scheduler.enqueue("job")
+        with trio.fail_after(20):
+            await ended.wait()
+        silence.lasts = False
+        silence.over.set()
+    # The claim was asked for before the handler began.
+    assert took[0] < CLEANED_UP_BY
+
+
+@pytest.mark.parametrize("who", ["body", "listener"])
+async def test_leaving_waits_no_longer_for_the_answers_of_others(
+    open_test_scheduler: SchedulerOpener, monque: Monque, who: str
+) -> None:
+    workers = Workers()
+    asked = trio.Event()
+    cancelled_at: list[float] = []
+
+    async def ask() -> None:
+        silence.lasts = True
+        asked.set()
+        await scheduler.enqueue("other")
+
+    async def hear(_: JobCompleted) -> None:
+        await ask()
+
+    workers.register("job", lambda _: None)
+    options: dict[str, Any] = {**HANGS, "shutdown_timeout": 0.2}
+    with trio.CancelScope() as scope:
+        async with trio.open_nursery() as nursery:
+
+            async def cancel() -> None:
+                await asked.wait()
+                await trio.testing.wait_all_tasks_blocked()
+                cancelled_at.append(time.monotonic())
+                scope.cancel()
+
+            nursery.start_soon(cancel)
+            async with open_test_scheduler(workers, listeners={JobCompleted: hear}, **options) as scheduler:
+                silence = Silence(scheduler)
+                if who == "body":
+                    await ask()
+                else:
+                    await scheduler.enqueue("job")
+                    await trio.sleep_forever()
+    left = time.monotonic()
+    silence.over.set()
+    assert scope.cancelled_caught
+    assert scheduler.report is not None
+    assert left - cancelled_at[0] < 0.2 + 2 + MARGIN
+
+
+async def test_caller_is_not_taken_by_a_thread_whose_leader_waits_no_longer() -> None:
+    """It would never hear how it ended."""
+    gathering, draft = _Gathering(), Any
+    callers = [_Caller(draft) for _ in range(3)]  # type: ignore[arg-type]
+    for caller in callers:
+        gathering.join(caller)
+    assert not gathering.stop(callers[0])
+    batch: list[_Caller] = []
+    gathering.take(callers[0], batch)
+    assert batch == []
+    assert gathering.leave(callers[0])
+    assert callers[1].turn.is_set()
+
+
+# --- Claims that nobody knows ---
+
+
+async def test_claim_that_was_disowned_is_given_back_before_leaving_ends(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.register("job", lambda _: None)
+    gone = AutoReconnect("gone")
+    async with open_test_scheduler(workers) as scheduler:
+        with (
+            fail_next(scheduler, gone, when="after", command="claim jobs"),
+            fail_next(scheduler, gone, command="find out about a claim") as unknown,
+        ):
+            await scheduler.enqueue("job")
+            while not unknown.happened:
+                await trio.lowlevel.checkpoint()
+        assert jobs.count_documents({"status": "processing"}) == 1
+    assert jobs.count_documents({"status": "pending", "attempts": 1}) == 1
+
+
+async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The write before it was applied, whatever the error says of being sent."""
+    workers = Workers()
+    workers.register("job", lambda _: None)
+    await monque.enqueue_many([NewJob(name="job") for _ in range(2)])
+    (job, _) = await monque.get_jobs()
+    monque._ground.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": 1}})  # They do not agree.
+    failed: list[bool] = []
+
+    def fails_once(*arguments: Any) -> Any:
+        if not failed:
+            failed.append(True)
+            raise ServerSelectionTimeoutError("no primary")
+        return read_back(*arguments)
+
+    read_back = claiming.read_back
+    monkeypatch.setattr(claiming, "read_back", fails_once)
+    async with open_test_scheduler(workers) as scheduler:
+        await drain(scheduler)
+        await assert_enqueued(monque, name="job", status="completed", count=2)
+    assert failed
+
+
+# --- Plain handlers ---
+
+
+async def test_what_a_thread_awaits_is_cancelled_with_its_run(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    ends: list[tuple[float, str]] = []
+
+    @workers.register("plain", timeout=10)
+    def plain(job: RunningJob[Any]) -> None:
+        try:
+            job.from_thread(trio.sleep, 1000)
+        except RunCancelled:
+            ends.append((job.from_thread(trio.current_time), str(job.cancel_reason)))
+            raise
+
+    async with open_test_scheduler(workers, max_retries=1) as scheduler:
+        await scheduler.enqueue("plain")
+        await advance(20)
+        await assert_enqueued(scheduler, status="failed", count=1)
+    assert ends == [(10.0, "timeout")]
+
+
+async def test_handler_that_unwinds_without_being_cancelled_has_failed(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        raise RunCancelled
+
+    async with open_test_scheduler(workers, max_retries=1) as scheduler:
+        await scheduler.enqueue("plain")
+        await drain(scheduler)
+        job = await assert_enqueued(scheduler, status="failed")
+    assert "nothing had cancelled its run" in str(job.fail_reason)
+
+
+async def test_call_that_was_never_sent_has_a_known_outcome(monque: Monque) -> None:
+    with fail_next(monque, ServerSelectionTimeoutError("no primary"), command="enqueue", times=None):
+        with pytest.raises(MonqueConnectionError) as caught:
+            await monque.enqueue("job", unique_key="key")
+    assert not caught.value.unknown_outcome

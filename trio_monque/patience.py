@@ -1,0 +1,68 @@
+"""How long an answer that is on its way is awaited although whoever asked was cancelled.
+
+What was sent to the database may be applied, so its answer is worth a wait that cancellation does not
+end: but not one without end. In a run, the wait ends with the run's clean-up, and so before its lease;
+elsewhere it lasts as long as whoever opened the door wants to wait. Only on trio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+
+import trio
+
+
+class Patience:
+    """Whose waits end together. Only touched on the run's own thread."""
+
+    def __init__(self) -> None:
+        self._until = math.inf
+        self._is_over = False
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    def end_at(self, moment: float) -> None:
+        """Waits last no longer than this, on trio's clock; the moment may be moved."""
+        self._until = moment
+        for scope in self._scopes:
+            scope.deadline = moment
+
+    def end(self) -> None:
+        """From now on, cancellation ends waits as it ends any other. Who is not cancelled waits on."""
+        self._is_over = True
+        for scope in self._scopes:
+            scope.shield = False
+
+    @contextmanager
+    def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
+        """While inside, the scope, which is entered by the caller, ends with this patience."""
+        scope.deadline = self._until
+        self._scopes[scope] = None
+        try:
+            yield
+        finally:
+            del self._scopes[scope]
+
+    def shield(self, scope: trio.CancelScope) -> None:
+        """From now on it is worth waiting."""
+        scope.shield = not self._is_over
+
+
+_of_context: ContextVar[Patience | None] = ContextVar("patience", default=None)
+
+
+def patience_of_context() -> Patience | None:
+    """That of the run, or of whatever else, that this task belongs to."""
+    return _of_context.get()
+
+
+@contextmanager
+def with_patience(patience: Patience) -> Iterator[None]:
+    """Whatever is asked inside, and in tasks that are started inside, is awaited as long as this patience lasts."""
+    token = _of_context.set(patience)
+    try:
+        yield
+    finally:
+        _of_context.reset(token)
