@@ -39,16 +39,24 @@ def is_claim(name: str, command: Any) -> bool:
     return name == "update" and command["updates"][0]["u"].get("$set", {}).get("status") == "processing"
 
 
+def is_look(name: str, command: Any) -> bool:
+    """The first command of a claim cycle; not the question when the next job is due."""
+    return name == "aggregate" or (name == "find" and "status" in command["filter"] and "projection" not in command)
+
+
 def is_settlement(name: str, command: Any) -> bool:
     """The first write of a batch of settlements."""
     return name == "update" and "receipt" in command["updates"][0]["u"].get("$set", {})
 
 
 class Recorder(monitoring.CommandListener):
-    """Counts commands by name."""
+    """Keeps the commands that were sent."""
 
     def __init__(self) -> None:
         self.commands: list[tuple[str, Any]] = []
+
+    def count(self, matches: Callable[[str, Any], bool]) -> int:
+        return sum(matches(name, command) for name, command in self.commands)
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
         self.commands.append((event.command_name, event.command))

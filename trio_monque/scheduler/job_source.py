@@ -16,7 +16,7 @@ import trio
 
 from ..client.ground import Ground
 from ..engine.fairness import share_slots
-from ..engine.run import Run, RunEnd
+from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions
@@ -311,6 +311,8 @@ class JobSource:
     async def report(self, run: Run[Job], name: str, value: Any) -> Any:
         """Writes what a handler saves or reports of its run; see `RunningJob.save`."""
         value = self._snapshot(value)
+        if run.reason is CancelReason.LOST:
+            raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
         transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})
         if not await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition)):
             run.lose()
