@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Generic, TypeVar
+from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import trio
 
@@ -229,3 +229,14 @@ def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -
         if around_a_group:
             break
     return error
+
+
+def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:
+    """Raises it with the cause and context that it has: `from None` would erase the cause that its author gave it."""
+    error = unwrapped(group, around_a_group=around_a_group)
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error, context

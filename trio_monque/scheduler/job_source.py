@@ -135,7 +135,8 @@ class JobSource:
             held = await self._resolve(stamp, chosen)
             if not held:
                 raise
-            return Granted(held)
+            # What was not found is due as before, as far as anybody knows.
+            return Granted(held, more=len(held) < len(chosen))
         return Granted(taken.jobs, more=taken.more)
 
     async def next_due(self, lanes: Set[str]) -> float | None:

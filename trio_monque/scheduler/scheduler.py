@@ -14,7 +14,7 @@ from ..client.ground import Ground
 from ..client.monque import Monque
 from ..client.wake_board import on_the_board
 from ..clock import is_on_run, virtual_time
-from ..engine.nursery import Engine, EngineLimits, unwrapped
+from ..engine.nursery import Engine, EngineLimits, raise_unwrapped
 from ..engine.run import Run
 from ..errors import InvalidOptionError, MonqueError
 from ..jobs.events import Event
@@ -285,7 +285,7 @@ async def open_scheduler(
                 finally:
                     in_body.cancel(reason="the body has ended")
     except BaseExceptionGroup as group:
-        raise unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup)) from None
+        raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
 
 
 async def _end_body_when_crashed(scheduler: Scheduler, body: trio.CancelScope) -> None:
@@ -314,6 +314,6 @@ async def run_scheduler(
     try:
         await scheduler._run(task_status=task_status)  # noqa: SLF001
     except BaseExceptionGroup as group:
-        raise unwrapped(group) from None
+        raise_unwrapped(group)
     assert scheduler.report is not None
     return scheduler.report

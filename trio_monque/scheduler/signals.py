@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import trio
 
-from ..engine.nursery import unwrapped
+from ..engine.nursery import raise_unwrapped
 from ..options import SchedulerOptions
 from ..store.types import Database
 from .scheduler import Listeners, Scheduler, run_scheduler
@@ -49,7 +49,7 @@ async def run_until_signalled(
                     await run()
                 nursery.cancel_scope.cancel(reason="the scheduler has ended")
     except BaseExceptionGroup as group:
-        raise unwrapped(group) from None
+        raise_unwrapped(group)
     if reports:
         return reports[0]
     # Cut: what it had done by then is in the scheduler; cut while it started, it has done nothing.

@@ -59,7 +59,7 @@ def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Seque
 
 def _tell_leftover(jobs: JobCollection, job: Job) -> bool:
     """A pending job that bears an owner is nobody's: no claim takes it, and it is looked at no more."""
-    if jobs.report_broken(job.id):
+    if jobs.report_left_over(job.id):
         logger.warning(
             "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset", job, job.claimed_by
         )
@@ -87,7 +87,10 @@ def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collect
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(transitions.claimable([name], now))
     # One that bears an owner is not claimed; but it must be seen, to be told.
-    del due[FIELD["claimed_by"]]
+    unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
+    if jobs.left_over:
+        # And once told, it is passed over for as long as it bears one.
+        due["$or"] = [unowned, {"_id": {"$nin": list(jobs.left_over)}}]
     return _but_broken(jobs, due)
 
 
@@ -154,9 +157,9 @@ def claim_batch(
     stamp: ClaimStamp,
 ) -> Taken:
     """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
-    known = len(jobs.broken)
+    known = len(jobs.broken) + len(jobs.left_over)
     candidates = choose(look(jobs, wanted, now))
-    hidden = len(jobs.broken) > known
+    hidden = len(jobs.broken) + len(jobs.left_over) > known
     if not candidates:
         return Taken([], more=hidden)
     taken = take(jobs, candidates, now, stamp)

@@ -44,6 +44,7 @@ class JobCollection:
         codec: Reads what the handle returns.
         operation_timeout: Seconds that one call may take.
         broken: The ids of documents that are no jobs, as far as they were met.
+        left_over: The ids of pending jobs that bore an owner when they were met.
         interference: What a test has put in the way of the next commands; otherwise empty.
     """
 
@@ -51,6 +52,7 @@ class JobCollection:
     codec: Codec
     operation_timeout: float
     broken: set[object] = field(default_factory=set, compare=False)
+    left_over: set[object] = field(default_factory=set, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -91,11 +93,19 @@ class JobCollection:
 
     def report_broken(self, document_id: object) -> bool:
         """Remembers a document that is no job; whether that is news. Bounded: beyond, they are told again."""
-        if document_id in self.broken:
-            return False
-        if len(self.broken) < MOST_BROKEN_REMEMBERED:
-            self.broken.add(document_id)
-        return True
+        return _remember(self.broken, document_id)
+
+    def report_left_over(self, document_id: object) -> bool:
+        """The same for a pending job that bears an owner."""
+        return _remember(self.left_over, document_id)
+
+
+def _remember(known: set[object], document_id: object) -> bool:
+    if document_id in known:
+        return False
+    if len(known) < MOST_BROKEN_REMEMBERED:
+        known.add(document_id)
+    return True
 
 
 def check_database(database: object) -> Database:
