@@ -219,7 +219,9 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
         await entered.wait()
     assert jobs.count_documents({"status": "pending", "failCount": 0}) == 1
     assert scheduler.report is not None
-    assert (scheduler.report.released, scheduler.report.failed) == (1, 0)
+    # A claim that was in flight may have taken it once more, and given it back.
+    assert scheduler.report.released in (1, 2)
+    assert scheduler.report.failed == 0
 
 
 async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudly(
