@@ -273,6 +273,10 @@ POISON: dict[str, Callable[[dict[str, Any]], Any]] = {
     "a timeout of zero": lambda document: {**document, "timeout": 0},
     "a counter that is full": lambda document: {**document, "attempts": Int64(2**63 - 1)},
     "a counter that is text": lambda document: {**document, "rescues": "many"},
+    "attempts that are null": lambda document: {**document, "attempts": None},
+    "failures that are null": lambda document: {**document, "failCount": None},
+    "rescues that are null": lambda document: {**document, "rescues": None},
+    "a revision that is null": lambda document: {**document, "rev": None},
 }
 
 

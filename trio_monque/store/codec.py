@@ -143,8 +143,12 @@ def _job(document: Mapping[str, Any]) -> Job:
     values: dict[str, Any] = dict(_DEFAULTS)
     for field, value in document.items():
         attribute = _ATTRIBUTE.get(field)
-        if attribute is not None and value is not None:
+        if attribute is None:
+            continue
+        if value is not None:
             values[attribute] = value
+        elif attribute in _ADDED_TO:
+            raise BrokenDocumentError(document.get("_id"), f"its {field} is null, to which nothing can be added")
     _make_whole(values)
     if values["errors"]:
         values["errors"] = _history(values["errors"])
@@ -164,6 +168,8 @@ def _job(document: Mapping[str, Any]) -> Job:
 
 # Counters may have come from a shell or a graphical tool that stores every number as a double.
 _WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues")
+# What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
+_ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
 # MongoDB adds to them: beyond this it would refuse to.
 _LARGEST_COUNTER: Final = 2**53
 
