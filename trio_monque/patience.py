@@ -21,18 +21,28 @@ class Patience:
     def __init__(self) -> None:
         self._until = math.inf
         self._is_over = False
+        self._is_dismissed = False
         self._scopes: dict[trio.CancelScope, None] = {}
+
+    @property
+    def is_dismissed(self) -> bool:
+        return self._is_dismissed
 
     def end_at(self, moment: float) -> None:
         """Waits last no longer than this, on trio's clock; the moment may be moved."""
-        self._until = moment
-        for scope in self._scopes:
-            scope.deadline = moment
+        self._until = math.inf if self._is_dismissed else moment
+        for scope in tuple(self._scopes):
+            scope.deadline = self._until
+
+    def dismiss(self) -> None:
+        """Who it was for has ended: tasks that were started there, and go on elsewhere, are bound by it no more."""
+        self._is_dismissed = True
+        self.end_at(math.inf)
 
     def end(self) -> None:
         """From now on, cancellation ends waits as it ends any other. Who is not cancelled waits on."""
         self._is_over = True
-        for scope in self._scopes:
+        for scope in tuple(self._scopes):
             scope.shield = False
 
     @contextmanager
@@ -54,8 +64,9 @@ _of_context: ContextVar[Patience | None] = ContextVar("patience", default=None)
 
 
 def patience_of_context() -> Patience | None:
-    """That of the run, or of whatever else, that this task belongs to."""
-    return _of_context.get()
+    """That of the run, or of whatever else, that this task belongs to, while that goes on."""
+    patience = _of_context.get()
+    return None if patience is None or patience.is_dismissed else patience
 
 
 @contextmanager

@@ -63,7 +63,7 @@ class Limiter(Protocol):
 async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon_on_cancel: bool = False) -> T:
     """What `function` returns or raises, from a thread that works for this run."""
     call = partial(_working_for, virtual_time(), function)
-    if _takes_turns.get(False):  # The default of a RunVar.
+    if do_threads_take_turns():
         return await _in_turn(call)
     return await trio.to_thread.run_sync(
         call, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel

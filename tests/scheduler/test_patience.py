@@ -153,6 +153,29 @@ async def test_caller_is_not_taken_by_a_thread_whose_leader_waits_no_longer() ->
     assert callers[1].turn.is_set()
 
 
+async def test_task_that_outlives_the_run_that_started_it_is_answered_as_any_other(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """A handler may start something in a nursery of the program's own, which goes on when its lease is over."""
+    workers = Workers()
+    stored: list[str] = []
+
+    async def goes_on(job: RunningJob[Any]) -> None:
+        for number in range(5):
+            await trio.sleep(100)
+            stored.append((await monque.enqueue("later", unique_key=str(number))).name)
+            stored.append((await job.scheduler.enqueue("later")).name)
+
+    @workers.register("starts")
+    async def starts(job: RunningJob[Any]) -> None:
+        job.resources.start_soon(goes_on, job)
+
+    async with trio.open_nursery() as nursery, open_test_scheduler(workers, resources=nursery) as scheduler:
+        await scheduler.enqueue("starts")
+        await advance(1000)
+    assert stored == ["later"] * 10
+
+
 # --- Claims that nobody knows ---
 
 

@@ -81,13 +81,15 @@ async def test_backlog_goes_on_when_settlements_that_had_failed_are_written(
     assert len(log.starts) == 2000
 
 
+@pytest.mark.parametrize("concurrency", [1, 5, 200])
 async def test_broken_documents_at_the_head_of_the_queue_starve_nobody(
-    open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock
+    open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock, concurrency: int
 ) -> None:
     log = Log()
     good = await monque.document("job")
     broken = [{**good, "_id": number, "failCount": False} for number in range(300)]
     jobs.insert_many([*broken, good])
+    log.workers.register("job", log.handler, concurrency=concurrency, replace=True)
     async with open_test_scheduler(log.workers):
         await quiesce()
     assert len(log.starts) == 1

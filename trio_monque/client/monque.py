@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Sequence
 from functools import partial
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from ..jobs.events import Event
 from ..jobs.job import Job, JobStatus
@@ -27,6 +27,8 @@ from .wake_board import Announcer, Nobody
 
 logger = logging.getLogger("trio_monque")
 
+T = TypeVar("T")
+
 
 class SyncMonque(Producer, Reader, Operator):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
@@ -45,7 +47,7 @@ class Monque(Enqueuing, Managing):
     on trio, asyncio and uvloop alike, on several after each other too. It never closes your client.
 
     Cancellation: a call that is cancelled before anything was sent has sent nothing; one that was sent
-    is awaited.
+    is awaited. What only reads is awaited no longer than its caller wants (on asyncio: until the answer).
 
     Args:
         db: A `pymongo.database.Database`. Its codec options hold for `data`; reads go to the primary.
@@ -91,7 +93,7 @@ class Monque(Enqueuing, Managing):
 
     async def get_job(self, job_id: ObjectId | str) -> Job | None:
         """The job of that id, an ObjectId or its hex string; None where there is none, or the id cannot be one."""
-        return await self._door.call(partial(self._sync.get_job, job_id))
+        return await self._read(partial(self._sync.get_job, job_id))
 
     async def get_jobs(
         self,
@@ -102,8 +104,12 @@ class Monque(Enqueuing, Managing):
         skip: int = 0,
     ) -> Sequence[Job]:
         """Jobs of a name and of one or several statuses, earliest `next_run_at` first."""
-        return await self._door.call(partial(self._sync.get_jobs, name=name, status=status, limit=limit, skip=skip))
+        return await self._read(partial(self._sync.get_jobs, name=name, status=status, limit=limit, skip=skip))
 
     async def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
         """How many jobs are in which status, of one name or of all."""
-        return await self._door.call(partial(self._sync.get_queue_stats, name=name))
+        return await self._read(partial(self._sync.get_queue_stats, name=name))
+
+    async def _read(self, question: Callable[[], T]) -> T:
+        # It changes nothing, so its answer is worth no wait to who is cancelled.
+        return await self._door.call(question, abandon_on_cancel=True)

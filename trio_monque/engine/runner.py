@@ -114,6 +114,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         try:
             end = await self._execute(run)
         finally:
+            run.answers.dismiss()
             # Free at the verdict, so that the next claim overlaps this settlement.
             del self._running[run]
             self._slots.free(self._source.lane_of(run.claim))

@@ -157,13 +157,16 @@ def claim_batch(
     stamp: ClaimStamp,
 ) -> Taken:
     """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
-    known = len(jobs.broken) + len(jobs.left_over)
-    candidates = choose(look(jobs, wanted, now))
-    hidden = len(jobs.broken) + len(jobs.left_over) > known
-    if not candidates:
-        return Taken([], more=hidden)
-    taken = take(jobs, candidates, now, stamp)
-    return Taken(taken.jobs, more=taken.more or hidden)
+    while True:
+        known = len(jobs.broken) + len(jobs.left_over)
+        candidates = choose(look(jobs, wanted, now))
+        # What cannot be claimed was found, and is passed over from now on: behind it there may be something.
+        has_hidden = len(jobs.broken) + len(jobs.left_over) > known
+        if candidates:
+            taken = take(jobs, candidates, now, stamp)
+            return Taken(taken.jobs, more=taken.more or has_hidden)
+        if not has_hidden:
+            return Taken([])
 
 
 @command("find out about a claim")

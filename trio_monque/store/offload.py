@@ -169,24 +169,27 @@ class _Handoff(Generic[T]):
     orphan: Callable[[T | None], None]
     lock: threading.Lock = field(default_factory=threading.Lock)
     state: _State = _State.RUNNING
-    results: list[T] = field(default_factory=list)
+    results: list[T | None] = field(default_factory=list)
 
     def produce(self) -> T:
         try:
             result = self.function()
         except BaseException:
-            with self.lock:
-                abandoned = self.state is _State.ABANDONED
-            if abandoned:
-                self.orphan(None)  # Nobody will look up what became of it.
+            # How it failed is told to the task, which looks up what became of it, if it still waits.
+            if not self._delivers(None):
+                self.orphan(None)
             raise
-        with self.lock:
-            if self.state is _State.RUNNING:
-                self.state = _State.DELIVERED
-                self.results.append(result)
-                return result
-        self.orphan(result)
+        if not self._delivers(result):
+            self.orphan(result)
         return result
+
+    def _delivers(self, result: T | None) -> bool:
+        with self.lock:
+            if self.state is not _State.RUNNING:
+                return False
+            self.state = _State.DELIVERED
+            self.results.append(result)
+            return True
 
     def abandon(self) -> None:
         """The waiting task was cancelled: whoever comes second gives the result back."""
