@@ -17,7 +17,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "options": {"errors"},
     "backoff": {"errors"},
     "clock": {"errors"},
-    "threads": {"errors", "clock"},
+    "hold": {"clock"},
+    "threads": {"errors", "clock", "hold"},
     "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
@@ -25,7 +26,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "store": {"errors", "options", "clock", "threads", "patience", "jobs"},
     "client": {"errors", "options", "clock", "threads", "patience", "callables", "jobs", "store"},
     # How claimed things are run. Knows no job and no MongoDB.
-    "engine": {"errors", "options", "backoff", "clock", "patience"},
+    "engine": {"errors", "options", "backoff", "clock", "hold", "patience"},
     # Where the two columns meet.
     "scheduler": {
         "errors",
@@ -42,15 +43,39 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # What stands on top.
     "embedded": {"errors", "store"},
-    "testing": {"errors", "options", "clock", "threads", "jobs", "store", "client", "engine", "scheduler", "embedded"},
+    "testing": {
+        "errors",
+        "options",
+        "clock",
+        "hold",
+        "threads",
+        "jobs",
+        "store",
+        "client",
+        "engine",
+        "scheduler",
+        "embedded",
+    },
     "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
-    "pymongo": {"store", "testing"},
-    "bson": {"store", "jobs", "testing"},
-    "trio": {"clock", "threads", "patience", "store", "client", "engine", "scheduler", "embedded", "cli", "testing"},
-    "anyio": {"store", "client", "embedded", "testing"},
+    "pymongo": {"store"},
+    "bson": {"store", "jobs"},
+    "trio": {
+        "clock",
+        "hold",
+        "threads",
+        "patience",
+        "store",
+        "client",
+        "engine",
+        "scheduler",
+        "embedded",
+        "cli",
+        "testing",
+    },
+    "anyio": {"store", "client", "embedded"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},
     "outcome": {"threads", "engine"},

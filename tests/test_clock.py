@@ -12,7 +12,8 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import Monque, RunningJob, Workers
-from trio_monque.clock import ServerClock, clock_hold, virtual_time
+from trio_monque.clock import ServerClock, virtual_time
+from trio_monque.hold import clock_hold
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import HoldingLimiter

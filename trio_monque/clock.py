@@ -1,24 +1,19 @@
-"""What time it is: the server's, or the run's virtual one. And what holds virtual time still.
+"""What time it is: the server's, or the run's virtual one.
 
 `now` decides when a job is due and nothing else; no guarantee rests on it. In production it is this
 machine's clock plus the offset to the server's. In a run under trio's MockClock it follows the run's
 clock, so that hours of schedule pass in milliseconds.
-
-What happens in real time, a thread or a pause after a fault, is invisible to trio's autojump, which
-would jump over every deadline meanwhile. So it holds the clock; see `ClockHold`.
 """
 
 from __future__ import annotations
 
 import math
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from functools import partial
-from typing import Final, Protocol, cast
+from typing import Final
 
 import trio
 
@@ -50,12 +45,6 @@ class VirtualTime:
         return self._origin + (moment - self._start) / timedelta(seconds=1)
 
 
-class _Autojumper(Protocol):
-    """What this module needs of trio.testing.MockClock, which production code does not import."""
-
-    autojump_threshold: float
-
-
 class _Unknown:
     """A thread of which nobody has said for whom it works."""
 
@@ -70,7 +59,8 @@ _virtual_time_of_thread: ContextVar[VirtualTime | _Unknown | None] = ContextVar(
 _virtual_time_of_run: trio.lowlevel.RunVar[VirtualTime] = trio.lowlevel.RunVar("monque_virtual_time")
 
 
-def _is_virtual(clock: trio.abc.Clock) -> bool:
+def is_virtual(clock: trio.abc.Clock) -> bool:
+    """Whether it is one that jumps, as trio.testing.MockClock does, which production code does not import."""
     return hasattr(clock, "autojump_threshold")
 
 
@@ -81,7 +71,7 @@ def virtual_time() -> VirtualTime | None:
         known = _virtual_time_of_thread.get()
         return _virtual_time_of_worker_thread() if isinstance(known, _Unknown) else known
     clock = trio.lowlevel.current_clock()
-    if not _is_virtual(clock):
+    if not is_virtual(clock):
         return None
     try:
         return _virtual_time_of_run.get()
@@ -97,7 +87,7 @@ def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
 
 def is_run_virtual() -> bool:
     """Whether the current run has a virtual clock; asking does not begin its time."""
-    return _is_virtual(trio.lowlevel.current_clock())
+    return is_virtual(trio.lowlevel.current_clock())
 
 
 def has_virtual_time_begun() -> bool:
@@ -115,7 +105,7 @@ def begin_virtual_time(start: datetime) -> VirtualTime:
         MonqueError: The run's clock is no virtual one, or its time has begun with another moment.
     """
     clock = trio.lowlevel.current_clock()
-    if not _is_virtual(clock):
+    if not is_virtual(clock):
         raise MonqueError("a start moment needs a virtual clock: trio.run(..., clock=MockClock(autojump_threshold=0))")
     chosen = to_milliseconds(start.astimezone(UTC))
     try:
@@ -192,117 +182,3 @@ class ServerClock:
         """`seconds` is what must be added to this machine's clock to have the server's."""
         self._offset = timedelta(seconds=seconds)
         self._measured = time.monotonic()
-
-
-class ClockHold:
-    """Holds the autojump clock of a run while something for it goes on in real time.
-
-    Threads first of all (python-trio/trio#456). A larger autojump threshold would only hide the fault:
-    it still fires on a slow call. Only touched on the run's own thread: trio's setter for the threshold
-    looks the run up there.
-    """
-
-    def __init__(self, clock: _Autojumper | None) -> None:
-        self._clock = clock
-        self._holders = 0
-        self._threshold = math.inf
-        self._jumpers = 0
-        self._before = math.inf
-        self._free = trio.Event()
-        self._free.set()
-
-    @property
-    def holders(self) -> int:
-        return self._holders
-
-    def acquire(self) -> None:
-        self._holders += 1
-        if self._holders == 1:
-            self._free = trio.Event()
-            if self._clock is not None:
-                self._threshold = self._clock.autojump_threshold
-                self._clock.autojump_threshold = math.inf
-
-    def release(self) -> None:
-        assert self._holders > 0, "released by somebody who did not hold it"
-        self._holders -= 1
-        if self._holders == 0:
-            self._free.set()
-            if self._clock is not None:
-                self._clock.autojump_threshold = self._threshold
-
-    async def wait_free(self) -> None:
-        """Returns when nobody holds the clock, without giving it a chance to jump before."""
-        await self._free.wait()
-
-    @contextmanager
-    def jumping(self) -> Iterator[None]:
-        """While anybody is inside, the clock jumps when nothing else is left to do, also one that is moved by hand."""
-        self._jumpers += 1
-        if self._jumpers == 1:
-            self._before = self._set_threshold(0)
-        try:
-            yield
-        finally:
-            self._jumpers -= 1
-            if self._jumpers == 0:
-                self._set_threshold(self._before)
-
-    def _set_threshold(self, threshold: float) -> float:
-        if self._clock is None:
-            return math.inf
-        if self._holders:
-            before, self._threshold = self._threshold, threshold
-        else:
-            before, self._clock.autojump_threshold = self._clock.autojump_threshold, threshold
-        return before
-
-
-_hold_of_run: trio.lowlevel.RunVar[ClockHold] = trio.lowlevel.RunVar("monque_clock_hold")
-
-
-def clock_hold() -> ClockHold:
-    """The hold of the current run; one that moves no clock under a real one."""
-    try:
-        return _hold_of_run.get()
-    except LookupError:
-        clock = trio.lowlevel.current_clock()
-        hold = ClockHold(cast("_Autojumper", clock) if _is_virtual(clock) else None)
-        _hold_of_run.set(hold)
-        return hold
-
-
-@contextmanager
-def real_timeout(seconds: float) -> Iterator[None]:
-    """Ends its body after so many seconds, real ones, in which virtual time stands still.
-
-    For what waits until a fault of the real world has passed: an outage of a third of a second must not
-    burn a virtual hour of retries.
-    """
-    if virtual_time() is None:
-        with trio.move_on_after(seconds):
-            yield
-        return
-    hold = clock_hold()
-    token = trio.lowlevel.current_trio_token()
-    with trio.CancelScope() as scope:
-
-        def ring() -> None:
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(partial(scope.cancel, reason="the real time is over"))
-
-        timer = threading.Timer(seconds, ring)
-        timer.daemon = True
-        timer.start()
-        hold.acquire()
-        try:
-            yield
-        finally:
-            hold.release()
-            timer.cancel()
-
-
-async def real_pause(seconds: float) -> None:
-    """Sleeps so many seconds, real ones; see `real_timeout`."""
-    with real_timeout(seconds):
-        await trio.Event().wait()

@@ -21,8 +21,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 import outcome
 import trio
 
-from .clock import VirtualTime, clock_hold, in_time_of, virtual_time
+from .clock import VirtualTime, in_time_of, virtual_time
 from .errors import MonqueError
+from .hold import clock_hold
 
 T = TypeVar("T")
 

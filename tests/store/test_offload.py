@@ -97,6 +97,30 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
         await orphaned.wait()
 
 
+async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_well() -> None:
+    """What failed may have been applied all the same, and nobody looks up what became of it."""
+    orphaned = trio.Event()
+    token = trio.lowlevel.current_trio_token()
+
+    def orphan(result: str | None) -> None:
+        assert result is None
+        trio.from_thread.run_sync(orphaned.set, trio_token=token)
+
+    def fails() -> str:
+        raise ConnectionError("the answer was lost")
+
+    with trio.CancelScope() as scope:
+        handoff = _Handoff(fails, orphan, lock=cast("threading.Lock", CancellingLock(scope)))
+        try:
+            await Door().call(handoff.produce, abandon_on_cancel=True)
+        except trio.Cancelled:
+            handoff.abandon()
+            raise
+    assert scope.cancelled_caught
+    with trio.fail_after(10):
+        await orphaned.wait()
+
+
 async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(autojump_clock: MockClock) -> None:
     door = Door()
     entered, release = threading.Event(), threading.Event()

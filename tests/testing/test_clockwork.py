@@ -13,7 +13,8 @@ from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
 from trio_monque import InvalidOptionError, Monque, MonqueError, RunningJob, Workers
-from trio_monque.clock import ServerClock, clock_hold
+from trio_monque.clock import ServerClock
+from trio_monque.hold import clock_hold
 from trio_monque.jobs.events import Event, HeartbeatFailed, JobError, JobStarted
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import (

@@ -119,3 +119,14 @@ async def test_stand_in_takes_the_place_of_the_scheduler() -> None:
         assert job.scheduler is stand_in
 
     await run_job(handler, scheduler=stand_in)
+
+
+async def test_schedule_may_be_declared_anew() -> None:
+    """On the real clock, where whoever asks for the server's time would need a server."""
+
+    async def handler(job: RunningJob[Any]) -> None:
+        for _ in range(2):
+            await job.scheduler.schedule("@hourly", "report", unique_key="one", on_conflict="update")
+
+    outcome = await run_job(handler)
+    assert [new.unique_key for new in outcome.scheduled] == ["one", "one"]

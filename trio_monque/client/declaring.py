@@ -36,7 +36,7 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
     the same already is not written again: every instance of a fleet declares its schedules at its start.
     """
     job = intake.send(draft)
-    if on_conflict == "keep":
+    if on_conflict == "keep" or job.id == draft.id:
         return job
     sent_again = False
     for _ in range(MOST_ROUNDS):

@@ -9,7 +9,7 @@ from typing import Final
 
 import trio
 
-from ..clock import real_timeout
+from ..hold import real_timeout
 
 PATIENCE: Final = 5.0
 """Seconds of one outage, in real time, that virtual time stands still for."""

@@ -70,5 +70,9 @@ def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any]) 
     Raises:
         InvalidPayloadError, PayloadTooLargeError: It cannot be stored.
     """
-    encoded = check_payload(value, maximum, codec_options)
-    return bson.decode(encoded, codec_options=codec_options.with_options(document_class=dict))[""]
+    return unpacked(check_payload(value, maximum, codec_options), codec_options)
+
+
+def unpacked(payload: bytes, codec_options: CodecOptions[Any]) -> Any:
+    """What `check_payload` has encoded, as it will be read."""
+    return bson.decode(payload, codec_options=codec_options.with_options(document_class=dict))[""]

@@ -7,8 +7,8 @@ import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence, Set
 from contextlib import suppress
-from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -28,8 +28,9 @@ from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
-from ..store.types import ObjectId
 from ..threads import HoldingLimiter
+from .beats import Beats
+from .disowned import DisownedClaims
 from .job_run import call_handler, verdict_of
 from .policies import Policies
 from .running_job import RunningJob
@@ -43,17 +44,6 @@ logger = logging.getLogger("trio_monque.scheduler")
 SHARE_OF_LOCK_TIMEOUT = 0.9
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True)
-class _Disowned:
-    """A claim cycle whose answer was lost: whatever bears its stamp is given back, but what is known to be held.
-
-    Until that moment on trio's clock.
-    """
-
-    until: float
-    held: Sequence[ObjectId]
 
 
 class JobSource:
@@ -82,8 +72,8 @@ class JobSource:
         self._policies = Policies(config)
         self._turn = 0
         self._looked_at: datetime | None = None
-        self._last_beat: datetime | None = None
-        self._disowned: dict[ClaimStamp, _Disowned] = {}
+        self._beats = Beats()
+        self._disowned = DisownedClaims(ground.jobs)
 
     # --- What a claim is ---
 
@@ -115,7 +105,7 @@ class JobSource:
         stamp = ClaimStamp.new(
             self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
         )
-        self._last_beat = now if self._last_beat is None else max(self._last_beat, now)
+        self._beats.claimed(now)
         self._turn += 1
         turn, chosen = self._turn, list[Job]()
 
@@ -163,14 +153,14 @@ class JobSource:
         held: Sequence[Job] = ()
         with suppress(MonqueConnectionError):
             held = await self._door.hand_over(
-                partial(claiming.resolve, self._leased, stamp, self._next_beat()),
+                partial(claiming.resolve, self._leased, stamp, self._beats.next(self._ground.clock.now())),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
         if {job.id for job in held} == {job.id for job in chosen}:
             return held
         lease = LEASE_IN_BEATS * self._config.heartbeat_interval
-        self._disowned[stamp] = _Disowned(trio.current_time() + lease, [job.id for job in held])
+        self._disowned.add(stamp, [job.id for job in held], until=trio.current_time() + lease)
         return held
 
     # --- Running ---
@@ -268,7 +258,7 @@ class JobSource:
         if not claims:
             return []
         found = await self._door.call(
-            partial(leases.renew, self._leased, claims, self._next_beat()),
+            partial(leases.renew, self._leased, claims, self._beats.next(self._ground.clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
@@ -281,14 +271,6 @@ class JobSource:
             for claim in claims
         ]
 
-    def _next_beat(self) -> datetime:
-        """It must grow although the server's clock stepped back, from the claim on: observers go by its changes."""
-        beat = self._ground.clock.now()
-        if self._last_beat is not None:
-            beat = max(beat, self._last_beat + timedelta(milliseconds=1))
-        self._last_beat = beat
-        return beat
-
     def has_errands(self) -> bool:
         return bool(self._disowned)
 
@@ -300,12 +282,8 @@ class JobSource:
 
     def _do_errands(self, moment: float) -> None:
         """In a thread: gives back what was disowned and has been applied since; measures the server's time."""
-        now = self._ground.now()
-        for stamp, disowned in list(self._disowned.items()):
-            if claiming.release_all(self._ground.jobs, stamp, now, but=disowned.held):
-                self._announce(None)
-            if moment > disowned.until:
-                del self._disowned[stamp]
+        if self._disowned.give_back(self._ground.now(), moment):
+            self._announce(None)
 
     # --- Reporting ---
 

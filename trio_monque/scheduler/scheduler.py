@@ -4,19 +4,17 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager, suppress
-from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
-from ..client.ground import Ground
 from ..client.monque import Monque
 from ..client.wake_board import on_the_board
 from ..clock import is_on_run, virtual_time
 from ..engine.nursery import Engine, EngineLimits, raise_unwrapped
 from ..engine.run import Run
-from ..errors import InvalidOptionError, MonqueError
+from ..errors import MonqueError
 from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
@@ -24,6 +22,7 @@ from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .job_source import JobSource
+from .neighbour import EngineOnTheBoard
 from .running_job import RunningJob
 from .settlements import JobSettlement
 from .telling import SchedulerReport, Teller
@@ -66,7 +65,7 @@ class Scheduler(Monque):
         self.report: SchedulerReport | None = None
         self._config = config
         self._resources = resources
-        self._workers = _copied(workers)
+        self._workers = Workers.copied(workers)
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
@@ -155,7 +154,7 @@ class Scheduler(Monque):
         try:
             # Nothing is held yet, so this wait may be cut short at any time.
             await self._door.call(self._get_ready, abandon_on_cancel=True)
-            with on_the_board(self._ground.jobs.collection.full_name, _OnTheBoard(self._engine, self._ground)):
+            with on_the_board(self._ground.jobs.collection.full_name, EngineOnTheBoard(self._engine, self._ground)):
                 await self._run_listened_to(task_status)
         except BaseException as error:
             self._end()
@@ -214,29 +213,6 @@ class Scheduler(Monque):
         with trio.CancelScope(shield=True) as scope:
             task_status.started(scope)
             await self._bus.run()
-
-
-class _OnTheBoard:
-    """What the neighbours of this run announce, on trio's clock; and to them, whether it works."""
-
-    def __init__(self, engine: Engine[Any, Any], ground: Ground) -> None:
-        self._ground = ground
-        self.is_idle = engine.is_idle
-        self.wait_changed = engine.wait_changed
-        self.look = engine.waker.look
-        self.look_while = engine.waker.look_while
-        self._expect = engine.waker.expect
-
-    def expect(self, due: datetime) -> None:
-        self._expect(self._ground.clock.on_run_clock(due))
-
-
-def _copied(workers: Workers | None) -> Workers:
-    if workers is None:
-        return Workers()
-    if not isinstance(workers, Workers):
-        raise InvalidOptionError("workers", workers, "must be a Workers")
-    return workers.copy()
 
 
 @asynccontextmanager

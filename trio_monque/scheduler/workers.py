@@ -238,6 +238,15 @@ class Workers:
         copied._crons.update(self._crons)
         return copied
 
+    @classmethod
+    def copied(cls, given: Workers | None) -> Workers:
+        """A copy of what a caller gave, which may be nothing; raises InvalidOptionError for anything else."""
+        if given is None:
+            return cls()
+        if not isinstance(given, cls):
+            raise InvalidOptionError("workers", given, "must be a Workers")
+        return given.copy()
+
     def get(self, name: str) -> Worker[Any] | None:
         return self._workers.get(name)
 

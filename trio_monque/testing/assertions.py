@@ -3,16 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
-from datetime import datetime
-from typing import Any, Final, overload
+from collections.abc import Sequence
+from typing import Final, Unpack, overload
 
 from ..client.monque import Monque
-from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import Named
+from ..jobs.job import Job
 from ..options import check_count
 from .differences import shown
-from .wanted import UNSAID, Unsaid, Wanted
+from .wanted import Criteria, Wanted
 
 # A test looks at all there is; MongoDB's limit is a 32-bit number.
 _ALL: Final = 2**31 - 1
@@ -22,41 +20,14 @@ MOST_SHOWN: Final = 3
 
 
 @overload
-async def assert_enqueued(
-    monque: Monque,
-    *,
-    name: str | Named | Unsaid = ...,
-    data: Any = ...,
-    unique_key: str | Unsaid | None = ...,
-    run_at: datetime | Unsaid = ...,
-    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = ...,
-    count: None = None,
-) -> Job: ...
+async def assert_enqueued(monque: Monque, *, count: None = None, **criteria: Unpack[Criteria]) -> Job: ...
 
 
 @overload
-async def assert_enqueued(
-    monque: Monque,
-    *,
-    name: str | Named | Unsaid = ...,
-    data: Any = ...,
-    unique_key: str | Unsaid | None = ...,
-    run_at: datetime | Unsaid = ...,
-    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = ...,
-    count: int,
-) -> list[Job]: ...
+async def assert_enqueued(monque: Monque, *, count: int, **criteria: Unpack[Criteria]) -> list[Job]: ...
 
 
-async def assert_enqueued(
-    monque: Monque,
-    *,
-    name: str | Named | Unsaid = UNSAID,
-    data: Any = UNSAID,
-    unique_key: str | Unsaid | None = UNSAID,
-    run_at: datetime | Unsaid = UNSAID,
-    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = UNSAID,
-    count: int | None = None,
-) -> Job | list[Job]:
+async def assert_enqueued(monque: Monque, *, count: int | None = None, **criteria: Unpack[Criteria]) -> Job | list[Job]:
     """Asserts that a job is there, whatever became of it since: with a scheduler it may have run already.
 
     Only what is given is compared. On trio and on every other backend of anyio.
@@ -81,7 +52,7 @@ async def assert_enqueued(
         MonqueConnectionError: The database did not answer.
     """
     __tracebackhide__ = True
-    wanted = _wanted(monque, name=name, data=data, unique_key=unique_key, run_at=run_at, status=status)
+    wanted = Wanted.of(criteria, monque._ground.jobs.codec.callers)
     if count is not None:
         check_count("count", count, at_least=0)
     jobs = await _all_jobs(monque)
@@ -99,15 +70,7 @@ async def assert_enqueued(
     return found
 
 
-async def assert_not_enqueued(
-    monque: Monque,
-    *,
-    name: str | Named | Unsaid = UNSAID,
-    data: Any = UNSAID,
-    unique_key: str | Unsaid | None = UNSAID,
-    run_at: datetime | Unsaid = UNSAID,
-    status: JobStatus | str | Iterable[JobStatus | str] | Unsaid = UNSAID,
-) -> None:
+async def assert_not_enqueued(monque: Monque, **criteria: Unpack[Criteria]) -> None:
     """Asserts that there is no such job, and without criteria no job at all. See `assert_enqueued`.
 
     A job that has run was enqueued: with `status="pending"` only one that still waits is a failure.
@@ -117,15 +80,11 @@ async def assert_not_enqueued(
         InvalidOptionError, InvalidJobIdentifierError, MonqueConnectionError: As `assert_enqueued`.
     """
     __tracebackhide__ = True
-    wanted = _wanted(monque, name=name, data=data, unique_key=unique_key, run_at=run_at, status=status)
+    wanted = Wanted.of(criteria, monque._ground.jobs.codec.callers)
     found = [job for job in await _all_jobs(monque) if not wanted.differences(job)]
     if found:
         told = "\n".join(f"  {_told(job)}" for job in found[: 2 * MOST_SHOWN])
         raise AssertionError(f"{len(found)} jobs {wanted} were enqueued:\n{told}{_counted(found[2 * MOST_SHOWN :])}")
-
-
-def _wanted(monque: Monque, **criteria: Any) -> Wanted:
-    return Wanted.of(monque._ground.jobs.codec.callers, **criteria)
 
 
 async def _all_jobs(monque: Monque) -> Sequence[Job]:

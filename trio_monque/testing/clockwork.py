@@ -10,8 +10,9 @@ import trio
 import trio.testing
 
 from ..client.wake_board import Neighbour, have_all_look, neighbours
-from ..clock import begin_virtual_time, clock_hold, virtual_time
+from ..clock import begin_virtual_time, virtual_time
 from ..errors import InvalidOptionError, MonqueError
+from ..hold import clock_hold
 from ..options import check_seconds
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.telling import SchedulerReport

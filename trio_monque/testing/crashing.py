@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from pymongo.errors import ConnectionFailure
-
 from ..scheduler.scheduler import Scheduler
+from ..store.types import ConnectionFailure
 
 T = TypeVar("T")
 

@@ -8,13 +8,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, TypeVar
 
-from pymongo import errors as driver
-
 from ..client.monque import Monque, SyncMonque
 from ..errors import InvalidOptionError
 from ..options import check_count
 from ..store.connection import JobCollection
 from ..store.outcomes import PURPOSES
+from ..store.types import BulkWriteError, DriverError
 
 T = TypeVar("T")
 
@@ -34,7 +33,7 @@ class Fault:
     def __init__(
         self,
         jobs: JobCollection,
-        error: driver.PyMongoError | type[driver.PyMongoError],
+        error: DriverError | type[DriverError],
         when: str,
         command: re.Pattern[str] | None,
         times: int | None,
@@ -79,7 +78,7 @@ class Fault:
     def befall(self, call: Callable[[], T]) -> T:
         if self._when == "after":
             call()
-        raise self._error if isinstance(self._error, driver.PyMongoError) else self._error("made to fail by fail_next")
+        raise self._error if isinstance(self._error, DriverError) else self._error("made to fail by fail_next")
 
     # --- As a context manager ---
 
@@ -100,7 +99,7 @@ class Fault:
 
 def fail_next(
     client: Monque | SyncMonque,
-    error: driver.PyMongoError | type[driver.PyMongoError],
+    error: DriverError | type[DriverError],
     *,
     when: Literal["before", "after"] = "before",
     command: str | None = None,
@@ -142,11 +141,11 @@ def _jobs_of(client: object) -> JobCollection:
     return client._ground.jobs
 
 
-def _checked(error: object) -> driver.PyMongoError | type[driver.PyMongoError]:
-    if isinstance(error, driver.PyMongoError):
+def _checked(error: object) -> DriverError | type[DriverError]:
+    if isinstance(error, DriverError):
         return error
-    if isinstance(error, type) and issubclass(error, driver.PyMongoError):
-        if issubclass(error, driver.BulkWriteError):
+    if isinstance(error, type) and issubclass(error, DriverError):
+        if issubclass(error, BulkWriteError):
             raise InvalidOptionError("error", error, "says nothing without its details: give an instance")
         return error
     raise InvalidOptionError("error", error, "must be an error of pymongo, such as AutoReconnect('gone')")

@@ -5,14 +5,12 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any, Final, NoReturn, cast
 
-from bson.codec_options import CodecOptions
-
 from ..client.ground import Ground
 from ..errors import MonqueError
 from ..options import ClientConfig
 from ..store.codec import Codec
 from ..store.connection import JobCollection
-from ..store.types import Collection
+from ..store.types import CodecOptions, Collection
 
 # As the fixtures of the kit read: datetimes of payloads come back timezone-aware.
 AWARE: Final[CodecOptions[Any]] = CodecOptions(tz_aware=True, tzinfo=UTC)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import trio
 import trio.testing
 
-from ..clock import clock_hold
+from ..hold import clock_hold
 from ..threads import calling_back
 
 _installed: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_holds_for_own_threads")

@@ -1,91 +1,49 @@
-"""`job.scheduler` of a handler that is run alone: what it enqueues is checked as in production, and remembered."""
+"""`job.scheduler` of a handler that is run alone: production's own calls, whose jobs are remembered and not stored."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, Unpack
+from typing import Any, NoReturn, TypeVar, cast
 
-import bson
 import trio
 
-from ..client.declaring import check_on_conflict
 from ..client.enqueue_many import checked
+from ..client.enqueuing import Enqueuing
 from ..client.ground import Ground
+from ..client.group_enqueue import GroupEnqueue
 from ..client.intake import Intake
-from ..client.producer import ScheduleOptions
+from ..client.producer import Producer
+from ..client.wake_board import Nobody
 from ..jobs.job import Job
-from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, name_of
+from ..jobs.new_job import Draft, NewJob, NewSchedule
+from ..jobs.payload import unpacked
+from ..store.offload import Door
 from ..store.types import ClientSession
 from .no_database import NoDatabaseError
 
+T = TypeVar("T")
 
-class Recorder:
-    """The blocking calls, as `job.scheduler.sync` has them. From any thread."""
+
+class _Remembering(Intake):
+    """Where jobs come in: what would be sent is remembered."""
 
     def __init__(self, ground: Ground, running: Job) -> None:
-        self._ground = ground
-        self._intake = Intake(ground)
+        super().__init__(ground)
         self.enqueued: list[NewJob] = []
         self.scheduled: list[NewSchedule] = []
         # The job whose handler runs is one, too: it holds its own key while it is processing.
         self._holders: dict[tuple[str, str], Job] = {}
         self._hold_key(running)
 
-    def enqueue(
-        self,
-        worker: str | Named,
-        data: Any = None,
-        *,
-        session: ClientSession | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Job:
-        return self.record(self.draft(worker, data, session, options))
-
-    def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
-        return [self.record(draft) for draft in checked(self._intake, new_jobs)]
-
-    def now(self, worker: str | Named, data: Any = None) -> Job:
-        return self.enqueue(worker, data)
-
-    def schedule(
-        self,
-        cron: str,
-        worker: str | Named,
-        data: Any = None,
-        *,
-        on_conflict: str = "keep",
-        **options: Unpack[ScheduleOptions],
-    ) -> Job:
-        return self.record(self.draft_schedule(cron, worker, data, on_conflict, options))
-
-    def __getattr__(self, name: str) -> NoReturn:
-        raise NoDatabaseError(f"job.scheduler.sync.{name}")
-
-    # --- Checked, and then recorded: between the two, an async call may be cancelled ---
-
-    def draft(
-        self, worker: str | Named, data: Any, session: ClientSession | None = None, options: JobOptions | None = None
-    ) -> Draft:
+    def check_session(self, session: ClientSession | None) -> None:
         if session is not None:
             raise NoDatabaseError("the database of that session")
-        new = NewJob(name=name_of(worker), data=data, **(options or {}))
-        return self._intake.draft(new, worker)
 
-    def drafts(self, new_jobs: Sequence[NewJob]) -> Sequence[Draft]:
-        return checked(self._intake, new_jobs)
-
-    def draft_schedule(
-        self, cron: str, worker: str | Named, data: Any, on_conflict: str, options: ScheduleOptions
-    ) -> Draft:
-        check_on_conflict(on_conflict)
-        return self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
-
-    def record(self, draft: Draft) -> Job:
-        """Remembers what would be stored, and returns its job; or the job that has the unique key already."""
+    def send(self, draft: Draft, session: ClientSession | None = None) -> Job:
+        """The job that would be stored, or the one that has the unique key already."""
         # As it will be read: what the handler does to its own object afterwards changes nothing.
-        options = self._ground.jobs.codec.callers.with_options(document_class=dict)
-        new = replace(draft.new, data=bson.decode(draft.payload, codec_options=options)[""])
+        new = replace(draft.new, data=unpacked(draft.payload, self._ground.jobs.codec.callers))
         job = replace(draft, new=new).at(self._ground.clock.now())
         if isinstance(new, NewSchedule):
             self.scheduled.append(new)
@@ -102,7 +60,41 @@ class Recorder:
             self._holders[job.name, job.unique_key] = job
 
 
-class RecordingScheduler:
+class Recorder(Producer):
+    """The blocking calls, as `job.scheduler.sync` has them. From any thread."""
+
+    def __init__(self, ground: Ground, running: Job) -> None:
+        super().__init__(ground, Nobody())
+        self._intake: _Remembering = _Remembering(ground, running)
+
+    def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
+        return [self._intake.send(draft) for draft in checked(self._intake, new_jobs)]
+
+    def document(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise NoDatabaseError("job.scheduler.sync.document")
+
+    def preview(self, *arguments: Any, **options: Any) -> NoReturn:
+        raise NoDatabaseError("job.scheduler.sync.preview")
+
+    def __getattr__(self, name: str) -> NoReturn:
+        raise NoDatabaseError(f"job.scheduler.sync.{name}")
+
+
+class _Inline:
+    """Stands for the door, and for the group of those who enqueue at once: nothing is sent through it."""
+
+    def __init__(self, intake: Intake) -> None:
+        self._intake = intake
+
+    async def call(self, function: Callable[[], T]) -> T:
+        await trio.lowlevel.checkpoint()  # Cancelled here, nothing is enqueued.
+        return function()
+
+    async def enqueue(self, draft: Draft) -> Job:
+        return await self.call(lambda: self._intake.send(draft))
+
+
+class RecordingScheduler(Enqueuing):
     """What `run_job` gives a handler as `job.scheduler`.
 
     `enqueue`, `enqueue_many`, `now` and `schedule`, here and in `sync`, check and return what those of a
@@ -118,49 +110,27 @@ class RecordingScheduler:
         self.id = running.claimed_by
         self.sync = Recorder(ground, running)
         self.drained = False
+        self._ground = ground
+        self._producer = self.sync
+        self._intake = self.sync._intake
+        self._announcer = Nobody()
+        inline = _Inline(self._intake)
+        self._door = cast("Door", inline)
+        self._group = cast("GroupEnqueue", inline)
 
     @property
     def enqueued(self) -> tuple[NewJob, ...]:
         """What was enqueued, in order; data as it would be stored, that of a dataclass as a document."""
-        return tuple(self.sync.enqueued)
+        return tuple(self.sync._intake.enqueued)
 
     @property
     def scheduled(self) -> tuple[NewSchedule, ...]:
         """What was declared with `schedule`, in order."""
-        return tuple(self.sync.scheduled)
-
-    async def enqueue(
-        self,
-        worker: str | Named,
-        data: Any = None,
-        *,
-        session: ClientSession | None = None,
-        **options: Unpack[JobOptions],
-    ) -> Job:
-        draft = self.sync.draft(worker, data, session, options)
-        await trio.lowlevel.checkpoint()
-        return self.sync.record(draft)
+        return tuple(self.sync._intake.scheduled)
 
     async def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
-        drafts = self.sync.drafts(new_jobs)
-        await trio.lowlevel.checkpoint()
-        return [self.sync.record(draft) for draft in drafts]
-
-    async def now(self, worker: str | Named, data: Any = None) -> Job:
-        return await self.enqueue(worker, data)
-
-    async def schedule(
-        self,
-        cron: str,
-        worker: str | Named,
-        data: Any = None,
-        *,
-        on_conflict: str = "keep",
-        **options: Unpack[ScheduleOptions],
-    ) -> Job:
-        draft = self.sync.draft_schedule(cron, worker, data, on_conflict, options)
-        await trio.lowlevel.checkpoint()
-        return self.sync.record(draft)
+        drafts = checked(self._intake, new_jobs)
+        return await self._door.call(lambda: [self._intake.send(draft) for draft in drafts])
 
     def drain(self) -> None:
         self.drained = True

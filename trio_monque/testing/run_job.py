@@ -7,9 +7,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Unpack, cast
 
 import trio
-from bson.codec_options import CodecOptions
 
 from ..client.bus import Bus
+from ..client.ground import Ground
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms
 from ..engine.run import CancelReason, Run, RunEnd
@@ -23,14 +23,15 @@ from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
 from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
-from ..options import LARGEST_NUMBER, SchedulerOptions, scheduler_config
+from ..options import LARGEST_NUMBER, SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
 from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlements import JobSettlement, decided
 from ..scheduler.telling import Teller
-from ..scheduler.workers import Worker, WorkerSettings
+from ..scheduler.workers import Worker, Workers, WorkerSettings
 from ..store.offload import Door
+from ..store.types import CodecOptions
 from .claimed_job import claimed, new_job, registered
 from .no_database import AWARE, ground_without_database
 from .recorder import RecordingScheduler
@@ -135,37 +136,38 @@ async def run_job(
         saved=snapshot(saved, config.max_payload_size, ground.jobs.codec.callers),
     )
     recorder = RecordingScheduler(ground, job)
-    made: list[RunningJob[Any]] = []
-
-    def running_job(run: Run[Job]) -> RunningJob[Any]:
-        given = cast("Scheduler", recorder if scheduler is None else scheduler)
-        made.append(RunningJob(run, given, resources, source.report, config.cleanup_timeout))
-        return made[0]
-
-    source = _Alone(ground, Door(), workers, Teller(Bus()), config, running_job, _nobody_hears)
+    given = cast("Scheduler", recorder if scheduler is None else scheduler)
+    source = _Alone(ground, workers, config, given, resources)
     settlement = await _seen_through(source, job, LeaseTerms(NEVER_ENDING, config.cleanup_timeout))
-    assert source.end is not None
-    verdict = settlement.verdict
-    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
-    if error is not None and not _is_expected(error, source.end, worker.settings):
-        # What the handler raised, whole: the verdict may name one leaf of a group.
-        error = error if source.end.error is None else source.end.error
-        if reraise or not all(isinstance(leaf, Exception) for leaf in leaves_of(error)):
-            raise error
-    after = replace(job, **dict(source.reports))
+    error = _error_of(settlement, source.ended, worker.settings, reraise=reraise)
     return HandlerOutcome(
-        verdict=verdict,
-        value=source.end.value,
+        verdict=settlement.verdict,
+        value=source.ended.value,
         error=error,
-        job=applied(after, decided(settlement, ground.clock.now())),
-        cancel_reason=source.end.reason,
-        duration=source.end.duration,
-        saved=made[0].saved if made else job.saved,
+        job=applied(replace(job, **dict(source.reports)), decided(settlement, ground.clock.now())),
+        cancel_reason=source.ended.reason,
+        duration=source.ended.duration,
+        saved=job.saved if source.running_job is None else source.running_job.saved,
         progress=tuple(value for name, value in source.reports if name == "progress"),
         enqueued=recorder.enqueued,
         scheduled=recorder.scheduled,
         drained=recorder.drained,
     )
+
+
+def _error_of(
+    settlement: JobSettlement, end: RunEnd, settings: WorkerSettings, *, reraise: bool
+) -> BaseException | None:
+    """The exception that decided the verdict; raised where nobody said what it means."""
+    verdict = settlement.verdict
+    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    if error is None or _is_expected(error, end, settings):
+        return error
+    # What the handler raised, whole: the verdict may name one leaf of a group.
+    error = error if end.error is None else end.error
+    if reraise or not all(isinstance(leaf, Exception) for leaf in leaves_of(error)):
+        raise error
+    return error
 
 
 def _nobody_hears(jobs: Sequence[Job] | None) -> None:
@@ -175,14 +177,26 @@ def _nobody_hears(jobs: Sequence[Job] | None) -> None:
 class _Alone(JobSource):
     """The port of the engine for one run: what it would write is kept."""
 
-    end: RunEnd | None = None
+    running_job: RunningJob[Any] | None = None
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(
+        self, ground: Ground, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
+    ) -> None:
+        def make(run: Run[Job]) -> RunningJob[Any]:
+            self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
+            return made
+
+        super().__init__(ground, Door(), workers, Teller(Bus()), config, make, _nobody_hears)
         self.reports: list[tuple[str, Any]] = []
+        self._end: RunEnd | None = None
+
+    @property
+    def ended(self) -> RunEnd:
+        assert self._end is not None, "a run that was seen through has ended"
+        return self._end
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
-        self.end = end
+        self._end = end
         return super().conclude(claim, end)
 
     async def report(self, run: Run[Job], name: str, value: Any) -> Any:

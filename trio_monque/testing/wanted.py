@@ -5,29 +5,25 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
-from typing import Any, Final
-
-from bson.codec_options import CodecOptions
+from typing import Any, TypedDict
 
 from ..errors import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Named, checked_moment, name_of
 from ..jobs.payload import plain_data, snapshot
 from ..jobs.selection import job_query
+from ..store.types import CodecOptions
 from .differences import agreements, differences, shown
 
 
-class Unsaid(Enum):
-    """Stands for a criterion that was not given, as None means something for some."""
+class Criteria(TypedDict, total=False):
+    """What a test may say about a job; see `assert_enqueued`. What it does not say is not compared."""
 
-    UNSAID = "unsaid"
-
-    def __repr__(self) -> str:
-        return "UNSAID"
-
-
-UNSAID: Final = Unsaid.UNSAID
+    name: str | Named
+    data: Any
+    unique_key: str | None
+    run_at: datetime
+    status: JobStatus | str | Iterable[JobStatus | str]
 
 
 @dataclass(frozen=True)
@@ -41,29 +37,20 @@ class Wanted:
     criteria: Mapping[str, Any]
 
     @classmethod
-    def of(
-        cls,
-        codec_options: CodecOptions[Any],
-        *,
-        name: str | Named | Unsaid,
-        data: Any,
-        unique_key: str | Unsaid | None,
-        run_at: datetime | Unsaid,
-        status: JobStatus | str | Iterable[JobStatus | str] | Unsaid,
-    ) -> Wanted:
+    def of(cls, said: Criteria, codec_options: CodecOptions[Any]) -> Wanted:
         """Raises InvalidOptionError or InvalidJobIdentifierError for a criterion that no job could meet."""
-        given: dict[str, Any] = {}
-        if name is not UNSAID:
-            given["name"] = name_of(name)
-        if data is not UNSAID:
-            given["data"] = _as_stored(data, codec_options)
-        if unique_key is not UNSAID:
-            given["unique_key"] = unique_key
-        if run_at is not UNSAID:
-            given["run_at"] = checked_moment("run_at", run_at)
-        if status is not UNSAID:
-            given["status"] = job_query(None, status, limit=1, skip=0).statuses
-        return cls(given)
+        criteria: dict[str, Any] = {}
+        if "name" in said:
+            criteria["name"] = name_of(said["name"])
+        if "data" in said:
+            criteria["data"] = _as_stored(said["data"], codec_options)
+        if "unique_key" in said:
+            criteria["unique_key"] = said["unique_key"]
+        if "run_at" in said:
+            criteria["run_at"] = checked_moment("run_at", said["run_at"])
+        if "status" in said:
+            criteria["status"] = job_query(None, said["status"], limit=1, skip=0).statuses
+        return cls(criteria)
 
     def differences(self, job: Job) -> list[str]:
         """One line for each place in which the job is another; none where it is meant."""
