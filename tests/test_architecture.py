@@ -16,6 +16,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
     "options": {"errors"},
     "backoff": {"errors"},
+    "observations": set(),
     "clock": {"errors"},
     "hold": {"clock"},
     "threads": {"errors", "clock", "hold"},
@@ -24,14 +25,15 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "options", "backoff"},
     "store": {"errors", "options", "clock", "threads", "patience", "jobs"},
-    "client": {"errors", "options", "clock", "threads", "patience", "callables", "jobs", "store"},
+    "client": {"errors", "options", "observations", "clock", "threads", "patience", "callables", "jobs", "store"},
     # How claimed things are run. Knows no job and no MongoDB.
-    "engine": {"errors", "options", "backoff", "clock", "hold", "patience"},
+    "engine": {"errors", "options", "backoff", "observations", "clock", "hold", "patience"},
     # Where the two columns meet.
     "scheduler": {
         "errors",
         "options",
         "backoff",
+        "observations",
         "clock",
         "threads",
         "patience",

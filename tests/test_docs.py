@@ -7,7 +7,7 @@ import re
 import runpy
 import secrets
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
+from dataclasses import MISSING, Field, fields, replace
 from datetime import timedelta
 from pathlib import Path
 from typing import Any
@@ -103,11 +103,13 @@ def test_index_page_has_every_index() -> None:
     assert told == [index.document["name"] for index in indexes.ALL]
 
 
+BEAT = PAST + timedelta(seconds=1)
 SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "complete": lambda job: transitions.complete(job, PAST),
     "fail": lambda job: transitions.fail(job, PAST, transitions.Failure("no")),
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
+    "rescue": lambda job: transitions.rescue(replace(job, last_heartbeat=BEAT), PAST, job.next_run_at),
     "retry": lambda job: transitions.retry(job, PAST, transitions.Failure("no"), PAST + timedelta(seconds=2)),
     "snooze": lambda job: transitions.snooze(job, PAST, PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),
@@ -139,7 +141,7 @@ def test_index_page_tells_what_a_transition_costs(
 ) -> None:
     insert(profiled, **({} if unique_key is None else {"unique_key": unique_key}))
     (job,) = claiming.claim_batch(profiled, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
-    leases.renew(profiled, [job], PAST + timedelta(seconds=1))
+    leases.renew(profiled, [job], BEAT)
     settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
     told = {row[0]: _told_cost(row, with_key=unique_key is not None) for row in rows("reference/indexes.md", "## What")}
     assert costs(profiled) == [told[write] for write in ("enqueue", "claim", "renewal", settlement)]

@@ -36,6 +36,7 @@ from .jobs.events import (
     LeaseLost,
     ScheduleExhausted,
     ShutdownTimedOut,
+    StaleJobsRecovered,
 )
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
@@ -90,6 +91,7 @@ __all__ = [
     "SchedulerReport",
     "ShutdownTimedOut",
     "Snooze",
+    "StaleJobsRecovered",
     "SyncMonque",
     "Worker",
     "WorkerRegistrationError",

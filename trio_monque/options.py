@@ -20,6 +20,10 @@ from .errors import InvalidOptionError
 LEASE_IN_BEATS = 3
 """A lease is three heartbeat intervals long: two beats may fail before a claim does."""
 
+SHORTEST_BEAT = 0.2
+LONGEST_BEAT = 300.0
+"""Seconds: what a heartbeat interval may be. One that another library wrote is taken for the nearest of these."""
+
 LARGEST_NUMBER = 3.2e9
 """What any option may be at most: a hundred years in seconds, so that no sum of dates overflows."""
 
@@ -47,11 +51,13 @@ class SchedulerOptions(ClientOptions, total=False):
     poll_interval: float
     heartbeat_interval: float
     lock_timeout: float | None
+    recover_stale_jobs: bool
     shutdown_timeout: float
     cleanup_timeout: float
     worker_concurrency: int
     instance_concurrency: int | None
     max_retries: int
+    max_rescues: int
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
@@ -97,12 +103,15 @@ class SchedulerConfig(ClientConfig):
             readable and unique per incarnation; one of your own must be unique in the fleet.
         poll_interval: How long an idle instance waits before it looks again.
         heartbeat_interval: How often claims are renewed; a lease is three of them. 0.2 to 300.
-        lock_timeout: The absolute limit on one run; None for no limit, for fleets without Node only.
+        lock_timeout: The absolute limit on one run, and the age from which a claim of another library may be
+            rescued; None for no limit, and for no such rescue: for fleets without Node only.
+        recover_stale_jobs: Rescue the jobs of dead instances, at the start and from then on.
         shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
         cleanup_timeout: How long a cancelled handler may clean up.
         worker_concurrency: How many jobs of one name run at a time, where the worker does not say.
         instance_concurrency: How many jobs run at a time in all; None for no limit but the workers'.
         max_retries: After how many failures a job is `failed`; 0 and 1 both mean a single attempt.
+        max_rescues: How many deaths in a row a job may survive; with the next one it is `failed`.
         base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
@@ -112,11 +121,13 @@ class SchedulerConfig(ClientConfig):
     poll_interval: float = 1.0
     heartbeat_interval: float = 30.0
     lock_timeout: float | None = 1800.0
+    recover_stale_jobs: bool = True
     shutdown_timeout: float = 30.0
     cleanup_timeout: float = 5.0
     worker_concurrency: int = 5
     instance_concurrency: int | None = None
     max_retries: int = 10
+    max_rescues: int = 3
     base_retry_interval: float = 1.0
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
@@ -125,13 +136,15 @@ class SchedulerConfig(ClientConfig):
         super().__post_init__()
         _check_instance_id(self.scheduler_instance_id)
         _check_number("poll_interval", self.poll_interval, above=0)
-        _check_number("heartbeat_interval", self.heartbeat_interval, at_least=0.2, at_most=300)
+        _check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
         _check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         _check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
         _check_integer("worker_concurrency", self.worker_concurrency, at_least=1)
         if self.instance_concurrency is not None:
             _check_integer("instance_concurrency", self.instance_concurrency, at_least=1)
+        _check_flag("recover_stale_jobs", self.recover_stale_jobs)
         _check_integer("max_retries", self.max_retries, at_least=0)
+        _check_integer("max_rescues", self.max_rescues, at_least=0)
         _check_number("base_retry_interval", self.base_retry_interval, at_least=0)
         _check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         _check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)

@@ -19,11 +19,13 @@ from trio_monque.jobs.job import Job, JobStatus
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
 
 
-@dataclass
+@dataclass(eq=False)
 class Heard:
     """A scheduler that writes down what it is told."""
 
     told: list[object] = field(default_factory=list)
+    looked_for_the_dead: int = 0
+    watched: int = 0
 
     def look(self) -> None:
         self.told.append("look")
@@ -33,6 +35,12 @@ class Heard:
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
         self.told.append(is_open)
+
+    def look_for_the_dead(self) -> None:
+        self.looked_for_the_dead += 1
+
+    def watch(self, is_idle: Callable[[], bool]) -> None:
+        self.watched += 1
 
     def is_idle(self) -> bool:
         return True
@@ -80,6 +88,8 @@ async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     with on_the_board("db.jobs", one), on_the_board("db.other", other):
         have_all_look()
     assert one.told == other.told == ["look"]
+    # And once more when the other one left.
+    assert (one.looked_for_the_dead, other.looked_for_the_dead) == (1, 1)
 
 
 async def test_a_call_whose_answer_was_lost_makes_them_look() -> None:

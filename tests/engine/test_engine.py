@@ -22,6 +22,7 @@ from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
 from trio_monque.engine.source import ClaimState, Demand, Granted
 from trio_monque.engine.wake import WakeSignal
+from trio_monque.observations import Sighting
 
 TERMS = LeaseTerms(heartbeat_interval=10.0, cleanup_timeout=5.0)
 
@@ -62,9 +63,33 @@ class Shelf:
     due: list[float] = field(default_factory=list)
     asked_at: list[float] = field(default_factory=list)
     ask_faults: list[Exception] = field(default_factory=list)
+    suspects: set[int] = field(default_factory=set)
+    others: dict[int, Sighting[int]] = field(default_factory=dict)
+    observed_at: list[float] = field(default_factory=list)
+    look_takes: float = 0.0
+    look_faults: list[Exception] = field(default_factory=list)
+    rescue_faults: list[Exception] = field(default_factory=list)
+    rescued: list[tuple[float, int]] = field(default_factory=list)
 
     def lane_of(self, claim: int) -> str:
         return "all"
+
+    def is_suspect(self, claim: int) -> bool:
+        return claim in self.suspects
+
+    async def observe(self, held: Sequence[int]) -> Sequence[Sighting[int]]:
+        self.observed_at.append(trio.current_time())
+        await trio.sleep(self.look_takes)
+        if self.look_faults:
+            raise self.look_faults.pop(0)
+        return [sighting for sighting in self.others.values() if sighting.claim not in held]
+
+    async def rescue(self, claims: Sequence[int]) -> Sequence[int]:
+        await trio.lowlevel.checkpoint()
+        if self.rescue_faults:
+            raise self.rescue_faults.pop(0)
+        self.rescued += [(trio.current_time(), claim) for claim in claims]
+        return [claim for claim in claims if self.others.pop(claim, None) is not None]
 
     def time_limit(self, claim: int) -> float:
         return self.limit

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 
-from trio_monque.engine.fairness import share_slots
+from trio_monque.engine.fairness import share_slots, suspect_alone
 from trio_monque.engine.slots import Slots
 
 
@@ -48,6 +48,25 @@ def test_without_a_total_the_lanes_are_the_limit() -> None:
     slots.set_limit("a", 3)
     slots.take("a")
     assert (slots.demand().total, slots.capacity, slots.running) == (2, 3, 1)
+
+
+def test_one_suspect_runs_at_a_time_whatever_its_lane() -> None:
+    slots = Slots(None)
+    slots.set_limit("a", 3)
+    assert slots.demand().suspects == 1
+    slots.take("a", suspect=True)
+    slots.take("a")
+    assert (slots.demand().total, slots.demand().suspects) == (1, 0)
+    slots.free("a")
+    assert slots.demand().suspects == 0
+    slots.free("a", suspect=True)
+    assert slots.demand().suspects == 1
+
+
+def test_suspect_is_chosen_alone_and_the_first_of_them() -> None:
+    assert suspect_alone(["a", "S", "b", "T"], str.isupper) == ["S"]
+    assert suspect_alone(["a", "b"], str.isupper) == ["a", "b"]
+    assert suspect_alone([], str.isupper) == []
 
 
 def test_lane_whose_limit_shrinks_keeps_what_runs_and_gets_nothing_more() -> None:

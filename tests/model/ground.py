@@ -11,8 +11,8 @@ from bson import ObjectId
 from trio_monque.backoff import Backoff
 from trio_monque.client.ground import Ground
 from trio_monque.clock import ServerClock
-from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
+from trio_monque.jobs.rescues import RescuePolicy, decide_rescue
 from trio_monque.jobs.transition import Transition
 from trio_monque.jobs.verdicts import (
     CutShort,
@@ -31,10 +31,12 @@ from trio_monque.store import inserting
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.inserting import Parcel
 
-from .model import BASE_DELAY, LONGEST_DELAY, MAX_RETRIES, SOON
+from .model import BASE_DELAY, LONGEST_DELAY, MAX_RESCUES, MAX_RETRIES, SOON
 from .state import ModelJob
 
 POLICY: Final = RetryPolicy(max_retries=MAX_RETRIES, backoff=Backoff(base=BASE_DELAY, cap=LONGEST_DELAY, jitter=0.0))
+
+RESCUES: Final = RescuePolicy(max_rescues=MAX_RESCUES, backoff=POLICY.backoff)
 
 
 class SetClock(ServerClock):
@@ -62,7 +64,7 @@ class SetGround(Ground):
 def transition_of(copy: Job, verdict: str, now: datetime, result: str) -> Transition:
     """What the library would write for this end of a run."""
     if verdict == "rescue":
-        return transitions.rescue(copy, now, now)
+        return decide_rescue(copy, now, RESCUES).transition
     return decide(copy, _verdict(verdict, result), now, POLICY)
 
 

@@ -17,6 +17,7 @@ from .state import START, Difference, ModelJob, occurrence_after
 
 # The policy under which every run ends; the drivers build the library's from the same numbers.
 MAX_RETRIES: Final = 2
+MAX_RESCUES: Final = 1
 BASE_DELAY: Final = 20.0
 LONGEST_DELAY: Final = 60.0
 SOON: Final = 2.0
@@ -168,10 +169,11 @@ class Model:
         if job is None or self.holds(ending.copy) is None:
             return "LOST"
         name, write = self._meant(ending)
-        if name == "rescue" and job.last_heartbeat != ending.copy.last_heartbeat:
+        is_rescue = ending.verdict == "rescue"
+        if is_rescue and job.last_heartbeat != ending.copy.last_heartbeat:
             return "LOST"
         # A request on another library's claim was left behind by an earlier claim of ours.
-        obeys = name != "complete" and not (name == "rescue" and not ending.copy.is_claimed_by_us)
+        obeys = name != "complete" and not (is_rescue and not ending.copy.is_claimed_by_us)
         if obeys and job.cancel_requested_at is not None:
             self.mark("cancel_claimed", job.status)
             self._end_run(job, "cancelled", ending)
@@ -179,7 +181,7 @@ class Model:
             job.receipt = f"{ending.receipt}/otherwise"
             self._settled_by[job.id] = ending.copy.claim_token
             return "CANCELLED"
-        if name in ("complete", "go_on", "fail") and job.repeat_interval != ending.copy.repeat_interval:
+        if name in ("complete", "go_on", "fail", "give_up") and job.repeat_interval != ending.copy.repeat_interval:
             return "SCHEDULE_CHANGED"
         self.mark(name, job.status)
         write(job, ending)
@@ -191,7 +193,7 @@ class Model:
         copy = ending.copy
         match ending.verdict:
             case "rescue":
-                return "rescue", self._rescue
+                return self._meant_by_a_death(copy)
             case "cut short":
                 return "release", lambda job, ending: self._end_claim(job, "pending", ending.at)
             case "snooze":
@@ -205,6 +207,13 @@ class Model:
             return "go_on", self._go_on_exhausted
         return "fail", self._fail
 
+    def _meant_by_a_death(self, copy: ModelJob) -> tuple[str, Callable[[ModelJob, Ending], None]]:
+        if copy.rescues + 1 <= (MAX_RESCUES if copy.max_rescues is None else copy.max_rescues):
+            return "rescue", self._rescue
+        if copy.repeat_interval is not None and copy.on_exhausted != "fail":
+            return "go_on", self._go_on_exhausted
+        return "give_up", self._give_up
+
     def _end_claim(self, job: ModelJob, status: str, at: datetime) -> None:
         job.status, job.updated_at = status, at
         job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
@@ -217,7 +226,7 @@ class Model:
     def _rescue(self, job: ModelJob, ending: Ending) -> None:
         self._end_claim(job, "pending", ending.at)
         job.rescues += 1
-        job.next_run_at = ending.at
+        job.next_run_at = min(ending.copy.next_run_at, ending.at)
 
     def _snooze(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
@@ -258,7 +267,15 @@ class Model:
         job.rescues = 0
         self._record(job, ending)
 
+    def _give_up(self, job: ModelJob, ending: Ending) -> None:
+        self._end_run(job, "failed", ending)
+        job.rescues = 0
+        self._record(job, ending)
+
     def _record(self, job: ModelJob, ending: Ending) -> None:
         reason = "enough" if ending.verdict == "discard" else "ValueError: no"
+        if ending.verdict == "rescue":
+            deaths = ending.copy.rescues + 1
+            reason = f"died {deaths} time{'s' if deaths > 1 else ''} while running"
         job.fail_reason = reason
         job.errors = (*job.errors, (ending.at, job.attempts, reason))[-MOST_ERRORS:]

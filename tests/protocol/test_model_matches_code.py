@@ -5,7 +5,7 @@ A condition that is taken out of the code fails here; that each of them is neede
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -42,13 +42,20 @@ ENDS: Final[Mapping[str, Transition]] = {
     "release": transitions.release(CLAIMED, NOW),
     "disown": transitions.release_all(STAMP, NOW),
     "rescue": transitions.rescue(CLAIMED, NOW, NOW),
+    "give up": transitions.give_up(CLAIMED, NOW, FAILURE),
     "cancel": transitions.cancel_claimed(CLAIMED, NOW),
 }
 
 # To the protocol a retry without a failure.
 NOT_IN_THE_MODEL: Final = {"snooze"}
-# A rescue above the limit has no transition of its own yet; it must be fenced on the heartbeat, and count no failure.
-NOT_IN_THE_CODE: Final = {"give up"}
+
+# A rescue, at and above the limit, of a one-off job and of a schedule.
+OF_THE_DEAD: Final[Mapping[str, Callable[[Job], Transition]]] = {
+    "rescue": lambda job: transitions.rescue(job, NOW, NOW),
+    "give up": lambda job: transitions.give_up(job, NOW, FAILURE),
+    "go on": lambda job: transitions.go_on_after_deaths(job, NOW, LATER, FAILURE),
+}
+OF_ANY_DEAD: Final = pytest.mark.parametrize("name", OF_THE_DEAD)
 
 BY_NAME: Final = pytest.mark.parametrize("name", ENDS)
 
@@ -105,39 +112,48 @@ def test_the_ends_that_obey_a_request_are_the_models(name: str) -> None:
 
 def test_the_model_knows_every_end_of_a_claim_in_the_table() -> None:
     ended = {row.name for row in transitions.TABLE if row.source is JobStatus.PROCESSING is not row.target}
-    known = {"complete", "go_on", "retry", "release", "rescue", "fail", "cancel_claimed"}
+    known = {"complete", "go_on", "retry", "release", "rescue", "give_up", "fail", "cancel_claimed"}
     assert ended == known | NOT_IN_THE_MODEL
-    assert set(ENDS) >= ENDS_THAT_OBEY - NOT_IN_THE_CODE
+    assert set(ENDS) >= ENDS_THAT_OBEY
     snooze = transitions.snooze(CLAIMED, NOW, LATER)
     assert snooze.guard == ENDS["retry"].guard
     assert snooze.otherwise == ENDS["retry"].otherwise
 
 
 def test_what_depends_on_the_schedule_is_fenced_on_it() -> None:
-    for name in ("go on", "go on, exhausted", "fail"):
+    for name in ("go on", "go on, exhausted", "fail", "give up"):
         assert {"repeat_interval", "timezone"} <= set(ENDS[name].guard)
     assert ENDS["complete"].guard["repeat_interval"] is None
 
 
-def test_a_rescue_is_conditional_on_all_four_that_were_observed() -> None:
+@OF_ANY_DEAD
+def test_a_rescue_is_conditional_on_all_four_that_were_observed(name: str) -> None:
     observed = {"claimed_by", "locked_at", "claim_token", "last_heartbeat"}
-    assert observed <= set(ENDS["rescue"].guard)
+    assert observed <= set(OF_THE_DEAD[name](CLAIMED).guard)
 
 
-def test_a_rescue_that_cancels_is_conditional_on_the_heartbeat_too() -> None:
-    otherwise = ENDS["rescue"].otherwise
+@OF_ANY_DEAD
+def test_a_rescue_that_cancels_is_conditional_on_the_heartbeat_too(name: str) -> None:
+    otherwise = OF_THE_DEAD[name](CLAIMED).otherwise
     assert otherwise is not None
     assert otherwise.guard["last_heartbeat"] == CLAIMED.last_heartbeat
 
 
-def test_the_rescue_of_a_foreign_claim_does_not_obey_a_stale_request() -> None:
-    foreign = replace(CLAIMED, claimed_by="Node")
-    assert "cancel_requested_at" not in transitions.rescue(foreign, NOW, NOW).guard
+@OF_ANY_DEAD
+def test_the_rescue_of_a_foreign_claim_does_not_obey_a_stale_request_and_does_not_keep_it(name: str) -> None:
+    foreign = OF_THE_DEAD[name](replace(CLAIMED, claimed_by="Node"))
+    assert "cancel_requested_at" not in foreign.guard
+    assert "cancel_requested_at" in foreign.cleared
+    assert foreign.otherwise is None
 
 
 def test_a_rescue_is_counted_apart_from_failures() -> None:
     assert ENDS["rescue"].added == {"rescues": 1}
     assert "fail_count" not in ENDS["rescue"].set
+    assert ENDS["give up"].added == OF_THE_DEAD["go on"](CLAIMED).added == {}
+    assert "fail_count" not in ENDS["give up"].set
+    assert "rescues" in ENDS["give up"].cleared
+    assert "rescues" in OF_THE_DEAD["go on"](CLAIMED).cleared
     assert ENDS["release"].added == {}
     assert ENDS["retry"].added == {"fail_count": 1}
 

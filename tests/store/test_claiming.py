@@ -184,3 +184,23 @@ def test_disowned_claim_is_given_back_by_its_fence_and_nothing_else_is(store: Jo
     assert given_back is not None
     assert (given_back.status, given_back.claim_token, given_back.attempts) == ("pending", None, 1)
     assert as_stored(store, kept) == kept
+
+
+def test_suspects_are_seen_only_where_one_may_run(store: JobCollection, jobs: Collection) -> None:
+    suspects, innocents = [insert(store) for _ in range(3)], [insert(store) for _ in range(2)]
+    jobs.update_many({"_id": {"$in": [job.id for job in suspects]}}, {"$set": {"rescues": 2}})
+    jobs.update_one({"_id": innocents[0].id}, {"$set": {"rescues": 1}})
+    assert len(claiming.look(store, {"greet": 5, "other": 1}, PAST)) == 5
+    for wanted in ({"greet": 2}, {"greet": 2, "other": 1}):
+        seen = claiming.look(store, wanted, PAST, suspects=False)
+        assert {job.id for job in seen} == {job.id for job in innocents}
+
+
+def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
+    store: JobCollection, jobs: Collection
+) -> None:
+    one, other = insert(store), insert(store)
+    jobs.update_one({"_id": one.id}, {"$set": {"attempts": 4}})  # So that they do not agree, and are not pinned.
+    candidates = claiming.look(store, {"greet": 5}, PAST)
+    jobs.update_one({"_id": one.id}, {"$set": {"rescues": 2}})
+    assert [job.id for job in claiming.take(store, candidates, PAST, stamp()).jobs] == [other.id]

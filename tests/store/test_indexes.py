@@ -12,7 +12,7 @@ from tests.support.store import PAST, handle, insert, stamp
 from trio_monque import Monque, open_scheduler
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import stamp_fence
-from trio_monque.store import indexes
+from trio_monque.store import indexes, rescuing
 from trio_monque.store.codec import filter_of
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
@@ -64,6 +64,8 @@ def test_each_query_is_served_by_its_index_without_a_sort(store: JobCollection, 
     assert used(jobs, look) == {"trio_monque_claim"}
     held = {"find": jobs.name, "filter": filter_of(stamp_fence(stamp()))}
     assert used(jobs, held) == {"trio_monque_held"}
+    claims = {"find": jobs.name, "filter": rescuing.CLAIMED, "sort": dict(rescuing.IN_ORDER)}
+    assert used(jobs, claims) == {"trio_monque_held"}
     page = {"find": jobs.name, "filter": {}, "sort": {"nextRunAt": 1, "_id": 1}, "limit": 100}
     assert used(jobs, page) == {"trio_monque_listing"}
     key = {

@@ -13,7 +13,7 @@ from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
 from trio_monque.hold import clock_hold
-from trio_monque.testing import SchedulerOpener, drain
+from trio_monque.testing import SchedulerOpener, drain, quiesce
 
 
 @pytest.mark.parametrize("limiter", ["the default", "one of its own", "anyio's"])
@@ -80,6 +80,7 @@ async def test_own_thread_that_waits_for_the_loop_lets_time_pass_too(
 async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
     go_on = threading.Event()
     async with open_test_scheduler(), open_test_scheduler(), trio.open_nursery() as nursery:
+        await quiesce()  # Each has looked for dead claims.
         nursery.start_soon(trio.to_thread.run_sync, go_on.wait, 10)
         await trio.testing.wait_all_tasks_blocked()
         assert clock_hold().holders == 1

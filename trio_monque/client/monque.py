@@ -23,6 +23,7 @@ from .managing import Managing
 from .operator import Operator
 from .producer import Producer
 from .reader import Reader
+from .rescuing import Recovering, SyncRecovering
 from .wake_board import Announcer, Nobody
 
 logger = logging.getLogger("trio_monque")
@@ -30,7 +31,7 @@ logger = logging.getLogger("trio_monque")
 T = TypeVar("T")
 
 
-class SyncMonque(Producer, Reader, Operator):
+class SyncMonque(Producer, Reader, Operator, SyncRecovering):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
     def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
@@ -38,9 +39,10 @@ class SyncMonque(Producer, Reader, Operator):
         Producer.__init__(self, ground, announcer)
         Reader.__init__(self, ground)
         Operator.__init__(self, ground, tell, announcer)
+        SyncRecovering.__init__(self, ground, tell, announcer)
 
 
-class Monque(Enqueuing, Managing):
+class Monque(Enqueuing, Managing, Recovering):
     """The client: enqueues and inspects jobs, and runs none.
 
     Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works

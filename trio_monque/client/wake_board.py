@@ -34,6 +34,12 @@ class Neighbour(Protocol):
     def look_while(self, is_open: Callable[[], bool]) -> None:
         """Jobs may appear, unannounced, for as long as `is_open` and right after."""
 
+    def look_for_the_dead(self) -> None:
+        """Somebody may have left claims behind."""
+
+    def watch(self, is_idle: Callable[[], bool]) -> None:
+        """Another one has claimed something, and holds it until it is idle."""
+
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits to be settled or given back."""
         ...
@@ -63,6 +69,9 @@ def on_the_board(namespace: str, neighbour: Neighbour) -> Iterator[None]:
         yield
     finally:
         board[namespace].remove(neighbour)
+        for left in board[namespace]:
+            left.look_for_the_dead()
+            left.watch(lambda: False)  # What it had sent at its end may be applied only after that look.
 
 
 class Announcer:
@@ -127,3 +136,4 @@ def have_all_look() -> None:
     for neighbours in list(_board().values()):
         for neighbour in list(neighbours):
             neighbour.look()
+            neighbour.look_for_the_dead()

@@ -8,6 +8,14 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
+def suspect_alone(chosen: Sequence[T], is_suspect: Callable[[T], bool]) -> Sequence[T]:
+    """The first suspect among the chosen, alone; all of them where none is.
+
+    Alone, so that its claim says of this one job what it relies on. The others are claimed right after.
+    """
+    return next(([one] for one in chosen if is_suspect(one)), chosen)
+
+
 def share_slots(candidates: Sequence[T], slots: int, lane_of: Callable[[T], str], turn: int) -> Sequence[T]:
     """Which candidates get a slot, when there are fewer slots than candidates.
 

@@ -43,6 +43,20 @@ class ClaimFailed:
 
 
 @dataclass(frozen=True, slots=True)
+class ClaimsRescued:
+    """Dead claims were taken away; `rescued` is what the source said of them."""
+
+    rescued: Any
+
+
+@dataclass(frozen=True, slots=True)
+class RescueDelayed:
+    """The claims of others could not be seen, or a dead one not be taken, this time; it is tried again."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class SettlementDelayed:
     """A batch could not be written this time; it is sent again."""
 

@@ -18,6 +18,7 @@ from .health import Watchdog, name_the_unwilling
 from .heartbeat import do_errands, run_errands, run_heartbeat
 from .lease import LeaseTerms
 from .pauses import Pauses
+from .reaper import Reaper
 from .run import CancelReason
 from .runner import Runner
 from .settler import Settler
@@ -42,6 +43,7 @@ class EngineLimits:
     Attributes:
         rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
             virtual time, where a month passes at once, and where nothing happens that nobody tells of.
+        rescues: Dead claims are taken away.
     """
 
     poll_interval: float
@@ -50,6 +52,7 @@ class EngineLimits:
     cleanup_timeout: float
     concurrency: int | None
     rests: bool
+    rescues: bool = True
 
 
 class Engine(Generic[ClaimT, SettlementT]):
@@ -58,7 +61,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     shielded; a sentinel outside turns cancellation into a cut
     └── services: settler, heartbeat       live until the last run is settled
         └── running: one task, one cancel scope per run
-            └── intake: claimer, waker     ends first
+            └── intake: claimer, waker, reaper     ends first
     """
 
     def __init__(self, source: Source[ClaimT, SettlementT], limits: EngineLimits) -> None:
@@ -80,6 +83,13 @@ class Engine(Generic[ClaimT, SettlementT]):
             transaction_interval=limits.poll_interval,
         )
         self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, self._pauses)
+        self.reaper: Reaper[ClaimT] = Reaper(
+            source,
+            lambda: [run.claim for run in self._runner.held if run.is_held],
+            self._pauses,
+            interval=limits.heartbeat_interval,
+            rests=limits.rests,
+        )
         self._box = trio.CancelScope(shield=True)
 
     @property
@@ -159,6 +169,8 @@ class Engine(Generic[ClaimT, SettlementT]):
             services.start_soon(self._end_in_time)
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run)
+                if self._limits.rescues:
+                    intake.start_soon(guard, self.stop, self.reaper.run)
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope)
                 started()

@@ -78,7 +78,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             hold_limit=self._source.hold_limit(claim),
         )
         self.held[run] = self._running[run] = None
-        self._slots.take(self._source.lane_of(claim))
+        self._slots.take(self._source.lane_of(claim), suspect=self._source.is_suspect(claim))
         self.changed()
         return run
 
@@ -117,7 +117,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             run.answers.dismiss()
             # Free at the verdict, so that the next claim overlaps this settlement.
             del self._running[run]
-            self._slots.free(self._source.lane_of(run.claim))
+            self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
             self._wake.set()
         if run.is_gone:
             self._lost(run)

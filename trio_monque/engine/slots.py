@@ -4,8 +4,12 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from typing import Final
 
 from .source import Demand
+
+MOST_SUSPECTS: Final = 1
+"""How many may run at a time whose holders died again and again: if one kills this instance, no other is hit."""
 
 
 class Slots:
@@ -18,6 +22,7 @@ class Slots:
         self._total = math.inf if total is None else total
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
+        self._suspects = 0
 
     def set_limit(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
@@ -42,10 +47,16 @@ class Slots:
             for lane, limit in self._limits.items()
             if limit > self._running[lane] and free > 0
         }
-        return Demand(total=int(min(free, sum(lanes.values()))) if lanes else 0, lanes=lanes)
+        return Demand(
+            total=int(min(free, sum(lanes.values()))) if lanes else 0,
+            lanes=lanes,
+            suspects=max(0, MOST_SUSPECTS - self._suspects),
+        )
 
-    def take(self, lane: str) -> None:
+    def take(self, lane: str, *, suspect: bool = False) -> None:
         self._running[lane] += 1
+        self._suspects += suspect
 
-    def free(self, lane: str) -> None:
+    def free(self, lane: str, *, suspect: bool = False) -> None:
         self._running[lane] -= 1
+        self._suspects -= suspect

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
+from ..observations import Sighting
 from .run import Run, RunEnd
 
 ClaimT = TypeVar("ClaimT")
@@ -20,10 +21,12 @@ class Demand:
     Attributes:
         total: How many in all.
         lanes: How many of each lane; a lane is what shares a concurrency limit.
+        suspects: How many of them may be suspects.
     """
 
     total: int
     lanes: Mapping[str, int]
+    suspects: int = 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +59,10 @@ class Source(Protocol[ClaimT, SettlementT]):
 
     def lane_of(self, claim: ClaimT) -> str:
         """Whose concurrency limit the claim counts against."""
+        ...
+
+    def is_suspect(self, claim: ClaimT) -> bool:
+        """Whether it may be what its holders died of: an instance runs one such at a time."""
         ...
 
     def time_limit(self, claim: ClaimT) -> float:
@@ -95,6 +102,14 @@ class Source(Protocol[ClaimT, SettlementT]):
 
     async def renew(self, claims: Sequence[ClaimT]) -> Sequence[ClaimState]:
         """Renews claims; tells what it found of each."""
+        ...
+
+    async def observe(self, held: Sequence[ClaimT]) -> Sequence[Sighting[ClaimT]]:
+        """All claims that there are, but those that are `held` and renewed here."""
+        ...
+
+    async def rescue(self, claims: Sequence[ClaimT]) -> Sequence[Any]:
+        """Takes away those of the claims, as they were observed, that have not changed since; tells of these."""
         ...
 
     def has_errands(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from bson import ObjectId
@@ -66,6 +67,14 @@ class JobError(Event):
 
     error: BaseException
     job: Job | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class StaleJobsRecovered(Event):
+    """Jobs of dead instances are pending again: how many, and how many of each name."""
+
+    count: int
+    by_name: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,6 +46,7 @@ TABLE: Final = (
     Row("snooze", PROCESSING, PENDING, "the handler asked to be run later"),
     Row("release", PROCESSING, PENDING, "the claim is given back, uncounted"),
     Row("rescue", PROCESSING, PENDING, "the claim had died"),
+    Row("give_up", PROCESSING, FAILED, "too many claims in a row had died"),
     Row("fail", PROCESSING, FAILED, "the last try failed, or no other can be made"),
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
     Row("cancel_pending", PENDING, CANCELLED, "somebody cancelled it"),
@@ -96,6 +97,17 @@ def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
         "next_run_at": AtMost(now),
         "claimed_by": None,
     }
+
+
+SUSPECT_FROM: Final = 2
+
+# What a job must be, besides, to be claimed where no other suspect may be.
+UNSUSPECTED: Final = MappingProxyType({"rescues": OneOf((None, *range(SUSPECT_FROM)))})
+
+
+def is_suspect(job: Job) -> bool:
+    """Whether it may be what its holders died of. An instance runs one suspect at a time."""
+    return job.rescues >= SUSPECT_FROM
 
 
 def pins(job: Job) -> dict[str, Any]:
@@ -238,25 +250,51 @@ def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
 
 
 def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
-    """processing -> pending for a claim that was seen dead: counted apart from failures.
+    """processing -> pending for a claim that was seen dead: counted apart from failures."""
+    rescued = Transition(
+        guard=fence(job),
+        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now},
+        added={"rescues": 1},
+        cleared=_ENDED,
+    )
+    return _of_the_dead(job, now, rescued)
+
+
+def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
+    """processing -> failed for a claim that was seen dead, where too many had died before. No failure is counted."""
+    given_up = Transition(
+        guard={
+            **fence(job),
+            "repeat_interval": job.repeat_interval,
+            "timezone": job.timezone,
+            "on_exhausted": job.on_exhausted,
+        },
+        set={"status": FAILED, **_ended(job, now), **failure.written(job)},
+        cleared=(*_ENDED, "rescues"),
+    )
+    return _of_the_dead(job, now, given_up)
+
+
+def go_on_after_deaths(job: Job, now: datetime, next_run_at: datetime, failure: Failure) -> Transition:
+    """The same for a schedule: this occurrence is given up."""
+    return _of_the_dead(job, now, go_on(job, now, next_run_at, failure))
+
+
+def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
+    """As it must be where somebody else than the holder writes it.
 
     `job` is as it was observed: besides the fence, its heartbeat must not have moved since. The same for
     the cancellation of a job whose holder died with a request to cancel it. A request on the claim of
     another library was left behind by an earlier claim of ours, and is not obeyed.
     """
     unmoved = {"last_heartbeat": job.last_heartbeat}
-    rescued = Transition(
-        guard={**fence(job), **unmoved},
-        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now},
-        added={"rescues": 1},
-        cleared=_ENDED,
-    )
+    guard = {name: one for name, one in ending.guard.items() if name != "cancel_requested_at"}
     if not is_ours(job):
-        return rescued
+        return replace(ending, guard={**guard, **unmoved}, otherwise=None)
     cancelled = cancel_claimed(job, now)
     return replace(
-        rescued,
-        guard={**_unless_cancelled(job), **unmoved},
+        ending,
+        guard={**guard, "cancel_requested_at": None, **unmoved},
         otherwise=replace(cancelled, guard={**cancelled.guard, **unmoved}),
     )
 

@@ -15,7 +15,8 @@ from typing import Any
 import trio
 
 from ..client.ground import Ground
-from ..engine.fairness import share_slots
+from ..client.rescuing import Rescued, Rescuer, pending_again
+from ..engine.fairness import share_slots, suspect_alone
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
@@ -24,6 +25,7 @@ from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
+from ..observations import Sighting
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
@@ -58,6 +60,7 @@ class JobSource:
         config: SchedulerConfig,
         running_job: Callable[[Run[Job]], RunningJob[Any]],
         announce: Callable[[Sequence[Job] | None], None],
+        claimed: Callable[[], None] = lambda: None,
     ) -> None:
         self._ground = ground
         self._door = door
@@ -68,6 +71,8 @@ class JobSource:
         self._leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
         self._running_job = running_job
         self._announce = announce
+        self._claimed = claimed
+        self._rescuer = Rescuer(ground)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         self._turn = 0
@@ -79,6 +84,9 @@ class JobSource:
 
     def lane_of(self, claim: Job) -> str:
         return claim.name
+
+    def is_suspect(self, claim: Job) -> bool:
+        return transitions.is_suspect(claim)
 
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)
@@ -110,12 +118,15 @@ class JobSource:
         turn, chosen = self._turn, list[Job]()
 
         def choose(found: Sequence[Job]) -> Sequence[Job]:
-            chosen[:] = share_slots(found, slots=demand.total, lane_of=self.lane_of, turn=turn)
+            fair = share_slots(found, slots=demand.total, lane_of=self.lane_of, turn=turn)
+            chosen[:] = suspect_alone(fair, transitions.is_suspect)
             return chosen
 
         try:
             taken = await self._door.hand_over(
-                partial(claiming.claim_batch, self._leased, demand.lanes, choose, now, stamp),
+                partial(
+                    claiming.claim_batch, self._leased, demand.lanes, choose, now, stamp, suspects=demand.suspects > 0
+                ),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
@@ -126,8 +137,14 @@ class JobSource:
             if not held:
                 raise
             # What was not found is due as before, as far as anybody knows.
-            return Granted(held, more=len(held) < len(chosen))
-        return Granted(taken.jobs, more=taken.more)
+            return self._granted(held, more=len(held) < len(chosen))
+        return self._granted(taken.jobs, more=taken.more)
+
+    def _granted(self, jobs: Sequence[Job], *, more: bool = False) -> Granted[Job]:
+        if jobs:
+            self._claimed()
+        # A suspect was claimed alone: others may wait behind it.
+        return Granted(jobs, more=more or any(map(transitions.is_suspect, jobs)))
 
     async def next_due(self, lanes: Set[str]) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"
@@ -270,6 +287,21 @@ class JobSource:
             else ClaimState.HELD
             for claim in claims
         ]
+
+    # --- Rescuing ---
+
+    async def observe(self, held: Sequence[Job]) -> Sequence[Sighting[Job]]:
+        ours = {claim_id(job) for job in held}
+        found = await self._door.call(self._rescuer.look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        now = self._ground.clock.now()
+        return [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
+
+    async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
+        take = partial(self._rescuer.take, claims)
+        rescued = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        if pending := pending_again(rescued):
+            self._announce(pending)
+        return rescued
 
     def has_errands(self) -> bool:
         return bool(self._disowned)

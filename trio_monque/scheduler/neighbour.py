@@ -17,6 +17,8 @@ class EngineOnTheBoard:
         self.is_idle = engine.is_idle
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
+        self.look_for_the_dead = engine.reaper.look
+        self.watch = engine.reaper.watch
         self.look_while = engine.waker.look_while
         self._expect = engine.waker.expect
 

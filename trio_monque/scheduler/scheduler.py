@@ -10,7 +10,7 @@ from typing import Any, TypeVar, Unpack, overload
 import trio
 
 from ..client.monque import Monque
-from ..client.wake_board import on_the_board
+from ..client.wake_board import neighbours, on_the_board
 from ..clock import is_on_run, virtual_time
 from ..engine.nursery import Engine, EngineLimits, raise_unwrapped
 from ..engine.run import Run
@@ -70,7 +70,14 @@ class Scheduler(Monque):
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
         self._source = JobSource(
-            self._ground, self._door, self._workers, self._teller, config, self._running_job, self._announce
+            self._ground,
+            self._door,
+            self._workers,
+            self._teller,
+            config,
+            self._running_job,
+            self._announce,
+            self._claimed,
         )
         self._engine: Engine[Job, JobSettlement] = Engine(
             self._source,
@@ -81,8 +88,10 @@ class Scheduler(Monque):
                 cleanup_timeout=config.cleanup_timeout,
                 concurrency=config.instance_concurrency,
                 rests=virtual_time() is not None,
+                rescues=config.recover_stale_jobs,
             ),
         )
+        self._on_the_board = EngineOnTheBoard(self._engine, self._ground)
         for name in self._workers.names:
             self._open_lane(name)
 
@@ -128,6 +137,11 @@ class Scheduler(Monque):
         announcer = self._announcer
         self._on_the_run(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
 
+    def _claimed(self) -> None:
+        for neighbour in neighbours(self._ground.jobs.collection.full_name):
+            if neighbour is not self._on_the_board:
+                neighbour.watch(self._engine.is_idle)
+
     def _on_the_run(self, function: Callable[[], None]) -> None:
         if is_on_run(self._token):
             function()
@@ -154,7 +168,7 @@ class Scheduler(Monque):
         try:
             # Nothing is held yet, so this wait may be cut short at any time.
             await self._door.call(self._get_ready, abandon_on_cancel=True)
-            with on_the_board(self._ground.jobs.collection.full_name, EngineOnTheBoard(self._engine, self._ground)):
+            with on_the_board(self._ground.jobs.collection.full_name, self._on_the_board):
                 await self._run_listened_to(task_status)
         except BaseException as error:
             self._end()

@@ -6,6 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from ..client.bus import Bus
+from ..client.rescuing import log_and_events_of
 from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job
@@ -93,7 +94,10 @@ class Teller:
             case notices.RenewalFailed(error):
                 logger.warning("claims could not be renewed, and will be soon: %s", error)
                 self._bus.emit(events.HeartbeatFailed(error))
-            case notices.ClaimFailed(error) | notices.SettlementDelayed(error):
+            case notices.ClaimsRescued(rescued):
+                for event in log_and_events_of(rescued):
+                    self._bus.emit(event)
+            case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
                 logger.warning("%s; it is tried again", error)
                 self._bus.emit(events.JobError(error))
 

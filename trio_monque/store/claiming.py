@@ -48,12 +48,16 @@ class Taken:
 
 
 @command("look for due jobs", writes=False)
-def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime) -> Sequence[Job]:
-    """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims."""
+def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, *, suspects: bool = True) -> Sequence[Job]:
+    """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims.
+
+    Without `suspects` these are not seen: a row of them must not hide the innocents behind it.
+    """
+    also = {} if suspects else filter_of(transitions.UNSUSPECTED)
     names = iter([name for name, slots in wanted.items() if slots > 0])
     found: list[Job] = []
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
-        found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now))
+        found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also))
     return [job for job in found if job.claimed_by is None or _tell_leftover(jobs, job)]
 
 
@@ -66,9 +70,11 @@ def _tell_leftover(jobs: JobCollection, job: Job) -> bool:
     return False
 
 
-def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collection: Collection) -> Iterable[Any]:
+def _look(
+    jobs: JobCollection, wanted: Mapping[str, int], now: datetime, also: Mapping[str, Any], collection: Collection
+) -> Iterable[Any]:
     first, *others = wanted
-    due = _due(jobs, first, now)
+    due = {**_due(jobs, first, now), **also}
     if not others:
         return collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1)
     # One query for all names together would be filled by a single one with a long backlog.
@@ -76,7 +82,12 @@ def _look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, collect
         [
             *_earliest(due, wanted[first]),
             *(
-                {"$unionWith": {"coll": collection.name, "pipeline": _earliest(_due(jobs, name, now), wanted[name])}}
+                {
+                    "$unionWith": {
+                        "coll": collection.name,
+                        "pipeline": _earliest({**_due(jobs, name, now), **also}, wanted[name]),
+                    }
+                }
                 for name in others
             ),
         ],
@@ -132,7 +143,10 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     names = sorted({job.name for job in candidates})
     pinned = transitions.pins(candidates[0])
     agree = all(transitions.pins(job) == pinned for job in candidates[1:])
-    transition = transitions.claim(names, now, stamp, pinned if agree else {})
+    if not agree:
+        # What has become a suspect since the look must not be claimed beside others.
+        pinned = {} if any(map(transitions.is_suspect, candidates)) else dict(transitions.UNSUSPECTED)
+    transition = transitions.claim(names, now, stamp, pinned)
     ids = [job.id for job in candidates]
     matched = jobs.collection.update_many(
         {"_id": {"$in": ids}, **filter_of(transition.guard)}, update_of(transition), hint=_BY_ID
@@ -155,11 +169,13 @@ def claim_batch(
     choose: Callable[[Sequence[Job]], Sequence[Job]],
     now: datetime,
     stamp: ClaimStamp,
+    *,
+    suspects: bool = True,
 ) -> Taken:
     """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
     while True:
         known = len(jobs.broken) + len(jobs.left_over)
-        candidates = choose(look(jobs, wanted, now))
+        candidates = choose(look(jobs, wanted, now, suspects=suspects))
         # What cannot be claimed was found, and is passed over from now on: behind it there may be something.
         has_hidden = len(jobs.broken) + len(jobs.left_over) > known
         if candidates:

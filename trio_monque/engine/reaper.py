@@ -1,0 +1,133 @@
+"""Takes dead claims away. Whether one is dead is seen, not computed: see `observations`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any, Final, Generic, NoReturn, TypeVar
+
+import trio
+
+from ..observations import Observations
+from . import notices
+from .pauses import Pauses
+from .source import Source
+
+ClaimT = TypeVar("ClaimT")
+
+LOOKS_PER_INTERVAL: Final = 2
+MOST_AT_ONCE: Final = 100
+"""How many claims one call of the source takes away: it may read all of each item."""
+
+# A failed look or write is tried again after this share of the interval.
+RETRY_SHARE: Final = 1 / 10
+LONGEST_RETRY: Final = 1.0
+
+
+class Reaper(Generic[ClaimT]):
+    """The loop that looks at the claims of others every half of an interval, and when one of them may have died.
+
+    Args:
+        held: What this instance itself holds and renews.
+        interval: Seconds, of the own heartbeat.
+        rests: It looks at the start and when it is told, and then only for as long as it sees claims.
+    """
+
+    def __init__(
+        self,
+        source: Source[ClaimT, Any],
+        held: Callable[[], Sequence[ClaimT]],
+        pauses: Pauses,
+        *,
+        interval: float,
+        rests: bool,
+    ) -> None:
+        self._source = source
+        self._held = held
+        self._pauses = pauses
+        self._interval = interval
+        self._rests = rests
+        self._observations: Observations[ClaimT] = Observations()
+        self._look_at = -math.inf
+        self._must_look = True
+        self._watched: set[Callable[[], bool]] = set()
+        self._told = trio.Event()
+
+    @property
+    def _pause(self) -> float:
+        return self._interval / LOOKS_PER_INTERVAL
+
+    def look(self) -> None:
+        """Somebody may have left claims behind."""
+        self._must_look = True
+        self._told.set()
+
+    def watch(self, is_idle: Callable[[], bool]) -> None:
+        """A neighbour has claimed something, and holds it until it `is_idle`.
+
+        For one that rests: it must have seen the last sign of life of whoever dies soon after, or that death
+        would be noticed later than it has to be.
+        """
+        if self._rests:
+            self._watched.add(is_idle)
+            self._look_at = min(self._look_at, trio.current_time() + self._pause)
+            self._told.set()
+
+    async def run(self) -> NoReturn:
+        at_start = True
+        while True:
+            self._told = trio.Event()
+            if self._is_time_to_look():
+                if not await self._look(at_start=at_start):
+                    continue
+                at_start = False
+            if not await self._rescue():
+                continue
+            with trio.move_on_at(min(self._look_at, self._observations.next_due)):
+                await self._told.wait()
+
+    def _is_time_to_look(self) -> bool:
+        if self._must_look:
+            return True
+        if trio.current_time() < self._look_at:
+            return False
+        self._look_at = math.inf
+        watched, self._watched = self._watched, set()
+        return not self._rests or bool(self._observations) or not all(is_idle() for is_idle in watched)
+
+    async def _look(self, *, at_start: bool) -> bool:
+        # Before the look: what is told while it is under way may or may not be in its answer.
+        self._must_look = False
+        self._look_at = math.inf
+        try:
+            seen = await self._source.observe(self._held())
+        except Exception as error:
+            if not self._source.is_transient(error):
+                raise
+            self._must_look = True
+            await self._after_fault(error)
+            return False
+        answered = trio.current_time()
+        self._observations.update(seen, answered, at_start=at_start)
+        if self._observations or not self._rests:
+            self._look_at = min(self._look_at, answered + self._pause)
+        return True
+
+    async def _rescue(self) -> bool:
+        while dead := self._observations.due(trio.current_time(), MOST_AT_ONCE):
+            try:
+                rescued = await self._source.rescue([one.claim for one in dead])
+            except Exception as error:
+                if not self._source.is_transient(error):
+                    raise
+                await self._after_fault(error)
+                return False
+            # Whatever was not rescued has changed: if it is a claim still, the next look begins to observe it anew.
+            self._observations.forget(dead)
+            if rescued:
+                self._source.tell(notices.ClaimsRescued(rescued))
+        return True
+
+    async def _after_fault(self, error: Exception) -> None:
+        self._source.tell(notices.RescueDelayed(error))
+        await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
