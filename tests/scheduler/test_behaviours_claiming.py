@@ -23,7 +23,7 @@ from trio_monque.engine import claimer as claimer_module
 from trio_monque.scheduler import scheduler as scheduler_module
 from trio_monque.store import claiming
 from trio_monque.store.types import Collection, Database, MongoClient
-from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, quiesce, start_virtual_time
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
 
 START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 
@@ -178,7 +178,7 @@ async def test_f55_jobs_that_another_instance_holds_are_left_alone(
 ) -> None:
     log, peer = Log(50), NodePeer(jobs)
     theirs = peer.enqueue("job", nextRunAt=PAST)
-    before = peer.claim("job", PAST)
+    before = peer.claim("job", now())
     assert before is not None
     async with open_test_scheduler(log.workers(), heartbeat_interval=5) as holder:
         ours = await holder.enqueue("job")
