@@ -37,7 +37,7 @@ class Fleet:
     records: Path
     holder: WorkerProcess
     successor: WorkerProcess
-    rescuer: Rescuer
+    rescuer: Rescuer | None
     relay: Relay
 
     @property
@@ -53,13 +53,18 @@ class Fleet:
 
 
 @contextmanager
-def fleet(server: OwnServer, db: Database, records: Path, *, unfenced: bool = False) -> Iterator[Fleet]:
-    """The holder sees the server through a relay, and runs all the jobs. Nobody else is cut off with it."""
+def fleet(
+    server: OwnServer, db: Database, records: Path, *, unfenced: bool = False, by_the_library: bool = False
+) -> Iterator[Fleet]:
+    """The holder sees the server through a relay, and runs all the jobs. Nobody else is cut off with it.
+
+    The rescuer of these tests is faster than the library's own, and independent of it.
+    """
     options = {
         "worker_concurrency": JOBS,
         "heartbeat_interval": HEARTBEAT,
         "poll_interval": 0.02,
-        "recover_stale_jobs": False,  # The rescuer of these tests is faster, and independent of the library.
+        "recover_stale_jobs": by_the_library,
     }
     with ExitStack() as stack:
         passing = stack.enter_context(relay(parse_uri(server.uri)["nodelist"][0]))
@@ -72,7 +77,8 @@ def fleet(server: OwnServer, db: Database, records: Path, *, unfenced: bool = Fa
             Monque(db).sync.enqueue("works", {"first": 3 * LEASE, "later": 3 * LEASE})
             holder.wait_for("start", number + 1)
         successor.open()
-        yield Fleet(db, records, holder, successor, start(rescuing(server.uri, db.name)), passing)
+        rescuer = None if by_the_library else start(rescuing(server.uri, db.name))
+        yield Fleet(db, records, holder, successor, rescuer, passing)
 
 
 def freeze(server: OwnServer) -> None:
@@ -109,6 +115,7 @@ def test_no_two_runs_of_a_job_overlap_although_the_server_is_frozen(
 ) -> None:
     with fleet(own_server, own_db, tmp_path / "records") as all_of_them:
         freeze_and_hear_the_holder_last(own_server, all_of_them)
+        assert all_of_them.rescuer is not None
         taken = len(all_of_them.rescuer.taken)
         started = len(all_of_them.runs)
         # Now it is chance what the server sees first: renewals, releases of what fenced itself, or the rescuer.
@@ -125,7 +132,20 @@ def test_no_two_runs_of_a_job_overlap_although_their_process_is_cut_off(
     with fleet(own_server, own_db, tmp_path / "records") as all_of_them:
         cut_off(own_server, all_of_them)
         all_of_them.wait_ended()
+    assert all_of_them.rescuer is not None
     assert len(all_of_them.rescuer.taken) >= JOBS
+    assert_nothing_overlaps(all_of_them)
+
+
+@pytest.mark.parametrize("outage", [freeze_and_hear_the_holder_last, cut_off])
+def test_no_two_runs_of_a_job_overlap_where_the_library_itself_rescues(
+    own_server: OwnServer, own_db: Database, tmp_path: Path, outage: Callable[[OwnServer, Fleet], None]
+) -> None:
+    with fleet(own_server, own_db, tmp_path / "records", by_the_library=True) as all_of_them:
+        outage(own_server, all_of_them)
+        rescued = own_db["monque_jobs"].count_documents({"rescues": {"$gte": 1}})
+        all_of_them.wait_ended()
+    assert rescued == JOBS
     assert_nothing_overlaps(all_of_them)
 
 
