@@ -24,6 +24,10 @@ from .errors import (
 )
 from .jobs.cron import SchedulePreview
 from .jobs.events import (
+    ChangeStreamClosed,
+    ChangeStreamConnected,
+    ChangeStreamError,
+    ChangeStreamFallback,
     Event,
     HeartbeatFailed,
     JobCancelled,
@@ -52,6 +56,10 @@ __all__ = [
     "AggregationTimeoutError",
     "BrokenDocumentError",
     "CancelReason",
+    "ChangeStreamClosed",
+    "ChangeStreamConnected",
+    "ChangeStreamError",
+    "ChangeStreamFallback",
     "ClaimLostError",
     "Discard",
     "EmbeddedServerError",

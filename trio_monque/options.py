@@ -49,6 +49,8 @@ class SchedulerOptions(ClientOptions, total=False):
 
     scheduler_instance_id: str | None
     poll_interval: float
+    change_stream: bool
+    safety_poll_interval: float
     heartbeat_interval: float
     lock_timeout: float | None
     recover_stale_jobs: bool
@@ -101,7 +103,9 @@ class SchedulerConfig(ClientConfig):
     Attributes:
         scheduler_instance_id: The name of this instance in the database and in logs. The default is
             readable and unique per incarnation; one of your own must be unique in the fleet.
-        poll_interval: How long an idle instance waits before it looks again.
+        poll_interval: How long an idle instance waits before it looks again, while no change stream is up.
+        change_stream: Hear of jobs by a change stream. Never in virtual time.
+        safety_poll_interval: The same as poll_interval, while the change stream is up.
         heartbeat_interval: How often claims are renewed; a lease is three of them. 0.2 to 300.
         lock_timeout: The absolute limit on one run, and the age from which a claim of another library may be
             rescued; None for no limit, and for no such rescue: for fleets without Node only.
@@ -119,6 +123,8 @@ class SchedulerConfig(ClientConfig):
 
     scheduler_instance_id: str = field(default_factory=_instance_id)
     poll_interval: float = 1.0
+    change_stream: bool = True
+    safety_poll_interval: float = 30.0
     heartbeat_interval: float = 30.0
     lock_timeout: float | None = 1800.0
     recover_stale_jobs: bool = True
@@ -136,6 +142,8 @@ class SchedulerConfig(ClientConfig):
         super().__post_init__()
         _check_instance_id(self.scheduler_instance_id)
         _check_number("poll_interval", self.poll_interval, above=0)
+        _check_flag("change_stream", self.change_stream)
+        _check_number("safety_poll_interval", self.safety_poll_interval, above=0)
         _check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
         _check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         _check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)

@@ -32,6 +32,11 @@ class Ground:
         if offset is not None:
             self.clock.set_offset(offset)
 
+    def forget_indexes(self) -> None:
+        """They may be gone: they are made again before the next write."""
+        with self._indexing:
+            self._indexed = self.config.skip_index_creation
+
     def ensure_indexes(self) -> None:
         """Creates the indexes before the first write; a failure is tried again at the next."""
         if self._indexed:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
 import trio
@@ -35,7 +36,7 @@ async def run_heartbeat(
             continue
         beat += interval
         await trio.sleep_until(beat)
-        while runner.held and not await _renew(source, runner):
+        while runner.held and not await renew(source, runner):
             await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
@@ -61,9 +62,14 @@ async def do_errands(source: Source[Any, Any]) -> None:
         logger.info("left to the next beat, if there is one: %s", error)
 
 
-async def _renew(source: Source[Any, Any], runner: Runner[Any, Any]) -> bool:
+async def renew(
+    source: Source[Any, Any], runner: Runner[Any, Any], concerns: Callable[[Any], bool] | None = None
+) -> bool:
+    """Renews all that is held, or the claims that it concerns; whether that was answered."""
     # A run that has taken longer than any run may is renewed no longer: its claim ends with its lease.
-    runs = [run for run in runner.held if run.is_held]
+    runs = [run for run in runner.held if run.is_held and (concerns is None or concerns(run.claim))]
+    if not runs and concerns is not None:
+        return True
     sent = trio.current_time()
     try:
         renewed = await source.renew([run.claim for run in runs])

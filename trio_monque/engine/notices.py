@@ -57,6 +57,30 @@ class RescueDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class StreamConnected:
+    """The stream of hints is open."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFailed:
+    """It could not be opened, or broke; it is tried again."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
+class StreamClosed:
+    """It was open, and is so no more."""
+
+
+@dataclass(frozen=True, slots=True)
+class StreamFallback:
+    """Polls do its work, for longer than a moment or for good."""
+
+    error: Exception
+
+
+@dataclass(frozen=True, slots=True)
 class SettlementDelayed:
     """A batch could not be written this time; it is sent again."""
 

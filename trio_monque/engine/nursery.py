@@ -16,6 +16,7 @@ from .claimer import Claimer
 from .guard import Stop, guard
 from .health import Watchdog, name_the_unwilling
 from .heartbeat import do_errands, run_errands, run_heartbeat
+from .hints import HintStream
 from .lease import LeaseTerms
 from .pauses import Pauses
 from .reaper import Reaper
@@ -26,6 +27,7 @@ from .slots import Slots
 from .source import Source
 from .wake import WakeSignal
 from .waker import Waker
+from .watcher import Watcher
 
 logger = logging.getLogger("trio_monque.engine")
 
@@ -52,6 +54,7 @@ class EngineLimits:
     cleanup_timeout: float
     concurrency: int | None
     rests: bool
+    safety_poll_interval: float = 30.0
     rescues: bool = True
 
 
@@ -59,12 +62,14 @@ class Engine(Generic[ClaimT, SettlementT]):
     """Claims and runs what a source has, until it is told to stop.
 
     shielded; a sentinel outside turns cancellation into a cut
-    └── services: settler, heartbeat       live until the last run is settled
+    └── services: settler, heartbeat, watcher   live until the last run is settled
         └── running: one task, one cancel scope per run
             └── intake: claimer, waker, reaper     ends first
     """
 
-    def __init__(self, source: Source[ClaimT, SettlementT], limits: EngineLimits) -> None:
+    def __init__(
+        self, source: Source[ClaimT, SettlementT], limits: EngineLimits, stream: HintStream | None = None
+    ) -> None:
         self.stop = Stop()
         self.wake = WakeSignal()
         self.slots = Slots(limits.concurrency)
@@ -89,6 +94,18 @@ class Engine(Generic[ClaimT, SettlementT]):
             self._pauses,
             interval=limits.heartbeat_interval,
             rests=limits.rests,
+        )
+        self._watcher = (
+            None
+            if stream is None
+            else Watcher(
+                stream,
+                source,
+                self._runner,
+                self.waker,
+                poll_interval=limits.poll_interval,
+                safety_poll_interval=limits.safety_poll_interval,
+            )
         )
         self._box = trio.CancelScope(shield=True)
 
@@ -167,6 +184,9 @@ class Engine(Generic[ClaimT, SettlementT]):
             services.start_soon(guard, self.stop, self._beat)
             services.start_soon(guard, self.stop, self._do_errands)
             services.start_soon(self._end_in_time)
+            if self._watcher is not None:
+                # Not with the intake: requests to cancel are heard until the last run is settled.
+                services.start_soon(guard, self.stop, self._watcher.run)
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run)
                 if self._limits.rescues:
@@ -174,7 +194,10 @@ class Engine(Generic[ClaimT, SettlementT]):
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope)
                 started()
-            await guard(self.stop, self._do_last_errand)
+            async with trio.open_nursery() as last:
+                last.start_soon(guard, self.stop, self._do_last_errand)
+                if self._watcher is not None:
+                    last.start_soon(self._watcher.end)
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection

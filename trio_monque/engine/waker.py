@@ -48,6 +48,7 @@ class Waker:
         self._transaction_interval = transaction_interval
         self._open: list[Callable[[], bool]] = []
         self._next = math.inf
+        self._poll_at = math.inf
         self._is_known = False
         self._asked_at = -math.inf
         self._asked_for: Set[str] = frozenset()
@@ -62,6 +63,12 @@ class Waker:
             self._looked = trio.Event()
         self._changed.set()
         self._wake.set()
+
+    def poll_every(self, seconds: float) -> None:
+        """From now on, and first of all now."""
+        self._poll_interval = seconds
+        self._poll_at = math.inf
+        self.look()
 
     def expect(self, moment: float) -> None:
         """Something is due then, on trio's clock."""
@@ -88,7 +95,6 @@ class Waker:
         self._looked.set()
 
     async def run(self) -> NoReturn:
-        poll_at = math.inf
         while True:
             if not self._is_known:
                 await self._looked.wait()
@@ -96,17 +102,17 @@ class Waker:
                 continue
             self._changed = trio.Event()
             interval = self._transaction_interval if self._open else self._poll_interval
-            poll_at = min(poll_at, trio.current_time() + interval)
-            with trio.move_on_at(min(self._next, poll_at)):
+            self._poll_at = min(self._poll_at, trio.current_time() + interval)
+            with trio.move_on_at(min(self._next, self._poll_at)):
                 await self._changed.wait()
             now = trio.current_time()
-            if now >= self._next or (now >= poll_at and self._is_worth_asking(now)):
-                poll_at = self._next = math.inf
+            if now >= self._next or (now >= self._poll_at and self._is_worth_asking(now)):
+                self._poll_at = self._next = math.inf
                 # One that has just ended was open when the look before this one was made.
                 self._open = [is_open for is_open in self._open if is_open()]
                 self.look()
-            elif now >= poll_at:
-                poll_at = math.inf
+            elif now >= self._poll_at:
+                self._poll_at = math.inf
                 self._wake.set()
 
     def _is_worth_asking(self, now: float) -> bool:

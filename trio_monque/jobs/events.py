@@ -100,6 +100,33 @@ class ScheduleExhausted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class ChangeStreamConnected(Event):
+    """The change stream is open: jobs of other processes start at once, and polls are rare."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStreamError(Event):
+    """The change stream broke, or could not be opened. It is opened again, for ever; meanwhile there are polls."""
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStreamClosed(Event):
+    """The change stream was open, and is so no more: it broke, or the scheduler leaves."""
+
+
+@dataclass(frozen=True, slots=True)
+class ChangeStreamFallback(Event):
+    """There is no change stream: on this server, for this user, or after three failures in a row. Polls take over.
+
+    Told once; in the last case the stream is tried for ever all the same.
+    """
+
+    error: BaseException
+
+
+@dataclass(frozen=True, slots=True)
 class ShutdownTimedOut(Event):
     """Runs were cut short because the scheduler left. `jobs` are as they were claimed."""
 

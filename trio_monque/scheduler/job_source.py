@@ -45,6 +45,8 @@ logger = logging.getLogger("trio_monque.scheduler")
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
 
+Choice = Callable[[Sequence[Job]], Sequence[Job]]
+
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
@@ -124,9 +126,7 @@ class JobSource:
 
         try:
             taken = await self._door.hand_over(
-                partial(
-                    claiming.claim_batch, self._leased, demand.lanes, choose, now, stamp, suspects=demand.suspects > 0
-                ),
+                partial(self._claim_batch, demand.lanes, choose, now, stamp, suspects=demand.suspects > 0),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
@@ -145,6 +145,13 @@ class JobSource:
             self._claimed()
         # A suspect was claimed alone: others may wait behind it.
         return Granted(jobs, more=more or any(map(transitions.is_suspect, jobs)))
+
+    def _claim_batch(
+        self, wanted: Mapping[str, int], choose: Choice, now: datetime, stamp: ClaimStamp, *, suspects: bool
+    ) -> claiming.Taken:
+        """In a thread. Where the collection was dropped or renamed, its indexes first; that costs nothing otherwise."""
+        self._ground.ensure_indexes()
+        return claiming.claim_batch(self._leased, wanted, choose, now, stamp, suspects=suspects)
 
     async def next_due(self, lanes: Set[str]) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"

@@ -22,6 +22,7 @@ from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .job_source import JobSource
+from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
 from .running_job import RunningJob
 from .settlements import JobSettlement
@@ -83,6 +84,7 @@ class Scheduler(Monque):
             self._source,
             EngineLimits(
                 poll_interval=config.poll_interval,
+                safety_poll_interval=config.safety_poll_interval,
                 heartbeat_interval=config.heartbeat_interval,
                 shutdown_timeout=config.shutdown_timeout,
                 cleanup_timeout=config.cleanup_timeout,
@@ -90,6 +92,10 @@ class Scheduler(Monque):
                 rests=virtual_time() is not None,
                 rescues=config.recover_stale_jobs,
             ),
+            # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
+            JobStream(self._ground, self._door, self._workers, self.id)
+            if config.change_stream and virtual_time() is None
+            else None,
         )
         self._on_the_board = EngineOnTheBoard(self._engine, self._ground)
         for name in self._workers.names:
@@ -244,7 +250,7 @@ async def open_scheduler(
     raises, is cancelled or interrupted, they are cancelled at once and their jobs are pending again.
 
     Args:
-        db: A `pymongo.database.Database` of a client with room for 16 connections.
+        db: A `pymongo.database.Database` of a client with room for 17 connections.
         workers: What it can run; copied.
         resources: Given to every handler as `job.resources`.
         listeners: Event classes and who hears of them, from the first event on.

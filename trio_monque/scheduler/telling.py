@@ -100,6 +100,21 @@ class Teller:
             case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
                 logger.warning("%s; it is tried again", error)
                 self._bus.emit(events.JobError(error))
+            case _:
+                self._tell_of_stream(notice)
+
+    def _tell_of_stream(self, notice: object) -> None:
+        match notice:
+            case notices.StreamConnected():
+                self._bus.emit(events.ChangeStreamConnected())
+            case notices.StreamFailed(error):
+                logger.info("the change stream failed, and is opened again: %s", error)
+                self._bus.emit(events.ChangeStreamError(error))
+            case notices.StreamClosed():
+                self._bus.emit(events.ChangeStreamClosed())
+            case notices.StreamFallback(error):
+                logger.warning("without a change stream, jobs of others are found by polls: %s", error)
+                self._bus.emit(events.ChangeStreamFallback(error))
 
     def _tell_settled(self, settlement: JobSettlement) -> None:
         job = settled(settlement)

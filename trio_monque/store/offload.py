@@ -21,7 +21,7 @@ import trio
 
 from ..errors import MonqueConnectionError
 from ..patience import Patience, patience_of_context
-from ..threads import HoldingLimiter, call_in_thread, work_unawaited
+from ..threads import HoldingLimiter, Limiter, call_in_thread, work_unawaited
 
 T = TypeVar("T")
 
@@ -32,6 +32,7 @@ class Channel(Enum):
     COMMANDS = 10
     CLAIMS = 2
     RENEWALS = 3  # And settlements: what must not wait behind anything else.
+    WATCH = 1  # The change stream, which waits long: for what others do, so that no time is held for it.
 
 
 CONNECTIONS_NEEDED = sum(channel.value for channel in Channel) + 1  # One to spare, for the driver's own.
@@ -77,7 +78,7 @@ class Door:
         async with self._anyio_limiter(channel):
             return await _awaited_although_cancelled(function)
 
-    async def _call_patiently(self, function: Callable[[], T], limiter: HoldingLimiter) -> T:
+    async def _call_patiently(self, function: Callable[[], T], limiter: Limiter) -> T:
         """Awaits the thread although cancelled: as long as the patience lasts of the run that asks, or of this door."""
         patience = patience_of_context() or self.patience
         sent = _Sent(limiter, patience)
@@ -101,12 +102,13 @@ class Door:
             handoff.abandon()
             raise
 
-    def _trio_limiter(self, channel: Channel) -> HoldingLimiter:
+    def _trio_limiter(self, channel: Channel) -> Limiter:
         limiter = self._limiters[channel].get(None)
         if limiter is None:
-            limiter = HoldingLimiter(channel.value)
+            made = trio.CapacityLimiter if channel is Channel.WATCH else HoldingLimiter
+            limiter = made(channel.value)
             self._limiters[channel].set(limiter)
-        return cast("HoldingLimiter", limiter)
+        return cast("Limiter", limiter)
 
     def _anyio_limiter(self, channel: Channel) -> anyio.CapacityLimiter:
         limiter = self._limiters[channel].get(None)
@@ -140,7 +142,7 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
 class _Sent:
     """A limiter for one call, whose wait is worth some patience from the moment on when its turn has come."""
 
-    def __init__(self, limiter: HoldingLimiter, patience: Patience) -> None:
+    def __init__(self, limiter: Limiter, patience: Patience) -> None:
         self.scope = trio.CancelScope()
         self.is_sent = False
         self._limiter = limiter

@@ -1,0 +1,274 @@
+"""The loop over the stream of hints, over a stream that a test writes. In virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import Shelf, engine_of, running, sleeping
+from trio_monque.engine import notices
+from trio_monque.engine.hints import Hints, StreamFailedError
+from trio_monque.engine.nursery import Engine, EngineLimits
+from trio_monque.engine.run import CancelReason, Run
+from trio_monque.engine.watcher import LEAVING_PATIENCE, LONGEST_DELAY
+
+TOLD = (notices.StreamConnected, notices.StreamFailed, notices.StreamClosed, notices.StreamFallback)
+
+
+class Script:
+    """A stream that tells what the test says, when it says it.
+
+    Attributes:
+        faults: What the next calls of `open` raise; None for nothing.
+        opened_at: When it was opened, or that was tried.
+        is_deaf: It is not to be had out of its wait.
+    """
+
+    def __init__(self, faults: Sequence[Exception | None] = ()) -> None:
+        self.faults = list(faults)
+        self.opened_at: list[float] = []
+        self.open_now = 0
+        self.is_deaf = False
+        self._say, self._hear = trio.open_memory_channel[Hints | Exception](math.inf)
+
+    def say(self, what: Hints | Exception) -> None:
+        self._say.send_nowait(what)
+
+    async def open(self) -> None:
+        self.opened_at.append(trio.current_time())
+        await trio.lowlevel.checkpoint()
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None:
+            raise fault
+        self.open_now += 1
+
+    async def next(self) -> Hints:
+        said = await self._hear.receive()
+        if isinstance(said, Exception):
+            raise said
+        return said
+
+    async def end_wait(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if not self.is_deaf:
+            self.say(Hints())
+
+    async def close(self) -> None:
+        self.open_now -= 1
+        await trio.lowlevel.checkpoint()
+
+
+def broken(reason: str = "gone") -> StreamFailedError:
+    return StreamFailedError(ConnectionError(reason))
+
+
+def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> Engine[int, Any]:
+    made = engine_of(shelf, **limits)  # For its limits.
+    chosen: EngineLimits = made._limits
+    engine: Engine[int, Any] = Engine(shelf, chosen, stream)
+    engine.slots.set_limit("all", 100)
+    return engine
+
+
+def told(shelf: Shelf) -> list[str]:
+    return [type(notice).__name__ for notice in shelf.told if isinstance(notice, TOLD)]
+
+
+async def test_k113_connected_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(1)
+        assert told(shelf) == ["StreamConnected"]
+    assert told(shelf) == ["StreamConnected", "StreamClosed"]
+    assert stream.open_now == 0
+    assert trio.current_time() == 1.0
+
+
+async def test_k113_nothing_is_opened_after_the_end_was_asked_for_during_a_delay(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script([broken()] * 50)
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(3.5)
+        assert stream.opened_at == [0.0, 1.0, 3.0]
+    assert trio.current_time() == 3.5
+    assert stream.opened_at == [0.0, 1.0, 3.0]
+
+
+async def test_k116_what_is_told_to_be_due_later_is_looked_for_then(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
+        await trio.sleep(1)
+        before = len(shelf.claimed_at)
+        stream.say(Hints(due=40.5))
+        stream.say(Hints(due=20.25))
+        await trio.sleep(30)
+        assert shelf.claimed_at[before:] == [20.25]
+        shelf.due = [40.5]
+
+
+async def test_k117_two_future_items_are_on_time_under_steady_traffic(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    shelf.due = [20.25, 31.5]
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
+        await trio.sleep(1)
+        stream.say(Hints(due=31.5))
+        stream.say(Hints(due=20.25))
+        for _ in range(400):
+            await trio.sleep(0.1)
+            stream.say(Hints(due=trio.current_time()))
+    assert {20.25, 31.5} <= set(shelf.claimed_at)
+
+
+async def test_k118_steady_stream_of_hints_puts_nothing_off(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)) as nursery:
+        await trio.sleep(1)
+
+        async def chatter() -> None:
+            while True:
+                stream.say(Hints(look=True))
+                await trio.sleep(0.003)
+
+        nursery.start_soon(chatter)
+        await trio.sleep(1)
+        looks = [at for at in shelf.claimed_at if at > 1]
+        assert max(b - a for a, b in pairwise(looks)) < 0.02
+        # And they are not looked for one by one.
+        assert len(looks) <= 101
+        nursery.cancel_scope.cancel()
+
+
+async def test_k119_reconnects_with_growing_delays_tells_once_and_never_gives_up(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script([broken()] * 12)
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(4000)
+        delays = [b - a for a, b in pairwise(stream.opened_at)]
+        assert delays[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
+        assert max(delays) == LONGEST_DELAY
+        assert told(shelf) == [
+            *["StreamFailed"] * 3,
+            "StreamFallback",
+            *["StreamFailed"] * 9,
+            "StreamConnected",
+        ]
+
+
+async def test_k119_stream_that_breaks_is_told_and_opened_again(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(10)
+        stream.say(Hints())
+        stream.say(broken())
+        await trio.sleep(1.5)
+        assert told(shelf) == ["StreamConnected", "StreamClosed", "StreamFailed", "StreamConnected"]
+        assert stream.opened_at == [0.0, 11.0]
+        assert stream.open_now == 1
+
+
+async def test_one_that_opens_and_breaks_at_once_again_and_again_is_not_up(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    for _ in range(6):
+        stream.say(broken())
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(20)
+        assert stream.opened_at == [0.0, 1.0, 3.0, 7.0, 15.0]
+        assert told(shelf).count("StreamFallback") == 1
+
+
+async def test_k120_where_there_is_no_stream_it_is_told_once_and_polls_go_on(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script([StreamFailedError(PermissionError("no"), is_final=True)])
+    async with running(engine_with(stream, shelf, poll_interval=5.0)):
+        await trio.sleep(21)
+    assert told(shelf) == ["StreamFallback"]
+    assert stream.opened_at == [0.0]
+    assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
+
+
+async def test_k121_and_k122_polls_follow_the_mode_and_each_change_looks_at_once(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script([broken(), broken()])
+    async with running(engine_with(stream, shelf, poll_interval=2.0, safety_poll_interval=50.0)):
+        await trio.sleep(100)
+        assert stream.opened_at == [0.0, 1.0, 3.0]
+        assert shelf.claimed_at == [0.0, 2.0, 3.0, 53.0]
+        stream.say(Hints())
+        stream.say(broken())
+        stream.faults = [broken()]
+        await trio.sleep(10)
+    # Broken at 100, tried at 101, up again at 103 (the timer of the polls set anew each time).
+    assert shelf.claimed_at[4:] == [100.0, 102.0, 103.0]
+
+
+async def test_request_to_end_is_looked_for_at_once_among_the_claims_it_concerns(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(items=[1, 2, 3], handler=sleeping(1000)), Script()
+    reasons: dict[int, CancelReason | None] = {}
+
+    async def handler(run: Run[int]) -> None:
+        try:
+            await trio.sleep(1000)
+        finally:
+            reasons[run.claim] = run.reason
+
+    shelf.handler = handler
+    async with running(engine_with(stream, shelf, heartbeat_interval=100.0)) as nursery:
+        await trio.sleep(1.5)
+        shelf.unwanted.add(2)
+        stream.say(Hints(is_asked_to_end=lambda claim: claim == 7))
+        stream.say(Hints(is_asked_to_end=lambda claim: claim == 2))
+        await trio.sleep(0.5)
+        # The one that follows the opening aside, which may have found some claimed already.
+        assert [renewal for renewal in shelf.renewed if renewal[0] > 0] == [(1.51, [2])]
+        assert reasons == {2: CancelReason.USER}
+        nursery.cancel_scope.cancel()
+
+
+async def test_requests_to_end_are_heard_while_the_scheduler_drains(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(items=[1], handler=sleeping(1000)), Script()
+    async with running(engine_with(stream, shelf, heartbeat_interval=100.0)) as nursery:
+        await trio.sleep(1)
+        nursery.start_soon(_ask_to_end, shelf, stream)
+    assert trio.current_time() == pytest.approx(6.0, abs=0.02)
+
+
+async def test_request_that_was_made_while_there_was_no_stream_is_heard_when_it_is_back(
+    autojump_clock: MockClock,
+) -> None:
+    shelf, stream = Shelf(items=[1], handler=sleeping(50)), Script()
+    async with running(engine_with(stream, shelf, heartbeat_interval=100.0)):
+        await trio.sleep(10)
+        stream.say(broken())
+        await trio.sleep(0.5)
+        shelf.unwanted.add(1)
+        await trio.sleep(1)
+        assert shelf.settled[1].reason is CancelReason.USER
+    assert shelf.renewed[-1] == (11.0, [1])
+
+
+async def _ask_to_end(shelf: Shelf, stream: Script) -> None:
+    await trio.sleep(5)
+    shelf.unwanted.add(1)
+    stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+
+
+async def test_stream_that_ended_in_order_is_opened_again_at_once(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(5)
+        stream.say(Hints(look=True, ended=True))
+        await trio.sleep(1)
+        assert stream.opened_at == [0.0, 5.0]
+        assert told(shelf) == ["StreamConnected", "StreamClosed", "StreamConnected"]
+        assert 5.0 in shelf.claimed_at
+
+
+async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    stream.is_deaf = True
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(5)
+    assert trio.current_time() == 5.0 + LEAVING_PATIENCE
+    assert told(shelf) == ["StreamConnected", "StreamClosed"]

@@ -1,0 +1,397 @@
+"""A scheduler hears what others do, at once. On a real clock, with polls so rare that they cannot be what was heard.
+
+The numbers in the names are the lines of the list of behaviours that this library is held to.
+"""
+
+from __future__ import annotations
+
+import statistics
+import threading
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from bson import ObjectId
+from pymongo import MongoClient
+
+from tests.faults.test_open_and_close import Connections, threads
+from tests.support.interception import Recorder
+from tests.support.node_peer import NodePeer
+from tests.support.standalone import standalone_server
+from trio_monque import (
+    ChangeStreamClosed,
+    ChangeStreamConnected,
+    ChangeStreamError,
+    ChangeStreamFallback,
+    Event,
+    Monque,
+    RunningJob,
+    Scheduler,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.embedded import embedded_mongod
+from trio_monque.store import indexes, watch
+from trio_monque.store.types import Collection, Database
+
+RARELY = 60.0
+"""Seconds between polls. A test of this file that needs one fails by its time limit."""
+
+SOON = 5.0
+"""Seconds within which what is heard has happened, however busy the machine; a tenth of the polls' interval."""
+
+STREAM = (ChangeStreamConnected, ChangeStreamError, ChangeStreamClosed, ChangeStreamFallback)
+
+
+class Heard:
+    """What a scheduler told and ran."""
+
+    def __init__(self, *names: str) -> None:
+        self.workers = Workers()
+        self.events: list[Event] = []
+        self.started: dict[Any, float] = {}
+        self._changed = trio.Event()
+        for name in names or ("greet",):
+            self.workers.register(name, self.run, concurrency=20)
+
+    async def run(self, job: RunningJob[Any]) -> None:
+        self.started[job.id] = trio.current_time()
+        self._change()
+
+    async def tell(self, event: Event) -> None:
+        self.events.append(event)
+        self._change()
+
+    def _change(self) -> None:
+        self._changed.set()
+        self._changed = trio.Event()
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        with trio.fail_after(SOON):
+            while not condition():
+                await self._changed.wait()
+
+    async def wait_started(self, *jobs: Any) -> None:
+        await self.wait(lambda: {*jobs} <= self.started.keys())
+
+    @property
+    def stream(self) -> list[str]:
+        return [type(event).__name__ for event in self.events if isinstance(event, STREAM)]
+
+    async def wait_connected(self, times: int = 1) -> None:
+        await self.wait(lambda: self.stream.count("ChangeStreamConnected") == times)
+
+    @asynccontextmanager
+    async def open(self, db: Database, **options: Any) -> AsyncIterator[Scheduler]:
+        chosen = {"poll_interval": RARELY, "safety_poll_interval": RARELY, **options}
+        async with open_scheduler(db, self.workers, listeners={Event: self.tell}, **chosen) as scheduler:
+            yield scheduler
+
+
+@pytest.fixture
+def node(jobs: Collection) -> NodePeer:
+    """Somebody else, of whom this process hears by the database alone."""
+    return NodePeer(jobs)
+
+
+def soon(seconds: float = 0.0) -> datetime:
+    return datetime.now(UTC) + timedelta(seconds=seconds)
+
+
+async def test_k113_connected_at_the_start_and_closed_at_the_end(db: Database) -> None:
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        assert heard.stream == ["ChangeStreamConnected"]
+    assert heard.stream == ["ChangeStreamConnected", "ChangeStreamClosed"]
+
+
+async def test_k113_without_the_option_there_is_no_stream(db: Database) -> None:
+    heard = Heard()
+    async with heard.open(db, change_stream=False, poll_interval=0.01) as scheduler:
+        job = await scheduler.enqueue("greet")
+        await heard.wait_started(job.id)
+    assert heard.stream == []
+
+
+async def test_k114_job_of_another_process_starts_at_once(db: Database, node: NodePeer) -> None:
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        await heard.wait_started(node.enqueue("greet"))
+
+
+async def test_k114_job_that_becomes_pending_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
+    failed = node.enqueue("greet", status="failed", nextRunAt=soon())
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        jobs.update_one({"_id": failed}, {"$set": {"status": "pending"}})
+        await heard.wait_started(failed)
+
+
+async def test_k114_job_that_is_brought_forward_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
+    later = node.enqueue("greet", nextRunAt=soon(1000))
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        jobs.update_one({"_id": later}, {"$set": {"nextRunAt": soon()}})
+        await heard.wait_started(later)
+
+
+async def test_k115_burst_costs_few_looks_and_names_of_others_none(mongod: Any, db: Database, jobs: Collection) -> None:
+    heard, recorder, monque = Heard("greet", "mine"), Recorder(), Monque(db).sync
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        async with heard.open(client[db.name]):
+            await heard.wait_connected()
+            await heard.wait_started(*jobs.insert_many([monque.document("mine")]).inserted_ids)
+            recorder.commands.clear()
+            jobs.insert_many([monque.document("theirs") for _ in range(500)])
+            (last,) = jobs.insert_many([monque.document("mine")]).inserted_ids
+            await heard.wait_started(last)
+            assert _looks(recorder) <= 6
+            recorder.commands.clear()
+            burst = jobs.insert_many([monque.document("greet") for _ in range(100)]).inserted_ids
+            await heard.wait_started(*burst)
+            assert _looks(recorder) <= 40
+
+
+def _looks(recorder: Recorder) -> int:
+    return len([name for name, _ in recorder.commands if name in ("find", "aggregate")])
+
+
+async def test_k116_delayed_jobs_of_another_process_start_on_time(db: Database, node: NodePeer) -> None:
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        begun = trio.current_time()
+        due = soon()
+        second = node.enqueue("greet", nextRunAt=due + timedelta(seconds=0.8))
+        first = node.enqueue("greet", nextRunAt=due + timedelta(seconds=0.4))
+        await heard.wait_started(first, second)
+    assert 0.39 <= heard.started[first] - begun < 0.75
+    assert 0.79 <= heard.started[second] - begun < 1.2
+
+
+async def test_k117_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(
+    db: Database, node: NodePeer
+) -> None:
+    heard = Heard("early", "late", "noise")
+    async with heard.open(db), trio.open_nursery() as nursery:
+        await heard.wait_connected()
+
+        async def make_noise() -> None:
+            while True:
+                await trio.to_thread.run_sync(node.enqueue, "noise")
+
+        nursery.start_soon(make_noise)
+        begun = trio.current_time()
+        late = node.enqueue("late", nextRunAt=soon(1.2))
+        early = node.enqueue("early", nextRunAt=soon(0.6))
+        await heard.wait_started(early, late)
+        nursery.cancel_scope.cancel()
+    assert 0.59 <= heard.started[early] - begun < 1.0
+    assert 1.19 <= heard.started[late] - begun < 1.7
+
+
+async def test_k118_steady_events_do_not_put_off_a_job(db: Database, jobs: Collection, node: NodePeer) -> None:
+    heard = Heard()
+    target = node.enqueue("elsewhere")
+    ended = threading.Event()
+
+    def chatter() -> None:
+        while not ended.is_set():
+            # Nameless, so that every one of them may mean something.
+            jobs.update_one({"_id": target}, {"$set": {"nextRunAt": soon()}})
+
+    waits = []
+    async with heard.open(db), trio.open_nursery() as nursery:
+        await heard.wait_connected()
+        nursery.start_soon(trio.to_thread.run_sync, chatter)
+        for _ in range(10):
+            begun = trio.current_time()
+            job = node.enqueue("greet")
+            await heard.wait_started(job)
+            waits.append(heard.started[job] - begun)
+        ended.set()
+    assert statistics.median(waits) < 0.25
+
+
+async def test_k119_stream_that_is_killed_is_told_and_opened_again(
+    db: Database, client: MongoClient[Any], node: NodePeer
+) -> None:
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        await trio.to_thread.run_sync(_kill_stream, client, db.name)
+        await heard.wait_connected(times=2)
+        assert heard.stream == [
+            "ChangeStreamConnected",
+            "ChangeStreamClosed",
+            "ChangeStreamError",
+            "ChangeStreamConnected",
+        ]
+        await heard.wait_started(node.enqueue("greet"))
+
+
+def _kill_stream(client: MongoClient[Any], database: str) -> None:
+    waiting = {"command.collection": "$cmd.aggregate", "command.$db": database, "command.getMore": {"$exists": True}}
+    while not (found := list(client.admin.aggregate([{"$currentOp": {}}, {"$match": waiting}]))):
+        pass
+    client.admin.command("killOp", op=found[0]["opid"])
+    # A wait that is killed notices only when something happens.
+    NodePeer(client[database]["monque_jobs"]).enqueue("theirs")
+
+
+async def test_k119_what_happened_while_there_was_no_stream_is_found_when_it_is_back(
+    db: Database, client: MongoClient[Any], jobs: Collection, node: NodePeer
+) -> None:
+    heard = Heard()
+    async with heard.open(db):
+        await heard.wait_connected()
+        await trio.to_thread.run_sync(_kill_stream, client, db.name)
+        await heard.wait(lambda: "ChangeStreamError" in heard.stream)
+        job = node.enqueue("greet")
+        await heard.wait_started(job)
+
+
+async def test_k119_server_that_is_restarted_is_heard_again(tmp_path: Path, unused_port: int) -> None:
+    heard = Heard()
+    async with embedded_mongod(port=unused_port, folder=tmp_path) as server:
+        client = MongoClient[Any](server.uri, tz_aware=True)
+        opened = heard.open(client["x"])
+        await opened.__aenter__()
+        await heard.wait_connected()
+    async with embedded_mongod(port=unused_port, folder=tmp_path):
+        with trio.fail_after(30):
+            while heard.stream.count("ChangeStreamConnected") < 2:
+                await trio.sleep(0.01)
+        assert heard.stream.index("ChangeStreamError") > 0
+        await heard.wait_started(NodePeer(client["x"]["monque_jobs"]).enqueue("greet"))
+        await opened.__aexit__(None, None, None)
+        client.close()
+
+
+async def test_k120_standalone_server_is_polled_and_that_is_told_once() -> None:
+    heard = Heard()
+    with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
+        async with heard.open(alone["x"], poll_interval=0.1) as scheduler:
+            await heard.wait(lambda: bool(heard.stream))
+            await heard.wait_started(NodePeer(alone["x"]["monque_jobs"]).enqueue("greet"))
+            job = await scheduler.enqueue("greet")
+            await heard.wait_started(job.id)
+    assert heard.stream == ["ChangeStreamFallback"]
+
+
+@pytest.mark.parametrize("change_stream", [True, False])
+async def test_k121_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Database, change_stream: bool) -> None:
+    heard, recorder = Heard(), Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        async with heard.open(client[db.name], poll_interval=0.02, change_stream=change_stream):
+            if change_stream:
+                await heard.wait_connected()
+            await trio.sleep(0.3)
+            recorder.commands.clear()
+            await trio.sleep(0.5)
+            looks = _looks(recorder)
+    assert looks == 0 if change_stream else looks >= 5
+
+
+@pytest.mark.parametrize("how", ["drop", "rename", "drop database"])
+async def test_k122_indexes_of_a_collection_that_vanished_are_made_again_and_jobs_run(
+    db: Database, jobs: Collection, client: MongoClient[Any], node: NodePeer, how: str
+) -> None:
+    heard = Heard()
+    vanish: dict[str, Callable[[], object]] = {
+        "drop": jobs.drop,
+        "rename": partial(jobs.rename, "elsewhere"),
+        "drop database": partial(client.drop_database, db.name),
+    }
+    wanted = {index.document["name"] for index in indexes.ALL}
+    async with heard.open(db) as scheduler:
+        await heard.wait_connected()
+        vanish[how]()
+        with trio.fail_after(SOON):
+            while not wanted <= jobs.index_information().keys():
+                await trio.sleep(0.01)
+        if how == "drop database":
+            await heard.wait_connected(times=2)
+        await heard.wait_started(node.enqueue("greet"), (await scheduler.enqueue("greet")).id)
+
+
+async def test_request_to_cancel_reaches_the_handler_within_a_tenth_of_a_second(db: Database) -> None:
+    workers, running, heard, elsewhere = Workers(), dict[ObjectId, trio.Event](), Heard(), Monque(db)
+    cancelled_at: dict[ObjectId, float] = {}
+
+    @workers.register("long", concurrency=20)
+    async def long(job: RunningJob[Any]) -> None:
+        running[job.id].set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            cancelled_at[job.id] = trio.current_time()
+
+    heard.workers = workers
+    took = []
+    async with heard.open(db):
+        await heard.wait_connected()
+        for _ in range(20):
+            document = await elsewhere.document("long")
+            job_id = document["_id"]
+            running[job_id] = trio.Event()
+            await trio.to_thread.run_sync(db["monque_jobs"].insert_one, document)
+            with trio.fail_after(SOON):
+                await running[job_id].wait()
+            asked = trio.current_time()
+            await elsewhere.cancel_job(job_id)
+            with trio.fail_after(SOON):
+                while job_id not in cancelled_at:
+                    await trio.sleep(0.001)
+            took.append(cancelled_at[job_id] - asked)
+    assert sorted(took)[18] < 0.1
+
+
+async def test_leaving_does_not_wait_for_the_stream_and_leaves_no_mark(db: Database) -> None:
+    took = []
+    for _ in range(5):
+        heard = Heard()
+        async with heard.open(db):
+            await heard.wait_connected()
+            begun = trio.current_time()
+        took.append(trio.current_time() - begun)
+    assert min(took) < 0.1
+    assert max(took) < watch.LONGEST_AWAIT / 4
+    assert db["monque_jobs.instances"].count_documents({}) == 0
+
+
+async def test_thirty_cycles_leave_no_thread_and_no_connection(mongod: Any, db: Database) -> None:
+    connections = Connections()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[connections]) as client:
+        before: tuple[Any, int] | None = None
+        for _ in range(30):
+            heard = Heard()
+            async with heard.open(client[db.name]) as scheduler:
+                await heard.wait_connected()
+                await heard.wait_started((await scheduler.enqueue("greet")).id)
+            with trio.fail_after(SOON):
+                while any(" from " in name for name in threads()):
+                    await trio.sleep(0.001)
+            if before is None:
+                before = threads(), connections.open
+        now = threads()
+        assert before is not None
+        assert connections.open <= before[1] + 3
+        assert now["idle"] <= before[0]["idle"] + 3
+        assert _open_streams(client, db.name) == 0
+
+
+def _open_streams(client: MongoClient[Any], database: str) -> int:
+    cursors = client.admin.aggregate(
+        [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": f"{database}.$cmd.aggregate"}}]
+    )
+    return len(list(cursors))

@@ -1,0 +1,228 @@
+"""What the change stream tells, and what it does not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson.datetime_ms import DatetimeMS
+from pymongo import MongoClient
+from pymongo.database import Database as PyMongoDatabase
+from pymongo.errors import OperationFailure
+
+from tests.support.interception import Recorder
+from tests.support.node_peer import NodePeer
+from tests.support.standalone import standalone_server
+from tests.support.store import PAST, claim, handle, insert, stamp
+from trio_monque import Monque
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.jobs import transitions
+from trio_monque.store import claiming, leases, settling, watch
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Collection, Database
+from trio_monque.store.watch import Change, Kind, NoStreamError, Watch, end_wait, open_watch
+
+LATER = datetime(2031, 5, 1, tzinfo=UTC)
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    return handle(db)
+
+
+@contextmanager
+def watching(store: JobCollection, instance: str = "us") -> Iterator[Watch]:
+    opened = open_watch(store, instance)
+    try:
+        yield opened
+    finally:
+        opened.close()
+
+
+def heard(opened: Watch, store: JobCollection, write: Callable[[], object]) -> Sequence[Change]:
+    """What the stream tells of this, and of nothing after it."""
+    write()
+    marker = insert(store, "marker").id
+    changes: list[Change] = []
+    while not any(change.job_id == marker for change in changes):
+        changes += opened.read()
+    assert changes.pop().job_id == marker
+    return changes
+
+
+def of_update(job_id: Any, *, is_pending: bool = True, **fields: Any) -> Change:
+    return Change(Kind.JOB, job_id, is_pending=is_pending, **fields)
+
+
+def test_new_job_is_told_with_its_name_and_when_it_is_due(store: JobCollection, jobs: Collection) -> None:
+    with watching(store) as opened:
+        (due,) = heard(opened, store, lambda: insert(store, "greet"))
+        assert due == Change(Kind.JOB, due.job_id, "greet", is_pending=True, due=PAST)
+        (later,) = heard(opened, store, lambda: NodePeer(jobs).enqueue("other", nextRunAt=LATER))
+        assert (later.name, later.is_pending, later.due) == ("other", True, LATER)
+
+
+def test_what_makes_a_job_pending_or_moves_it_is_told(store: JobCollection, jobs: Collection) -> None:
+    job = insert(store, "greet").id
+    with watching(store) as opened:
+
+        def changed(update: Any) -> Sequence[Change]:
+            return heard(opened, store, lambda: jobs.update_one({"_id": job}, update))
+
+        assert changed({"$set": {"nextRunAt": LATER}}) == [of_update(job, due=LATER)]
+        assert changed({"$set": {"status": "failed"}}) == []
+        assert changed({"$set": {"status": "pending"}}) == [of_update(job)]
+        assert changed({"$set": {"status": "failed"}}) == []
+        assert changed({"$set": {"status": "pending", "nextRunAt": PAST}}) == [of_update(job, due=PAST)]
+        assert changed([{"$set": {"nextRunAt": {"$add": ["$nextRunAt", 1000]}}}]) == [
+            of_update(job, due=PAST + timedelta(seconds=1))
+        ]
+        replaced = heard(opened, store, lambda: jobs.replace_one({"_id": job}, {"name": "x", "status": "pending"}))
+        assert replaced == [Change(Kind.JOB, job, "x", is_pending=True)]
+
+
+def test_request_to_cancel_is_told(store: JobCollection, jobs: Collection) -> None:
+    (job,) = claim(store, 1)
+    with watching(store) as opened:
+        requested = heard(
+            opened, store, lambda: jobs.update_one({"_id": job.id}, {"$set": {"cancelRequestedAt": PAST}})
+        )
+    assert requested == [of_update(job.id, is_pending=False, cancel_requested=True)]
+
+
+def test_life_of_a_claim_is_not_told(store: JobCollection, jobs: Collection, db: Database) -> None:
+    insert(store)
+    ours = stamp()
+
+    def live() -> None:
+        (job,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, ours).jobs
+        leases.renew(store, [job], PAST + timedelta(seconds=1))
+        completed = transitions.complete(job, PAST + timedelta(seconds=2))
+        assert settling.settle(store, settling.grouped([completed], "receipt"))
+        jobs.update_one({"_id": job.id}, {"$set": {"progress": 1, "x.status": "pending"}})
+        jobs.delete_one({"_id": job.id})
+        db["other"].insert_one({"status": "pending", "nextRunAt": PAST})
+        db["other"].update_one({}, {"$set": {"nextRunAt": LATER}})
+        db["other"].drop()
+
+    with watching(store) as opened:
+        assert heard(opened, store, live) == []
+
+
+def test_pauses_and_the_own_leaving_mark_are_told_and_no_beats(store: JobCollection, db: Database) -> None:
+    instances = db["monque_jobs.instances"]
+
+    def write() -> None:
+        instances.insert_one({"_id": "us", "heartbeat": PAST})
+        instances.update_one({"_id": "us"}, {"$set": {"heartbeat": LATER}})
+        instances.insert_one({"_id": "leaving:them"})
+        instances.insert_one({"_id": "pause:greet"})
+        instances.update_one({"_id": "pause:greet"}, {"$set": {"by": "me"}})
+        instances.delete_one({"_id": "pause:greet"})
+        end_wait(store, "us")
+
+    with watching(store) as opened:
+        told = heard(opened, store, write)
+    assert told == [*[Change(Kind.PAUSE, name="greet")] * 3, Change(Kind.LEAVING)]
+    assert instances.count_documents({"_id": "leaving:us"}) == 0
+
+
+def test_wait_is_ended_at_once_by_the_own_mark_and_by_no_other(store: JobCollection) -> None:
+    with watching(store) as opened:
+        end_wait(store, "them")
+        answers: list[Sequence[Change]] = []
+        reader = threading.Thread(target=lambda: answers.append(opened.read()))
+        began = time.monotonic()
+        reader.start()
+        end_wait(store, "us")
+        reader.join(watch.LONGEST_AWAIT)
+    assert answers == [[Change(Kind.LEAVING)]]
+    assert time.monotonic() - began < watch.LONGEST_AWAIT / 4
+
+
+@pytest.mark.parametrize(
+    "vanish",
+    [
+        lambda jobs: jobs.drop(),
+        lambda jobs: jobs.rename("elsewhere"),
+        lambda jobs: jobs.database["another"].rename("monque_jobs", dropTarget=True),
+    ],
+    ids=["dropped", "renamed", "replaced"],
+)
+def test_collection_that_vanishes_is_told(
+    store: JobCollection, jobs: Collection, db: Database, vanish: Callable[[Collection], object]
+) -> None:
+    insert(store)
+    db["another"].insert_one({})
+    with watching(store) as opened:
+        told = heard(opened, store, lambda: vanish(jobs))
+        assert {change.kind for change in told} == {Kind.GONE}
+        assert opened.is_open
+
+
+def test_stream_of_a_database_that_is_dropped_ends(store: JobCollection, client: MongoClient[Any]) -> None:
+    insert(store)
+    with watching(store) as opened:
+        client.drop_database(store.collection.database.name)
+        told: list[Change] = []
+        while opened.is_open:
+            told += opened.read()
+    assert {change.kind for change in told} == {Kind.GONE}
+
+
+def test_foreign_documents_that_are_no_jobs_do_not_end_the_stream(store: JobCollection, jobs: Collection) -> None:
+    def write() -> None:
+        jobs.insert_one({"_id": "pauses", "status": "pending"})
+        jobs.insert_one({"_id": 1, "name": 5, "status": "pending", "nextRunAt": DatetimeMS(8640000000000000)})
+        jobs.insert_one({"_id": 2})
+
+    with watching(store) as opened:
+        told = heard(opened, store, write)
+    assert told == [Change(Kind.JOB, 1, is_pending=True), Change(Kind.JOB, 2)]
+
+
+def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: Any) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as watched:
+        with watching(handle(watched[db.name])) as opened:
+            large = Monque(db).sync.document("greet", "x" * 15_000_000)
+            db["monque_jobs"].insert_one(large)
+            db["monque_jobs"].insert_many([Monque(db).sync.document("greet") for _ in range(500)])
+            recorder.commands.clear()
+            told: list[Change] = []
+            while len(told) < 501:
+                told += opened.read()
+    assert {change.name for change in told} == {"greet"}
+    assert len([name for name, _ in recorder.commands if name == "getMore"]) < 10
+
+
+def test_standalone_server_has_no_stream() -> None:
+    with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True) as alone:
+        with pytest.raises(NoStreamError, match="replica set"):
+            open_watch(handle(alone["x"]), "us")
+
+
+@pytest.mark.parametrize(("code", "error"), [(13, NoStreamError), (286, MonqueConnectionError)])
+def test_missing_right_is_no_reason_to_try_again_and_a_lost_place_is(
+    store: JobCollection, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise OperationFailure("no", code)
+
+    monkeypatch.setattr(PyMongoDatabase, "aggregate", refuse)
+    with pytest.raises(error) as caught:
+        open_watch(store, "us")
+    assert type(caught.value) is error
+
+
+def test_cursor_that_was_killed_is_an_error(store: JobCollection) -> None:
+    with watching(store) as opened:
+        database = store.collection.database
+        database.command("killCursors", "$cmd.aggregate", cursors=[opened._cursor.cursor_id])
+        with pytest.raises(MonqueConnectionError, match="could not hear of changes"):
+            opened.read()

@@ -1,0 +1,40 @@
+"""A server that is no member of a replica set, and so has no change streams."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from trio_monque.embedded import launcher, replica_set
+from trio_monque.embedded.binary import find_binary
+from trio_monque.embedded.process import ServerCommand, SupervisedServers
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.store.admin import ping
+
+
+@contextmanager
+def standalone_server() -> Iterator[str]:
+    """Its connection string, for as long as the block."""
+    folder = Path(tempfile.mkdtemp(prefix="trio-monque-standalone-")).resolve()
+    (port,) = launcher._choose_ports(launcher.LaunchOptions(1, None, None))
+    data = folder / "data"
+    data.mkdir()
+    as_member = launcher._command(find_binary(folder), port, data)
+    alone = [part for part in as_member.command if part not in ("--replSet", replica_set.NAME)]
+    server = SupervisedServers([ServerCommand(alone, as_member.environment, as_member.log)], grace=0.0, remove=folder)
+    try:
+        uri = f"mongodb://{replica_set.HOST}:{port}/"
+        deadline = time.monotonic() + 30
+        while time.monotonic() < deadline:
+            server.check()
+            with suppress(MonqueConnectionError):
+                ping(uri)
+                break
+        yield uri
+    finally:
+        server.end()
+        shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,127 @@
+"""Follows the stream of hints: opens it, opens it again, and passes on what it tells."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, Final
+
+import trio
+
+from . import notices
+from .heartbeat import renew
+from .hints import Hints, HintStream, StreamFailedError
+from .runner import Runner
+from .source import Source
+from .waker import Waker
+
+FIRST_DELAY: Final = 1.0
+LONGEST_DELAY: Final = 30.0
+"""Seconds between two tries while the stream is broken: doubled from the first to the longest, and never given up."""
+
+FAILURES_TO_TELL: Final = 3
+"""So many failures in a row are told as a fallback to polls."""
+
+# A second answer is asked for so much later than the last one came: what happens meanwhile shares it, and one look.
+# Not a debounce: nothing that happens puts the next answer off.
+PACE: Final = 0.01
+
+# Seconds to get out of the wait for hints when the end has come. Well within the engine's hard bound.
+LEAVING_PATIENCE: Final = 0.5
+
+_ANY_REQUEST: Final = Hints(is_asked_to_end=lambda _: True)
+
+
+class Watcher:
+    """The loop over the stream; and while that is up, polls are rare."""
+
+    def __init__(
+        self,
+        stream: HintStream,
+        source: Source[Any, Any],
+        runner: Runner[Any, Any],
+        waker: Waker,
+        *,
+        poll_interval: float,
+        safety_poll_interval: float,
+    ) -> None:
+        self._stream = stream
+        self._source = source
+        self._runner = runner
+        self._waker = waker
+        self._poll_interval = poll_interval
+        self._safety_poll_interval = safety_poll_interval
+        self._failures = 0
+        self._is_waiting = False
+        self._ending = trio.Event()
+        self._ended = trio.Event()
+
+    async def run(self) -> None:
+        """Returns when the end was asked for, or where there is no stream to be had."""
+        try:
+            while not self._ending.is_set():
+                try:
+                    await self._stream.open()
+                    await self._follow()
+                except StreamFailedError as failure:
+                    if failure.is_final:
+                        self._source.tell(notices.StreamFallback(failure.error))
+                        return
+                    await self._failed(failure)
+        finally:
+            self._ended.set()
+
+    async def end(self) -> None:
+        """Ends the loop, and the wait in a thread that it may be in; bounded."""
+        self._ending.set()
+        with trio.move_on_after(LEAVING_PATIENCE):
+            if self._is_waiting:
+                try:
+                    await self._stream.end_wait()
+                except StreamFailedError:
+                    return
+            await self._ended.wait()
+
+    async def _follow(self) -> None:
+        self._source.tell(notices.StreamConnected())
+        # What happened before it was open nobody tells: this looks, too; and then for requests.
+        self._waker.poll_every(self._safety_poll_interval)
+        try:
+            await self._pass_on(_ANY_REQUEST)
+            while not self._ending.is_set():
+                hints = await self._next()
+                # Not already when it was opened: one that breaks at the first answer, again and again, is not up.
+                self._failures = 0
+                await self._pass_on(hints)
+                if hints.ended:
+                    return
+                if hints != Hints():
+                    await trio.sleep(PACE)
+        finally:
+            self._source.tell(notices.StreamClosed())
+            if not self._ending.is_set():
+                self._waker.poll_every(self._poll_interval)
+            await self._stream.close()
+
+    async def _next(self) -> Hints:
+        self._is_waiting = True
+        try:
+            return await self._stream.next()
+        finally:
+            self._is_waiting = False
+
+    async def _pass_on(self, hints: Hints) -> None:
+        if hints.look:
+            self._waker.look()
+        if hints.due < math.inf:
+            self._waker.expect(hints.due)
+        if hints.is_asked_to_end is not None:
+            # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
+            await renew(self._source, self._runner, hints.is_asked_to_end)
+
+    async def _failed(self, failure: StreamFailedError) -> None:
+        self._failures += 1
+        self._source.tell(notices.StreamFailed(failure.error))
+        if self._failures == FAILURES_TO_TELL:
+            self._source.tell(notices.StreamFallback(failure.error))
+        with trio.move_on_after(min(FIRST_DELAY * 2 ** min(self._failures - 1, 10), LONGEST_DELAY)):
+            await self._ending.wait()

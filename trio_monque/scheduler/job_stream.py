@@ -1,0 +1,119 @@
+"""The engine's stream of hints, for jobs, over the database's change stream."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, TypeVar
+
+from ..client.ground import Ground
+from ..engine.hints import Hints, StreamFailedError
+from ..errors import MonqueConnectionError
+from ..jobs.job import Job
+from ..store import watch
+from ..store.offload import Channel, Door
+from ..store.types import ObjectId
+from ..store.watch import Kind, NoStreamError, Watch
+from .workers import Workers
+
+T = TypeVar("T")
+
+
+@dataclass(slots=True)
+class _Digest:
+    """What one answer of the server comes to."""
+
+    is_anything: bool = False
+    due: datetime | None = None
+    cancelled: set[ObjectId] = field(default_factory=set)
+
+
+class JobStream:
+    """Used on the run's own thread; each wait is in a thread of its own, through the door."""
+
+    def __init__(self, ground: Ground, door: Door, workers: Workers, instance_id: str) -> None:
+        self._ground = ground
+        self._door = door
+        self._workers = workers
+        self._instance_id = instance_id
+        self._watch: Watch | None = None
+
+    async def open(self) -> None:
+        self._watch = await self._call(partial(watch.open_watch, self._ground.jobs, self._instance_id), _close)
+
+    async def next(self) -> Hints:
+        opened = self._opened
+        digest = await self._call(lambda: self._digest(opened.read()), lambda _: opened.close())
+        cancelled = digest.cancelled
+        return Hints(
+            look=digest.is_anything,
+            **({} if digest.due is None else {"due": self._ground.clock.on_run_clock(digest.due)}),
+            is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
+            ended=not opened.is_open,
+        )
+
+    async def end_wait(self) -> None:
+        try:
+            await self._door.call(
+                partial(watch.end_wait, self._ground.jobs, self._instance_id),
+                # All is settled when this is called: nothing waits there, and so nothing keeps it from being sent.
+                channel=Channel.RENEWALS,
+                abandon_on_cancel=True,
+            )
+        except MonqueConnectionError as error:
+            raise StreamFailedError(error) from error
+
+    async def close(self) -> None:
+        opened, self._watch = self._opened, None
+        await self._call(opened.close, lambda _: None)
+
+    @property
+    def _opened(self) -> Watch:
+        assert self._watch is not None, "the engine opens it first"
+        return self._watch
+
+    async def _call(self, function: Callable[[], T], orphan: Callable[[T | None], None]) -> T:
+        """In the stream's own thread; where nobody waits any more when it ends, `orphan` lets go of the cursor."""
+        try:
+            return await self._door.hand_over(function, orphan, channel=Channel.WATCH)
+        except NoStreamError as error:
+            raise StreamFailedError(error, is_final=True) from error
+        except MonqueConnectionError as error:
+            raise StreamFailedError(error) from error
+
+    def _digest(self, changes: Sequence[watch.Change]) -> _Digest:
+        """In the thread: thousands of changes come to little, and the event loop need not see them."""
+        digest = _Digest()
+        for change in changes:
+            match change.kind:
+                case Kind.GONE:
+                    # Before the look that follows: every claim and every enqueue of this scheduler makes them first.
+                    self._ground.forget_indexes()
+                    digest.is_anything = True
+                case Kind.PAUSE:
+                    digest.is_anything = True
+                case Kind.JOB:
+                    self._add(change, digest)
+        return digest
+
+    def _add(self, change: watch.Change, digest: _Digest) -> None:
+        if change.cancel_requested:
+            digest.cancelled.add(change.job_id)
+        if not change.is_pending or (change.name is not None and self._workers.get(change.name) is None):
+            return
+        if change.due is None:
+            digest.is_anything = True
+        elif digest.due is None or change.due < digest.due:
+            digest.due = change.due
+
+
+def _close(opened: Watch | None) -> None:
+    if opened is not None:
+        opened.close()
+
+
+def _is_among(ids: set[ObjectId], claim: Any) -> bool:
+    assert isinstance(claim, Job)
+    return claim.id in ids

@@ -1,0 +1,237 @@
+"""The change stream: one for the whole database, filtered by the server to what somebody should wake for.
+
+A hint and nothing more. It is never resumed from where it broke: after every opening the scheduler looks
+once, which finds what was missed, also where the server has forgotten the place (codes 280 and 286).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from enum import Enum, auto
+from typing import Any, Final
+
+import pymongo
+from bson.errors import BSONError
+from pymongo import ReadPreference, WriteConcern
+from pymongo import errors as driver
+from pymongo.command_cursor import CommandCursor
+from pymongo.read_concern import ReadConcern
+
+from ..errors import MonqueConnectionError
+from .codec import FIELD, OWN_OPTIONS
+from .connection import JobCollection
+from .outcomes import Interference, command, translated
+from .types import Collection
+
+LONGEST_AWAIT: Final = 10.0
+"""Seconds that the server waits before it answers that nothing happened. Ended early by `end_wait` and by nothing else:
+closing the cursor or the client does not reach a wait that is under way. Where that write fails, the
+thread that waits is left behind for so long at most, and `ANSWER_MARGIN`."""
+
+ANSWER_MARGIN: Final = 5.0
+"""Seconds beyond that after which a server that did not answer is taken for gone."""
+
+PAUSE: Final = "pause:"
+_LEAVING: Final = "leaving:"
+
+# Unauthorized; a standalone server. Neither changes while the program runs.
+_NO_STREAM: Final = frozenset({13, 40573})
+
+# A name that is no text, or a date beyond the year 9999, in somebody else's document must not end the stream.
+_LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
+
+
+class NoStreamError(MonqueConnectionError):
+    """This server or this user has no change streams: trying again is of no use."""
+
+
+class Kind(Enum):
+    """What happened."""
+
+    JOB = auto()
+    """A job was written so that it may be due, or that its run is to end."""
+    PAUSE = auto()
+    """Somebody paused or resumed a name."""
+    LEAVING = auto()
+    """This instance has said that it leaves."""
+    GONE = auto()
+    """The jobs collection was dropped or renamed, or another has taken its name: no index need be there any more."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One thing that happened.
+
+    Attributes:
+        kind: What it was.
+        job_id: Of a job, its id.
+        name: Its name where it is known (of updates it is not), or the name that was paused or resumed.
+        is_pending: Of a job: the write made or left it pending, as far as can be seen.
+        due: When it is due, where that was written.
+        cancel_requested: Somebody wants its run to end.
+    """
+
+    kind: Kind
+    job_id: Any = None
+    name: str | None = None
+    is_pending: bool = False
+    due: datetime | None = None
+    cancel_requested: bool = False
+
+
+@dataclass(slots=True)
+class Watch:
+    """An open stream. One thread at a time.
+
+    Attributes:
+        operation_timeout: Seconds in which `read` has answered or failed.
+        interference: What a test has put in the way.
+    """
+
+    operation_timeout: float
+    interference: list[Interference]
+    _cursor: CommandCursor[Mapping[str, Any]]
+    _patience_to_close: float
+
+    @property
+    def is_open(self) -> bool:
+        """False once the server has ended it: after a drop of the whole database."""
+        return self._cursor.alive
+
+    @command("hear of changes", writes=False)
+    def read(self) -> Sequence[Change]:
+        """What happened since the last call, all of one answer; waits long, and may return nothing."""
+        try:
+            event = self._cursor.try_next()
+            changes: list[Change] = []
+            while event is not None:
+                changes += _changes(event)
+                # The driver's own ChangeStream asks the same way: the next try would wait although something is here.
+                event = self._cursor.try_next() if self._cursor._has_next() else None  # noqa: SLF001
+        except BSONError as error:
+            raise MonqueConnectionError(f"could not hear of changes: {error}", transient=True) from error
+        return changes
+
+    def close(self) -> None:
+        """Lets go of the cursor. Never raises: where the server does not answer, it forgets the cursor by itself."""
+        with suppress(driver.PyMongoError), pymongo.timeout(self._patience_to_close):
+            self._cursor.close()
+
+
+@command("open the change stream", writes=False)
+def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
+    """Opens the stream; when it returns, the server has begun to watch.
+
+    Raises:
+        NoStreamError: There is none to be had here.
+    """
+    database = jobs.collection.database.with_options(
+        codec_options=_LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+    )
+    try:
+        cursor = database.aggregate(
+            _pipeline(jobs.collection.name, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000)
+        )
+    except driver.OperationFailure as error:
+        if error.code in _NO_STREAM:
+            raise NoStreamError(str(translated(error, "open the change stream", writes=False))) from error
+        raise
+    return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor, jobs.operation_timeout)
+
+
+@command("end the wait for changes")
+def end_wait(jobs: JobCollection, instance_id: str) -> None:
+    """Ends the wait of this instance's stream, by a write that it matches; nothing remains of it."""
+    marks = _instances(jobs)
+    mark = {"_id": _LEAVING + instance_id}
+    marks.replace_one(mark, mark, upsert=True)
+    marks.delete_one(mark)
+
+
+def _instances(jobs: JobCollection) -> Collection:
+    # The primary alone: the stream tells only what a majority has anyway, and nobody relies on the mark.
+    return jobs.collection.database.get_collection(
+        _instances_name(jobs.collection.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
+    )
+
+
+def _instances_name(collection_name: str) -> str:
+    return f"{collection_name}.instances"
+
+
+def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
+    updated = "updateDescription.updatedFields."
+    job = {"ns.coll": name}
+    beside = {"ns.coll": _instances_name(name)}
+    waking = [
+        {**job, "operationType": {"$in": ["insert", "replace"]}},
+        {
+            **job,
+            "operationType": "update",
+            "$or": [
+                {updated + FIELD["status"]: "pending"},
+                {updated + FIELD["next_run_at"]: {"$exists": True}},
+                {updated + FIELD["cancel_requested_at"]: {"$exists": True}},
+            ],
+        },
+        {
+            **beside,
+            "operationType": {"$in": ["insert", "replace", "update", "delete"]},
+            "documentKey._id": {"$regex": f"^{re.escape(PAUSE)}"},
+        },
+        {
+            **beside,
+            "operationType": {"$in": ["insert", "replace", "update"]},
+            "documentKey._id": _LEAVING + instance_id,
+        },
+        {"operationType": {"$in": ["drop", "rename"]}, "$or": [job, {"to.coll": name}]},
+        {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
+    ]
+    # What a job carries would travel to every instance, and could make an event too large to be told.
+    kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at")]
+    return [
+        {"$changeStream": {}},
+        {"$match": {"$or": waking}},
+        {
+            "$project": {
+                "operationType": True,
+                "documentKey": True,
+                **{f"fullDocument.{field}": True for field in kept},
+                **{updated + field: True for field in kept},
+            }
+        },
+    ]
+
+
+def _changes(event: Mapping[str, Any]) -> Sequence[Change]:
+    if event["operationType"] not in ("insert", "replace", "update", "delete"):
+        return [Change(Kind.GONE)]
+    document_id = event["documentKey"]["_id"]
+    if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is no job.
+        if document_id.startswith(PAUSE):
+            return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
+        return [Change(Kind.LEAVING)] if document_id.startswith(_LEAVING) else []
+    if event["operationType"] == "update":
+        written = event["updateDescription"]["updatedFields"]
+        # Who writes only when it is due may well mean a job that is pending.
+        is_pending = written.get(FIELD["status"], "pending") == "pending" and (
+            FIELD["status"] in written or FIELD["next_run_at"] in written
+        )
+    else:
+        written = event["fullDocument"]
+        is_pending = written.get(FIELD["status"]) == "pending"
+    name, due = written.get(FIELD["name"]), written.get(FIELD["next_run_at"])
+    return [
+        Change(
+            Kind.JOB,
+            document_id,
+            name if isinstance(name, str) else None,
+            is_pending=is_pending,
+            due=due if isinstance(due, datetime) else None,
+            cancel_requested=written.get(FIELD["cancel_requested_at"]) is not None,
+        )
+    ]
