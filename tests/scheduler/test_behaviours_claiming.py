@@ -32,6 +32,7 @@ START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 def polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers poll in virtual time as they do in real time, instead of being told of everything."""
     monkeypatch.setattr(scheduler_module, "virtual_time", lambda: None)
+    monkeypatch.setattr(scheduler_module, "JobStream", lambda *_: None)
 
 
 class Log:
