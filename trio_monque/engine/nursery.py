@@ -14,7 +14,6 @@ import trio
 from . import notices
 from .claimer import Claimer
 from .guard import Stop, guard
-from .health import Watchdog, name_the_unwilling
 from .heartbeat import do_errands, run_errands, run_heartbeat
 from .hints import HintStream
 from .lease import LeaseTerms
@@ -27,6 +26,7 @@ from .slots import Slots
 from .source import Source
 from .wake import WakeSignal
 from .waker import Waker
+from .watchdog import Watchdog, name_the_unwilling
 from .watcher import Watcher
 
 logger = logging.getLogger("trio_monque.engine")

@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import Shelf, engine_of, running
-from trio_monque.engine import health as health_module
+from trio_monque.engine import watchdog as watchdog_module
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 
@@ -126,7 +126,7 @@ async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytes
             now = time.monotonic()
             return now + 100 if now >= thawed_at else now
 
-    monkeypatch.setattr(health_module, "time", Clock)
+    monkeypatch.setattr(watchdog_module, "time", Clock)
     engine = engine_of(Shelf())
     with hearing("the event loop") as told:
         async with running(engine):
