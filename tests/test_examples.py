@@ -24,6 +24,16 @@ def test_jobs_from_an_asyncio_program_run_in_a_worker_process(mongod: EmbeddedSe
     assert db["monque_jobs"].count_documents({"status": "completed"}) == 3
 
 
+def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
+    mongod: EmbeddedServer, db: Database, unused_port: int
+) -> None:
+    printed = run_program("examples/health_endpoint.py", str(unused_port), uri=mongod.uri, database=db.name)
+    assert printed.splitlines() == [
+        "HTTP/1.1 200 OK: ready",
+        "HTTP/1.1 503 Service Unavailable: draining",
+    ]
+
+
 def test_example_project_with_tests_of_jobs_passes_them(mongod: EmbeddedServer, db: Database) -> None:
     printed = run_program("-m", "pytest", "-q", "examples/testing_jobs", uri=mongod.uri, database=db.name)
     assert "9 passed" in printed

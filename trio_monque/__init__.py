@@ -46,9 +46,11 @@ from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
 from .jobs.selection import QueueStats
 from .jobs.verdicts import Discard, Retry, Snooze
+from .scheduler.health import Health, LoopHealth
 from .scheduler.running_job import RunningJob
 from .scheduler.scheduler import Scheduler, open_scheduler, run_scheduler
 from .scheduler.signals import run_until_signalled
+from .scheduler.statistics import Statistics
 from .scheduler.telling import SchedulerReport
 from .scheduler.workers import Worker, Workers
 
@@ -65,6 +67,7 @@ __all__ = [
     "EmbeddedServerError",
     "Event",
     "EventStream",
+    "Health",
     "HeartbeatFailed",
     "InstanceCollisionError",
     "InvalidCronError",
@@ -84,6 +87,7 @@ __all__ = [
     "JobStateError",
     "JobStatus",
     "LeaseLost",
+    "LoopHealth",
     "Monque",
     "MonqueConnectionError",
     "MonqueError",
@@ -100,6 +104,7 @@ __all__ = [
     "ShutdownTimedOut",
     "Snooze",
     "StaleJobsRecovered",
+    "Statistics",
     "SyncMonque",
     "Worker",
     "WorkerRegistrationError",

@@ -11,6 +11,7 @@ import trio
 from . import notices
 from .guard import Stop, guard
 from .pauses import Pauses
+from .progress import Progress
 from .run import CancelReason
 from .runner import Runner
 from .slots import Slots
@@ -64,6 +65,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._waker = waker
         self._stop = stop
         self._fruitless = 0
+        self.progress = Progress("claimer")
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
@@ -79,6 +81,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if found is _Found.MORE:
                 await trio.lowlevel.checkpoint()
                 continue
+            if found is _Found.NOT_LOOKED:
+                self.progress.wait_for_others()
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().lanes.keys())
             await self._wake.wait()
@@ -91,15 +95,18 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
         sent = trio.current_time()
+        self.progress.ask()
         try:
             granted = await self._source.claim(demand)
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
+            self.progress.fail(error)
             self._source.tell(notices.ClaimFailed(error))
             return _Found.FAILED
         finally:
             self._runner.changed()
+        self.progress.answered(len(granted.claims))
         self._start(granted, sent, running)
         self._fruitless = 0 if granted.claims else self._fruitless + 1
         again = granted.more and self._fruitless < MOST_FRUITLESS and not self._stop.draining.is_set()

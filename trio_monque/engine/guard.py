@@ -7,6 +7,8 @@ from collections.abc import Awaitable, Callable
 
 import trio
 
+from .progress import Progress
+
 logger = logging.getLogger("trio_monque.engine")
 
 
@@ -36,14 +38,18 @@ class Stop:
 # Protected, and with it all that it calls: tasks do not inherit protection, and a Ctrl-C between the claim of a
 # job and the start of its run would strand it. Handlers are called without (see the scheduler's job_run).
 @trio.lowlevel.enable_ki_protection
-async def guard(stop: Stop, loop: Callable[[], Awaitable[None]]) -> None:
+async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progress | None = None) -> None:
     """Runs a loop; a crash ends the scheduler in order.
 
     It must not cancel the loop's siblings, as a plain nursery would: the settler is one, and every job
     would be stranded by a bug in the pruner.
     """
+    progress = Progress("") if progress is None else progress
     try:
         await loop()
     except Exception as error:
         logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
+        progress.crash(error)
         stop.crash(error)
+    finally:
+        progress.end()

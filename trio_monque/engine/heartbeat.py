@@ -10,6 +10,7 @@ import trio
 
 from . import notices
 from .pauses import Pauses
+from .progress import Progress
 from .run import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
@@ -22,7 +23,13 @@ LONGEST_RETRY: Final = 1.0
 
 
 async def run_heartbeat(
-    source: Source[Any, Any], runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
+    source: Source[Any, Any],
+    runner: Runner[Any, Any],
+    pauses: Pauses,
+    interval: float,
+    progress: Progress,
+    *,
+    rests: bool,
 ) -> NoReturn:
     """Every `interval` seconds, measured from one beat to the next.
 
@@ -31,39 +38,53 @@ async def run_heartbeat(
     beat = trio.current_time()
     while True:
         if rests and not runner.held:
+            progress.wait_for_others()
             await runner.wait_changed()
             beat = trio.current_time()
             continue
         beat += interval
+        progress.plan(beat)
         await trio.sleep_until(beat)
-        while runner.held and not await renew(source, runner):
+        while runner.held and not await renew(source, runner, progress):
             await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
+        progress.go_on()
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
 
 
-async def run_errands(source: Source[Any, Any], runner: Runner[Any, Any], interval: float, *, rests: bool) -> NoReturn:
+async def run_errands(
+    source: Source[Any, Any], runner: Runner[Any, Any], interval: float, progress: Progress, *, rests: bool
+) -> NoReturn:
     """Beside the heartbeat, and at its pace. With `rests` only while there are any."""
     while True:
         if rests and not source.has_errands():
+            progress.wait_for_others()
             await runner.wait_changed()
             continue
+        progress.plan(trio.current_time() + interval)
         await trio.sleep(interval)
-        await do_errands(source)
+        await do_errands(source, progress)
         runner.changed()
 
 
-async def do_errands(source: Source[Any, Any]) -> None:
+async def do_errands(source: Source[Any, Any], progress: Progress) -> None:
+    progress.ask()
     try:
         await source.do_errands()
     except Exception as error:
         if not source.is_transient(error):
             raise
+        progress.fail(error)
         logger.info("left to the next beat, if there is one: %s", error)
+    else:
+        progress.go_on()  # It may have had nothing to ask for.
 
 
 async def renew(
-    source: Source[Any, Any], runner: Runner[Any, Any], concerns: Callable[[Any], bool] | None = None
+    source: Source[Any, Any],
+    runner: Runner[Any, Any],
+    progress: Progress,
+    concerns: Callable[[Any], bool] | None = None,
 ) -> bool:
     """Renews all that is held, or the claims that it concerns; whether that was answered."""
     # A run that has taken longer than any run may is renewed no longer: its claim ends with its lease.
@@ -71,13 +92,17 @@ async def renew(
     if not runs and concerns is not None:
         return True
     sent = trio.current_time()
+    progress.ask()
     try:
         renewed = await source.renew([run.claim for run in runs])
     except Exception as error:
         if not source.is_transient(error):
             raise
+        progress.fail(error)
         source.tell(notices.RenewalFailed(error))
         return False
+    if runs:
+        progress.answered(sum(state is not ClaimState.LOST for state in renewed))
     for run, state in zip(runs, renewed, strict=True):
         if run not in runner.held:
             continue  # Settled while the renewal was under way: no longer held, and not lost.

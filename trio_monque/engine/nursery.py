@@ -14,10 +14,12 @@ import trio
 from . import notices
 from .claimer import Claimer
 from .guard import Stop, guard
+from .health import Vitals
 from .heartbeat import do_errands, run_errands, run_heartbeat
 from .hints import HintStream
 from .lease import LeaseTerms
 from .pauses import Pauses
+from .progress import Progress, Spread
 from .reaper import Reaper
 from .run import CancelReason
 from .runner import Runner
@@ -46,6 +48,7 @@ class EngineLimits:
         rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
             virtual time, where a month passes at once, and where nothing happens that nobody tells of.
         rescues: Dead claims are taken away.
+        stuck_after: How late a loop may be, and still be healthy.
     """
 
     poll_interval: float
@@ -56,6 +59,7 @@ class EngineLimits:
     rests: bool
     safety_poll_interval: float = 30.0
     rescues: bool = True
+    stuck_after: float = 30.0
 
 
 class Engine(Generic[ClaimT, SettlementT]):
@@ -80,6 +84,8 @@ class Engine(Generic[ClaimT, SettlementT]):
         terms = LeaseTerms(limits.heartbeat_interval, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
         self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)
+        self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
+        self._heartbeat, self._errands = Progress("heartbeat"), Progress("errand runner")
         self.waker = Waker(
             source,
             self.wake,
@@ -119,6 +125,16 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.stop.cut()
         self._runner.abandon_all()
         self._box.cancel(reason="killed")
+
+    @property
+    def held(self) -> int:
+        """How many claims are held."""
+        return len(self._runner.held)
+
+    @property
+    def start_lags(self) -> Spread:
+        """Seconds from asking for a claim to the start of its handler."""
+        return self._runner.start_lags
 
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits to be settled or given back."""
@@ -176,47 +192,61 @@ class Engine(Generic[ClaimT, SettlementT]):
                     self.stop.crash(RuntimeError("a handler cancelled the nursery that its run belongs to"))
                 await self._give_back()
         finally:
+            self.vitals.end()
             ended.set()
 
     async def _run_nested(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as services:
-            services.start_soon(guard, self.stop, self._settler.run)
-            services.start_soon(guard, self.stop, self._beat)
-            services.start_soon(guard, self.stop, self._do_errands)
+            watch = self.vitals.watch
+            unrenewed = partial(self.vitals.unrenewed, self._heartbeat)
+            beats = watch(self._heartbeat, stuck_after=self._limits.heartbeat_interval, worse=unrenewed)
+            services.start_soon(guard, self.stop, self._settler.run, watch(self._settler.progress))
+            services.start_soon(guard, self.stop, self._beat, beats)
+            services.start_soon(guard, self.stop, self._do_errands, watch(self._errands))
             services.start_soon(self._end_in_time)
             if self._watcher is not None:
                 # Not with the intake: requests to cancel are heard until the last run is settled.
-                services.start_soon(guard, self.stop, self._watcher.run)
+                # Nor is one that fails for long unhealthy: polls do its work.
+                progress = watch(self._watcher.progress, stuck_after=math.inf)
+                services.start_soon(guard, self.stop, self._watcher.run, progress)
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
-                intake.start_soon(guard, self.stop, self.waker.run)
+                intake.start_soon(guard, self.stop, self.waker.run, watch(self.waker.progress))
                 if self._limits.rescues:
-                    intake.start_soon(guard, self.stop, self.reaper.run)
+                    intake.start_soon(guard, self.stop, self.reaper.run, watch(self.reaper.progress))
                 intake.start_soon(self._wake_to_end)
-                intake.start_soon(self._claim, running, intake.cancel_scope)
+                intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
+                self.vitals.begin()
                 started()
             async with trio.open_nursery() as last:
-                last.start_soon(guard, self.stop, self._do_last_errand)
+                last.start_soon(partial(guard, self.stop, self._do_last_errand))
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection
-    async def _claim(self, running: trio.Nursery, intake: trio.CancelScope) -> None:
-        await guard(self.stop, partial(self._claimer.run, running))
+    async def _claim(self, running: trio.Nursery, intake: trio.CancelScope, progress: Progress) -> None:
+        await guard(self.stop, partial(self._claimer.run, running), progress)
         intake.cancel(reason="nothing more is claimed")
 
     async def _beat(self) -> None:
         limits = self._limits
-        await run_heartbeat(self._source, self._runner, self._pauses, limits.heartbeat_interval, rests=limits.rests)
+        await run_heartbeat(
+            self._source,
+            self._runner,
+            self._pauses,
+            limits.heartbeat_interval,
+            self._heartbeat,
+            rests=limits.rests,
+        )
 
     async def _do_errands(self) -> None:
         limits = self._limits
-        await run_errands(self._source, self._runner, limits.heartbeat_interval, rests=limits.rests)
+        await run_errands(self._source, self._runner, limits.heartbeat_interval, self._errands, rests=limits.rests)
 
     async def _do_last_errand(self) -> None:
         """What is to be given back at every beat is given back once more, as there is no next one."""
         if self._source.has_errands():
-            await do_errands(self._source)
+            await do_errands(self._source, self._errands)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
@@ -230,7 +260,7 @@ class Engine(Generic[ClaimT, SettlementT]):
             await self.stop.cutting.wait()
         self.stop.cut()
         cut_at = trio.current_time()
-        self._box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
+        self.vitals.leave_by = self._box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
         if cut_short:
             self._source.tell(notices.CutShort(cut_short))

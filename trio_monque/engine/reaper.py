@@ -11,6 +11,7 @@ import trio
 from ..observations import Observations
 from . import notices
 from .pauses import Pauses
+from .progress import Progress
 from .source import Source
 
 ClaimT = TypeVar("ClaimT")
@@ -52,6 +53,7 @@ class Reaper(Generic[ClaimT]):
         self._must_look = True
         self._watched: set[Callable[[], bool]] = set()
         self._told = trio.Event()
+        self.progress = Progress("reaper")
 
     @property
     def _pause(self) -> float:
@@ -83,6 +85,7 @@ class Reaper(Generic[ClaimT]):
                 at_start = False
             if not await self._rescue():
                 continue
+            self.progress.plan(min(self._look_at, self._observations.next_due))
             with trio.move_on_at(min(self._look_at, self._observations.next_due)):
                 await self._told.wait()
 
@@ -99,6 +102,7 @@ class Reaper(Generic[ClaimT]):
         # Before the look: what is told while it is under way may or may not be in its answer.
         self._must_look = False
         self._look_at = math.inf
+        self.progress.ask()
         try:
             seen = await self._source.observe(self._held())
         except Exception as error:
@@ -107,6 +111,7 @@ class Reaper(Generic[ClaimT]):
             self._must_look = True
             await self._after_fault(error)
             return False
+        self.progress.answered()
         answered = trio.current_time()
         self._observations.update(seen, answered, at_start=at_start)
         if self._observations or not self._rests:
@@ -115,6 +120,7 @@ class Reaper(Generic[ClaimT]):
 
     async def _rescue(self) -> bool:
         while dead := self._observations.due(trio.current_time(), MOST_AT_ONCE):
+            self.progress.ask()
             try:
                 rescued = await self._source.rescue([one.claim for one in dead])
             except Exception as error:
@@ -122,6 +128,7 @@ class Reaper(Generic[ClaimT]):
                     raise
                 await self._after_fault(error)
                 return False
+            self.progress.answered(len(rescued))
             # Whatever was not rescued has changed: if it is a claim still, the next look begins to observe it anew.
             self._observations.forget(dead)
             if rescued:
@@ -129,5 +136,6 @@ class Reaper(Generic[ClaimT]):
         return True
 
     async def _after_fault(self, error: Exception) -> None:
+        self.progress.fail(error)
         self._source.tell(notices.RescueDelayed(error))
         await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))

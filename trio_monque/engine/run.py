@@ -74,6 +74,7 @@ class Run(Generic[ClaimT]):
         task: The one that it runs in, from its start on.
         answers: How long what the run has asked of the database is awaited although it is cancelled: as long
             as a clean-up.
+        claimed_at: When its claim was asked for, on trio's clock.
         is_gone: The claim is known to be another's, or nobody's.
     """
 
@@ -99,7 +100,7 @@ class Run(Generic[ClaimT]):
         self._started = self._clock.current_time()
         self._held_until = sent + hold_limit
         self._out_of_time_at = min(self._started + time_limit, self._held_until - terms.cleanup_timeout)
-        self._sent = sent
+        self.claimed_at = self._sent = sent
         self._cleanups_end = math.inf
         self._set_deadlines()
 
@@ -132,7 +133,7 @@ class Run(Generic[ClaimT]):
             self._set_deadlines()
 
     def _set_deadlines(self) -> None:
-        self.scope.deadline = min(self._out_of_time_at, self._fenced_at)
+        self.scope.deadline = min(self._out_of_time_at, self.fenced_at)
         for extension in self._extensions:
             extension.deadline = self.scope.deadline
         for cleanup in self._cleanups:
@@ -140,7 +141,8 @@ class Run(Generic[ClaimT]):
         self.answers.end_at(self._end_of(_Cleanup(self.scope, math.inf, self._terms.cleanup_timeout)))
 
     @property
-    def _fenced_at(self) -> float:
+    def fenced_at(self) -> float:
+        """When it is cancelled unless its claim is renewed before, or was; on trio's clock."""
         return self._terms.cancelled_at(self._sent)
 
     # --- Its cancellation ---
@@ -148,7 +150,7 @@ class Run(Generic[ClaimT]):
     @property
     def cancelled_at(self) -> float:
         """When it was cancelled, or will be by its deadlines; on trio's clock."""
-        return min(self._cancelled_at, self._out_of_time_at, self._fenced_at)
+        return min(self._cancelled_at, self._out_of_time_at, self.fenced_at)
 
     @property
     def reason(self) -> CancelReason | None:
@@ -163,13 +165,13 @@ class Run(Generic[ClaimT]):
     @property
     def reason_but_lost(self) -> CancelReason | None:
         """Why it was cancelled, but for losing its claim: what its end means where the claim turns out to be ours."""
-        if self._reason is None and self._out_of_time_at <= min(self._clock.current_time(), self._fenced_at):
+        if self._reason is None and self._out_of_time_at <= min(self._clock.current_time(), self.fenced_at):
             self._reason = CancelReason.TIMEOUT
         return self._reason
 
     def _has_fenced_itself(self) -> bool:
         """Once it has, a renewal that is answered late changes nothing."""
-        self._is_fenced = self._is_fenced or self._clock.current_time() >= self._fenced_at
+        self._is_fenced = self._is_fenced or self._clock.current_time() >= self.fenced_at
         return self._is_fenced
 
     def cancel(self, reason: CancelReason) -> None:

@@ -14,6 +14,7 @@ import trio
 from . import notices
 from .guard import Stop
 from .lease import LeaseTerms
+from .progress import Spread
 from .run import CancelReason, Run, RunEnd
 from .settler import Settler, SettlerGoneError
 from .slots import Slots
@@ -32,6 +33,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     Attributes:
         held: The runs whose claims are ours: running, or their settlement not yet acknowledged. Renewed
             by the heartbeat; whatever is left at the end was not settled.
+        start_lags: Seconds from asking for a claim to the start of its handler.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         # Ordered sets: what happens to all of them happens in the order in which they were claimed.
         self._running: dict[Run[ClaimT], None] = {}
         self.held: dict[Run[ClaimT], None] = {}
+        self.start_lags = Spread()
         self._changed = trio.Event()
         self._wakes_when_settled = False
 
@@ -139,6 +142,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             run.cancel(CancelReason.SHUTDOWN)
         if run.reason is not None:
             return RunEnd(None, None, cancelled=True, reason=run.reason, duration=0.0)
+        self.start_lags.add(trio.current_time() - run.claimed_at)
         self._source.tell(notices.RunStarted(run.claim))
         value: object = None
         error: BaseException | None = None

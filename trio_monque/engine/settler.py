@@ -11,6 +11,7 @@ import trio
 
 from . import notices
 from .pauses import Pauses
+from .progress import Progress
 from .source import Source
 
 logger = logging.getLogger("trio_monque.engine")
@@ -49,6 +50,7 @@ class Settler(Generic[SettlementT]):
         self._waiting: list[_Ticket[SettlementT]] = []
         self._arrived = trio.Event()
         self._gone = False
+        self.progress = Progress("settler")
 
     async def settle(self, settlement: SettlementT) -> bool:
         """Whether it was written under the claim; raises SettlerGoneError where nobody is left to write it."""
@@ -82,11 +84,16 @@ class Settler(Generic[SettlementT]):
         batch = self._source.prepare(settlements)
         delay = FIRST_RETRY
         while True:
+            self.progress.ask()
             try:
-                return list(await self._source.settle(batch))
+                written = list(await self._source.settle(batch))
             except Exception as error:
                 if not self._source.is_transient(error):
                     raise
+                self.progress.fail(error)
                 self._source.tell(notices.SettlementDelayed(error))
+            else:
+                self.progress.answered(len(written))
+                return written
             await self._pauses.after_fault(delay)
             delay = min(2 * delay, LONGEST_RETRY)

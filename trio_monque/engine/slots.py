@@ -39,12 +39,16 @@ class Slots:
     def running_in(self, lane: str) -> int:
         return self._running[lane]
 
+    def running_by_lane(self) -> dict[str, int]:
+        """Without those where nothing runs."""
+        return {lane: number for lane, number in list(self._running.items()) if number}
+
     def demand(self) -> Demand:
         """What can be started now."""
         free = self._total - self.running
         lanes = {
             lane: int(min(free, limit - self._running[lane]))
-            for lane, limit in self._limits.items()
+            for lane, limit in list(self._limits.items())  # Other threads ask, too.
             if limit > self._running[lane] and free > 0
         }
         return Demand(

@@ -10,6 +10,7 @@ import trio
 
 from . import notices
 from .pauses import Pauses
+from .progress import Progress
 from .source import Source
 from .wake import WakeSignal
 
@@ -55,6 +56,7 @@ class Waker:
         self._lanes: Set[str] = frozenset()
         self._changed = trio.Event()
         self._looked = trio.Event()
+        self.progress = Progress("waker")
 
     def look(self) -> None:
         """Something may be due now, and later, too: nobody knows."""
@@ -97,14 +99,18 @@ class Waker:
     async def run(self) -> NoReturn:
         while True:
             if not self._is_known:
+                if not self._looked.is_set():
+                    self.progress.wait_for_others()
                 await self._looked.wait()
                 await self._ask()
                 continue
             self._changed = trio.Event()
             interval = self._transaction_interval if self._open else self._poll_interval
             self._poll_at = min(self._poll_at, trio.current_time() + interval)
+            self.progress.plan(min(self._next, self._poll_at))
             with trio.move_on_at(min(self._next, self._poll_at)):
                 await self._changed.wait()
+            self.progress.go_on()
             now = trio.current_time()
             if now >= self._next or (now >= self._poll_at and self._is_worth_asking(now)):
                 self._poll_at = self._next = math.inf
@@ -123,16 +129,22 @@ class Waker:
         self._is_known = True
         self._asked_at = trio.current_time()
         self._asked_for = self._lanes
+        self.progress.ask()
         try:
             due = await self._source.next_due(self._lanes) if self._lanes else None
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
+            self.progress.fail(error)
             self._source.tell(notices.ClaimFailed(error))
             self._is_known = False
             self._changed = trio.Event()
             with self._pauses.timeout_after_fault(RETRY):
                 await self._changed.wait()
             return
+        if self._lanes:
+            self.progress.answered()
+        else:
+            self.progress.go_on()
         if due is not None:
             self._next = min(self._next, due)

@@ -39,7 +39,16 @@ class Watchdog:
         self._running = running
         self._is_leaving = is_leaving
         self._ended = threading.Event()
-        self._answered_at = 0.0
+        self._asked_at = self._answered_at = 0.0
+
+    @property
+    def lag(self) -> float | None:
+        """Seconds that the loop has not answered, or took to answer last; None where nobody asks. From any thread."""
+        asked_at = self._asked_at  # Before the answer: what is asked in between would look unanswered.
+        if asked_at == 0.0 or self._ended.is_set():
+            return None
+        answered_at = self._answered_at
+        return answered_at - asked_at if answered_at >= asked_at else time.monotonic() - asked_at
 
     async def run(self) -> None:
         """Watches the loop that it is called in, until cancelled."""
@@ -67,6 +76,7 @@ class Watchdog:
             if self._answered_at >= asked_at:
                 self._tell_answer(self._answered_at - asked_at, was_told=told_at > 0.0)
                 told_at, asked_at = 0.0, now
+                self._asked_at = asked_at
                 with suppress(trio.RunFinishedError):
                     token.run_sync_soon(self._answer, idempotent=True)
             elif stood_still:

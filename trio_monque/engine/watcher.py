@@ -10,6 +10,7 @@ import trio
 from . import notices
 from .heartbeat import renew
 from .hints import Hints, HintStream, StreamFailedError
+from .progress import Progress
 from .runner import Runner
 from .source import Source
 from .waker import Waker
@@ -44,6 +45,7 @@ class Watcher:
         poll_interval: float,
         safety_poll_interval: float,
     ) -> None:
+        self.progress = Progress("watcher")
         self._stream = stream
         self._source = source
         self._runner = runner
@@ -60,7 +62,9 @@ class Watcher:
         try:
             while not self._ending.is_set():
                 try:
+                    self.progress.ask()
                     await self._stream.open()
+                    self.progress.answered()
                     await self._follow()
                 except StreamFailedError as failure:
                     if failure.is_final:
@@ -89,6 +93,7 @@ class Watcher:
             await self._pass_on(_ANY_REQUEST)
             while not self._ending.is_set():
                 hints = await self._next()
+                self.progress.answered()
                 # Not already when it was opened: one that breaks at the first answer, again and again, is not up.
                 self._failures = 0
                 await self._pass_on(hints)
@@ -116,10 +121,11 @@ class Watcher:
             self._waker.expect(hints.due)
         if hints.is_asked_to_end is not None:
             # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
-            await renew(self._source, self._runner, hints.is_asked_to_end)
+            await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1
+        self.progress.fail(failure.error)
         self._source.tell(notices.StreamFailed(failure.error))
         if self._failures == FAILURES_TO_TELL:
             self._source.tell(notices.StreamFallback(failure.error))

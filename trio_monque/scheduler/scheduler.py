@@ -21,6 +21,7 @@ from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
+from .health import Observable
 from .job_source import JobSource
 from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
@@ -37,7 +38,7 @@ Listeners = Mapping[type[Event], Any]
 LAST_WORDS = 0.5
 
 
-class Scheduler(Monque):
+class Scheduler(Monque, Observable):
     """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
 
     Attributes:
@@ -60,6 +61,7 @@ class Scheduler(Monque):
                 "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
+        self._virtual = virtual_time()
         self._token = trio.lowlevel.current_trio_token()
         self._open(db, config)
         self.id = config.scheduler_instance_id
@@ -89,8 +91,9 @@ class Scheduler(Monque):
                 shutdown_timeout=config.shutdown_timeout,
                 cleanup_timeout=config.cleanup_timeout,
                 concurrency=config.instance_concurrency,
-                rests=virtual_time() is not None,
+                rests=self._virtual is not None,
                 rescues=config.recover_stale_jobs,
+                stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
             ),
             # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
             JobStream(self._ground, self._door, self._workers, self.id)

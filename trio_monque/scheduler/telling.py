@@ -22,6 +22,7 @@ from ..jobs.verdicts import (
 from ..store.settling import Fate
 from .logs import about
 from .settlements import JobSettlement, settled
+from .statistics import Tally
 
 logger = logging.getLogger("trio_monque.scheduler")
 
@@ -56,15 +57,15 @@ class Teller:
 
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
-        self._completed = self._failed = self._released = 0
+        self.tally = Tally()
 
     def report(
         self, unfinished: tuple[Job, ...] = (), crashed: tuple[BaseException, ...] = (), loop_blocked: int = 0
     ) -> SchedulerReport:
         return SchedulerReport(
-            completed=self._completed,
-            failed=self._failed,
-            released=self._released,
+            completed=self.tally.completed,
+            failed=self.tally.failed,
+            released=self.tally.released + self.tally.snoozed,
             unfinished=unfinished,
             crashed=crashed,
             loop_blocked=loop_blocked,
@@ -82,6 +83,7 @@ class Teller:
             case notices.RunSettled(settlement):
                 self._tell_settled(settlement)
             case notices.RunLost(job):
+                self.tally.leases_lost += 1
                 logger.warning(
                     "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
                     job,
@@ -119,20 +121,23 @@ class Teller:
     def _tell_settled(self, settlement: JobSettlement) -> None:
         job = settled(settlement)
         if settlement.fate is Fate.CANCELLED:
+            self.tally.cancelled += 1
             self._bus.emit(events.JobCancelled(job))
             return
         match settlement.verdict:
             case Succeeded():
-                self._completed += 1
+                self.tally.completed += 1
                 self._bus.emit(events.JobCompleted(job, settlement.duration))
             case Failed(error) | Discarded(error):
-                self._failed += 1
+                self.tally.failed += 1
+                self.tally.retried += will_retry(job)
+                self.tally.discarded += isinstance(settlement.verdict, Discarded)
                 self._tell_failed(job, error)
             case Snoozed(snooze):
-                self._released += 1
+                self.tally.snoozed += 1
                 logger.info("job %s is snoozed %s", job, snooze, extra=about(job))
             case CutShort():
-                self._released += 1
+                self.tally.released += 1
 
     def _tell_failed(self, job: Job, error: BaseException) -> None:
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0

@@ -1,0 +1,494 @@
+"""Progress of every loop: one that waits on purpose is healthy, one that is late is named, and why it is."""
+
+from __future__ import annotations
+
+import ast
+import inspect
+import threading
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.engine.test_watchdog import hearing
+from trio_monque.engine import nursery, pauses
+from trio_monque.engine.health import Examined, LoopExamined
+from trio_monque.engine.nursery import HARD_BOUND, Engine
+from trio_monque.engine.progress import Progress, Spread
+from trio_monque.engine.run import Run
+from trio_monque.observations import Sighting
+
+STUCK_AFTER = 20.0
+LOOPS = {"claimer", "waker", "settler", "heartbeat", "errand runner", "reaper"}
+
+
+@pytest.fixture(autouse=True)
+def _outages_take_virtual_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses after faults hold virtual time for some real seconds, which these tests do not want to wait."""
+    monkeypatch.setattr(pauses, "PATIENCE", 0.0)
+
+
+class ForEver(list[Exception]):
+    """Faults that are never used up, until they are cleared."""
+
+    def __init__(self) -> None:
+        super().__init__([NotNowError("no primary")])
+
+    def pop(self, _index: Any = -1) -> Exception:
+        return self[0]
+
+
+def watched(shelf: Shelf, **limits: Any) -> Engine[int, Any]:
+    return engine_of(shelf, **{"stuck_after": STUCK_AFTER, **limits})
+
+
+def loop_of(found: Examined, name: str) -> LoopExamined:
+    (loop,) = (loop for loop in found.loops if loop.name == name)
+    return loop
+
+
+# --- One loop's own words ---
+
+
+async def test_loop_is_late_since_its_plan_or_its_first_attempt_that_has_not_succeeded(
+    autojump_clock: MockClock,
+) -> None:
+    progress = Progress("one")
+
+    async def lag_after(seconds: float) -> float:
+        await trio.sleep(seconds)
+        return progress.lag(trio.current_time())
+
+    assert await lag_after(1000) == 0  # It has planned nothing.
+    progress.plan(trio.current_time() + 10)
+    assert await lag_after(10) == 0
+    assert await lag_after(5) == 5
+    progress.ask()
+    assert await lag_after(1) == 6
+    progress.fail(NotNowError())
+    progress.plan(trio.current_time() + 10)  # For another attempt: what it was late with is still to be done.
+    assert await lag_after(1) == 7
+    progress.ask()
+    progress.answered()
+    assert await lag_after(1000) == 0
+    progress.ask()  # Nothing was planned: late from here on.
+    assert await lag_after(3) == 3
+    progress.fail(NotNowError())
+    progress.wait_for_others()
+    assert await lag_after(1000) == 0
+
+
+async def test_complaint_names_loop_and_cause_and_only_beyond_the_limit(autojump_clock: MockClock) -> None:
+    progress = Progress("reaper")
+    progress.plan(trio.current_time())
+    await trio.sleep(5)
+    assert progress.complaint(trio.current_time(), 5.0) is None
+    assert progress.complaint(trio.current_time(), 4.9) == "the reaper should have gone on 5.0 s ago"
+    progress.ask()
+    assert progress.complaint(trio.current_time(), 4.9) == "the reaper has waited 5.0 s for an answer"
+    progress.fail(NotNowError("no primary"))
+    told = "the reaper has failed for 5.0 s and goes on trying: NotNowError: no primary"
+    assert progress.complaint(trio.current_time(), 4.9) == told
+    progress.answered()
+    assert progress.complaint(trio.current_time(), 0.0) is None
+    assert progress.fault is not None, "the last error is kept, although it is over"
+    progress.crash(KeyError("x"))
+    progress.end()
+    assert progress.complaint(trio.current_time(), 5.0) == "the reaper crashed, so the scheduler ends: KeyError: 'x'"
+
+
+def test_spread_counts_sums_and_keeps_the_largest() -> None:
+    spread = Spread()
+    assert (spread.count, spread.total, spread.largest, spread.average) == (0, 0, 0, 0)
+    for amount in (2, 6, 1):
+        spread.add(amount)
+    assert (spread.count, spread.total, spread.largest, spread.average) == (3, 9, 6, 3)
+
+
+# --- Before, during and after ---
+
+
+async def test_engine_is_healthy_from_its_start_to_its_end_only(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf())
+    before = engine.vitals.examine()
+    assert (before.reasons, before.loops) == (("the scheduler has not started",), ())
+    async with running(engine):
+        started = engine.vitals.examine()
+        assert started.reasons == ()
+        assert {loop.name for loop in started.loops} == LOOPS
+        await trio.sleep(1)
+        engine.stop.drain()
+        draining = engine.vitals.examine()
+        assert (draining.reasons, draining.is_draining) == ((), True)
+    assert engine.vitals.examine().reasons == ("the scheduler has ended",)
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_idle_and_busy_loops_that_wait_on_purpose_are_healthy_at_every_moment(
+    autojump_clock: MockClock, rests: bool
+) -> None:
+    shelf = Shelf(items=[1, 2, 3], handler=sleeping(500), others={9: Sighting(9, 9, "mark", lease=1000.0)})
+    engine = watched(shelf, rests=rests)
+    async with running(engine):
+        for _ in range(2000):  # First all slots are taken, then nothing is left to do.
+            await trio.sleep(0.499)
+            found = engine.vitals.examine()
+            assert found.reasons == ()
+            assert [loop.lag for loop in found.loops] == [0.0] * len(LOOPS)
+    assert set(shelf.settled) == {1, 2, 3}
+
+
+async def test_disabled_reaper_is_no_loop(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf(), rescues=False)
+    async with running(engine):
+        assert {loop.name for loop in engine.vitals.examine().loops} == LOOPS - {"reaper"}
+
+
+# --- A source that fails, or does not answer ---
+
+FAULTS: dict[str, Callable[[Shelf, ForEver], object]] = {
+    "claimer": lambda shelf, faults: setattr(shelf, "claim_faults", faults),
+    "waker": lambda shelf, faults: setattr(shelf, "ask_faults", faults),
+    "settler": lambda shelf, faults: setattr(shelf, "settling_faults", faults),
+    "heartbeat": lambda shelf, faults: setattr(shelf, "renewal_faults", faults),
+    "reaper": lambda shelf, faults: setattr(shelf, "look_faults", faults),
+}
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_loop_that_fails_is_named_with_its_cause_within_its_limit_and_healthy_again_after(
+    autojump_clock: MockClock, name: str
+) -> None:
+    # Something runs, so that there is a beat; something ends every second, so that there is a settlement.
+    shelf, faults = Shelf(), ForEver()
+
+    async def first_is_long(run: Run[int]) -> None:
+        await trio.sleep(1000 if run.claim == 0 else 1)
+
+    shelf.handler = first_is_long
+    shelf.items = list(range(5000))
+    engine = watched(shelf, concurrency=2, heartbeat_interval=10.0)
+    # The waker asks when there is nothing left to claim.
+    shelf.items = shelf.items[:2] if name == "waker" else shelf.items
+    async with running(engine):
+        await trio.sleep(0.5)
+        began = trio.current_time()
+        FAULTS[name](shelf, faults)
+        engine.waker.look()
+        while not (found := engine.vitals.examine()).reasons:
+            await trio.sleep(0.25)
+        # The heartbeat: its next beat, and its own limit. Another: its next act at most a beat away, and its limit.
+        assert trio.current_time() - began <= (10 + 10 if name == "heartbeat" else 10 + STUCK_AFTER) + 1
+        complaint = loop_of(found, name).complaint
+        assert complaint is not None
+        assert complaint.startswith(f"the {name} has failed for ")
+        assert complaint.endswith("NotNowError: no primary")
+        assert complaint in found.reasons
+        assert loop_of(found, name).fault is not None
+        faults.clear()
+        await trio.sleep(3)
+        found = engine.vitals.examine()
+        assert found.reasons == ()
+        assert loop_of(found, name).fault is not None, "the last error is still told"
+        shelf.items.clear()
+        engine.stop.cut()
+
+
+async def test_no_loop_is_named_for_a_fault_that_is_shorter_than_its_limit(autojump_clock: MockClock) -> None:
+    shelf, faults = Shelf(items=[1]), ForEver()
+    engine = watched(shelf)
+    shelf.claim_faults = shelf.look_faults = faults
+    async with running(engine):
+        for _ in range(18):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+        faults.clear()
+        for _ in range(100):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+    assert shelf.settled
+
+
+async def test_source_that_does_not_answer_is_told_as_that(autojump_clock: MockClock) -> None:
+    shelf = Shelf(claim_takes=100.0)
+    engine = watched(shelf)
+    async with running(engine):
+        await trio.sleep(STUCK_AFTER)
+        assert engine.vitals.examine().reasons == ()
+        await trio.sleep(1)
+        assert engine.vitals.examine().reasons == ("the claimer has waited 21.0 s for an answer",)
+        await trio.sleep(80)
+        assert engine.vitals.examine().reasons == ()
+
+
+async def test_waker_whose_question_failed_waits_on_purpose_while_all_slots_are_taken(
+    autojump_clock: MockClock,
+) -> None:
+    shelf = Shelf(ask_faults=[NotNowError()], handler=sleeping(1000))
+    engine = watched(shelf, concurrency=1)
+    async with running(engine):
+        await trio.sleep(0.1)
+        shelf.items = [1]
+        engine.waker.look()
+        for _ in range(900):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+        engine.stop.cut()
+
+
+async def test_claimer_whose_claim_failed_waits_on_purpose_when_nothing_may_start(autojump_clock: MockClock) -> None:
+    shelf, faults = Shelf(), ForEver()
+    engine = watched(shelf)
+    shelf.claim_faults = faults
+    async with running(engine):
+        await trio.sleep(1)
+        engine.slots.set_limit("all", 0)  # A worker is replaced by one that may run less, say.
+        engine.waker.look()
+        for _ in range(100):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+
+
+class Errand(Shelf):
+    """With something to do for itself, which fails until it is done elsewhere."""
+
+    is_left = True
+
+    def has_errands(self) -> bool:
+        return self.is_left
+
+    async def do_errands(self) -> None:
+        await trio.lowlevel.checkpoint()
+        if self.is_left:
+            raise NotNowError("no primary")
+
+
+@pytest.mark.parametrize("rests", [False, True])
+async def test_errands_that_fail_are_named_until_there_are_none(autojump_clock: MockClock, rests: bool) -> None:
+    shelf = Errand()
+    engine = watched(shelf, rests=rests, heartbeat_interval=10.0)
+    async with running(engine):
+        await trio.sleep(10 + STUCK_AFTER)
+        assert engine.vitals.examine().reasons == ()
+        await trio.sleep(1)
+        told = "the errand runner has failed for 21.0 s and goes on trying: NotNowError: no primary"
+        assert engine.vitals.examine().reasons == (told,)
+        shelf.is_left = False
+        await trio.sleep(10)
+        for _ in range(100):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+
+
+def test_every_loop_that_the_nursery_starts_is_watched() -> None:
+    """A new one that is forgotten here could die in silence."""
+    calls = [node for node in ast.walk(ast.parse(inspect.getsource(nursery))) if isinstance(node, ast.Call)]
+    starts = [call for call in calls if call.args and ast.unparse(call.args[0]) == "guard"]
+    assert len(starts) == len(LOOPS), "all but the claimer, which is awaited; and the watcher, where there is a stream"
+    assert [ast.unparse(call) for call in starts if len(call.args) != 4] == []
+
+
+async def test_answers_of_the_source_are_told_and_beats_of_nothing_are_none(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], handler=sleeping(25))
+    engine = watched(shelf, rests=True)
+    async with running(engine):
+        await trio.sleep(21)
+        assert engine.vitals.examine().answered_at == 20.0  # The second beat.
+        await trio.sleep(1000)
+        last = engine.vitals.examine().answered_at
+        assert 25 <= last < 40
+        shelf.claim_faults = [NotNowError()]
+        engine.waker.look()
+        await trio.lowlevel.checkpoint()
+        await trio.lowlevel.checkpoint()
+        assert engine.vitals.examine().answered_at == last
+
+
+# --- Leases ---
+
+
+async def test_heartbeat_is_unhealthy_as_soon_as_a_run_fenced_itself_until_renewals_succeed(
+    autojump_clock: MockClock,
+) -> None:
+    shelf, faults = Shelf(items=[1], handler=sleeping(1000)), ForEver()
+    shelf.renewal_faults = faults
+    engine = watched(shelf, heartbeat_interval=10.0, cleanup_timeout=5.0)
+
+    async def cleans_up(run: Run[int]) -> None:
+        try:
+            await trio.sleep(1000)
+        finally:
+            with run.cleaning_up(3, 5.0):
+                await trio.sleep(3)
+
+    shelf.handler = cleans_up
+    shelf.settling_faults = faults  # What fenced itself cannot be given back either.
+    async with running(engine):
+        fenced_at = 30 - 5 - 10 / 6
+        await trio.sleep(fenced_at - 0.01)
+        (late,) = engine.vitals.examine().reasons
+        assert late.startswith("the heartbeat has failed for 13.3 s")
+        await trio.sleep(0.02)
+        assert engine.vitals.examine().reasons == (
+            "the heartbeat could not renew 1 claim in time, and what ran there was stopped: NotNowError: no primary",
+        )
+        faults.clear()
+        await trio.sleep(1.1)
+        assert shelf.settled == {}, "its clean-up goes on, and it is held"
+        assert engine.vitals.examine().reasons == ()
+        await trio.sleep(2)
+        assert set(shelf.settled) == {1}
+        assert engine.vitals.examine().reasons == ()
+
+
+async def test_fence_is_told_although_the_heartbeat_itself_is_not_late_yet(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], claim_takes=24.0)  # So late that its lease is as good as over.
+    shelf.settling_takes = 5.0
+    engine = watched(shelf, heartbeat_interval=10.0, cleanup_timeout=5.0, stuck_after=1000.0)
+    async with running(engine):
+        await trio.sleep(24.1)
+        (told,) = engine.vitals.examine().reasons
+        assert told.startswith("the heartbeat could not renew 1 claim in time")
+        await trio.sleep(20)
+        assert engine.vitals.examine().reasons == ()
+
+
+async def test_claim_that_another_took_is_no_fault_of_the_heartbeat(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], lost={1}, handler=sleeping(1000))
+    engine = watched(shelf)
+    async with running(engine):
+        for _ in range(60):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+
+
+# --- Crashes, and an end that does not come ---
+
+
+@pytest.mark.parametrize("name", FAULTS)
+async def test_loop_that_crashed_is_named_while_the_engine_ends_and_after(autojump_clock: MockClock, name: str) -> None:
+    shelf = Shelf(items=[1, 2], handler=sleeping(30))
+    engine = watched(shelf)
+    crash = ForEver()
+    crash[0] = ZeroDivisionError("a bug")
+    async with running(engine):
+        await trio.sleep(0.5)
+        FAULTS[name](shelf, crash)
+        engine.waker.look()
+        engine.slots.set_limit("more", 1)
+        with trio.move_on_after(100):
+            await engine.stop.cutting.wait()
+        crashed = f"the {name} crashed, so the scheduler ends: ZeroDivisionError: a bug"
+        assert engine.vitals.examine().reasons == (crashed,)
+    assert engine.vitals.examine().reasons == (crashed, "the scheduler has ended")
+
+
+async def test_crash_of_something_else_is_told(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1])
+
+    async def interrupted(run: Run[int]) -> None:
+        raise KeyboardInterrupt
+
+    shelf.handler = interrupted
+    engine = watched(shelf)
+    async with running(engine):
+        await engine.stop.cutting.wait()
+        assert engine.vitals.examine().reasons == ("the scheduler crashed, and ends: KeyboardInterrupt",)
+
+
+async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy(autojump_clock: MockClock) -> None:
+    async def swallows(run: Run[int]) -> None:
+        with trio.CancelScope(shield=True):
+            await trio.sleep(60)
+
+    engine = watched(Shelf(items=[1], handler=swallows), shutdown_timeout=10.0, cleanup_timeout=5.0)
+    async with running(engine):
+        await trio.sleep(1)
+        engine.stop.drain()
+        await trio.sleep(10 + 5 + HARD_BOUND)
+        assert engine.vitals.examine().reasons == ()
+        await trio.sleep(0.1)
+        (reason,) = engine.vitals.examine().reasons
+        assert reason == "leaving has taken longer than it may: it waits for 1 handler"
+
+
+# --- The event loop ---
+
+
+async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_when_it_goes_on() -> None:
+    seen: list[Examined] = []
+
+    def look_from_a_thread(until: Callable[[], bool]) -> None:
+        def look() -> None:
+            while not until():
+                seen.append(engine.vitals.examine())
+
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()  # This is what blocks the event loop.
+
+    engine = engine_of(Shelf())
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+        async with running(engine):
+            with trio.fail_after(20):
+                while engine.watchdog.lag is None or engine.watchdog._answered_at == 0.0:
+                    await trio.lowlevel.checkpoint()
+            look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.heard.is_set()))
+            with trio.fail_after(20):
+                while not going_on.heard.is_set() or engine.vitals.examine().reasons:
+                    await trio.lowlevel.checkpoint()
+    assert seen[0].reasons == ()
+    assert seen[-1].event_loop_lag is not None
+    assert seen[-1].event_loop_lag >= 1
+    (reason,) = seen[-1].reasons
+    assert reason.startswith("the event loop did not answer for 1.")
+
+
+async def test_virtual_time_has_no_lag_of_the_event_loop(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf(), rests=True)
+    async with running(engine):
+        await trio.sleep(1000)
+        assert engine.vitals.examine().event_loop_lag is None
+
+
+async def test_health_of_a_run_in_virtual_time_is_the_same_each_time(autojump_clock: MockClock) -> None:
+    async def one_life() -> list[Examined]:
+        shelf = Shelf(items=list(range(20)), handler=sleeping(7), claim_faults=[NotNowError() for _ in range(3)])
+        engine = watched(shelf, rests=True)
+        seen = []
+        async with running(engine):
+            for _ in range(50):
+                await trio.sleep(1.3)
+                seen.append(engine.vitals.examine())
+        return seen
+
+    lives = []
+    for _ in range(2):
+        began = trio.current_time()
+        lives.append([_shifted(found, began) for found in await one_life()])
+    assert lives[0] == lives[1]
+
+
+def _shifted(found: Examined, by: float) -> object:
+    loops = [(loop.name, loop.complaint, round(loop.progressed_at - by, 6), round(loop.lag, 6)) for loop in found.loops]
+    return round(found.now - by, 6), round(found.answered_at - by, 6), found.reasons, sorted(loops)
+
+
+HANDLERS: dict[str, Callable[[Run[int]], Awaitable[object]]] = {"quick": sleeping(0), "slow": sleeping(3)}
+
+
+@pytest.mark.parametrize("handler", HANDLERS)
+async def test_acts_are_counted_with_what_they_were_of(autojump_clock: MockClock, handler: str) -> None:
+    shelf = Shelf(items=list(range(50)), handler=HANDLERS[handler], settling_takes=1.0)
+    engine = watched(shelf, concurrency=7, heartbeat_interval=2.0)
+    async with running(engine):
+        await trio.sleep(60)
+    progress_of = engine.vitals.progress_of
+    assert progress_of("claimer").batches.total == progress_of("settler").batches.total == 50
+    assert progress_of("settler").batches.count == len(shelf.batches)
+    assert progress_of("settler").batches.largest == max(map(len, shelf.batches))
+    assert progress_of("heartbeat").batches.total == sum(len(claims) for _, claims in shelf.renewed)
+    assert progress_of("claimer").batches.largest == 7

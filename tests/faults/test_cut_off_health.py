@@ -1,0 +1,91 @@
+"""An instance that is cut off from its database knows it within the time that is published, and when it is over."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import trio
+from pymongo import MongoClient
+from pymongo.uri_parser import parse_uri
+
+from trio_monque import Health, RunningJob, Scheduler, Workers, open_scheduler
+from trio_monque.store.types import Database
+
+from .processes import OwnServer, frozen
+from .relay import relay
+
+HEARTBEAT = 0.6
+OPTIONS: dict[str, Any] = {
+    "heartbeat_interval": HEARTBEAT,
+    "operation_timeout": 0.2,
+    "poll_interval": 0.05,
+    "cleanup_timeout": 0.1,
+    "shutdown_timeout": 0.0,
+}
+LIMIT = max(2 * 0.2, HEARTBEAT)
+MARGIN = 1.5
+"""Seconds for a machine that does something else."""
+
+
+async def until(scheduler: Scheduler, is_so: Callable[[Health], bool]) -> Health:
+    with trio.fail_after(20):
+        while not is_so(health := scheduler.health()):
+            await trio.sleep(0.01)
+    return health
+
+
+def names_the_claimer(health: Health) -> bool:
+    return any(reason.startswith("the claimer has failed") for reason in health.reasons)
+
+
+def is_healthy(health: Health) -> bool:
+    return health.healthy
+
+
+async def test_idle_instance_that_is_cut_off_says_so_in_time_and_is_healthy_again_after(
+    own_server: OwnServer, own_db: Database
+) -> None:
+    with relay(parse_uri(own_server.uri)["nodelist"][0]) as passing:
+        with MongoClient[Any](passing.uri) as client:
+            workers = Workers()
+            workers.register("job", lambda job: None)
+            async with open_scheduler(client[own_db.name], workers, **OPTIONS) as scheduler:
+                for _ in range(3):
+                    with passing.cut_off():
+                        began = trio.current_time()
+                        health = await until(scheduler, names_the_claimer)
+                        assert trio.current_time() - began < LIMIT + 0.05 + MARGIN
+                        assert not scheduler.is_healthy()
+                        (claimer,) = (loop for loop in health.loops if loop.name == "claimer")
+                        assert claimer.reason is not None
+                        assert "could not look for due jobs" in claimer.reason
+                        assert health.last_database_contact_age is not None
+                        assert health.last_database_contact_age >= LIMIT - 0.05
+                    health = await until(scheduler, is_healthy)
+                    assert health.last_database_contact_age is not None
+                    assert health.last_database_contact_age < LIMIT
+
+
+async def test_frozen_database_stops_a_run_and_the_heartbeat_says_so(own_server: OwnServer, own_db: Database) -> None:
+    workers = Workers()
+    started, stopped = trio.Event(), trio.Event()
+    told: list[Health] = []
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        started.set()
+        try:
+            await trio.sleep_forever()
+        finally:
+            told.append(job.scheduler.health())
+            stopped.set()
+
+    async with open_scheduler(own_db, workers, **OPTIONS) as scheduler:
+        await scheduler.enqueue("job")
+        await started.wait()
+        with frozen(own_server.pid), trio.fail_after(20):
+            await stopped.wait()
+        await until(scheduler, is_healthy)
+        assert scheduler.statistics().leases_lost == 1
+    assert "the heartbeat could not renew 1 claim in time" in " ".join(told[0].reasons)

@@ -1,0 +1,167 @@
+"""Whether an engine gets on, and what keeps it from that. Nothing here is written by it but the list of its loops."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import trio
+
+from .guard import Stop
+from .progress import NEVER, Fault, Progress, text_of
+from .run import Run
+from .runner import Runner
+from .watchdog import BLOCKED_AFTER, Watchdog
+
+MOST_CRASHES: Final = 3
+"""In one list of reasons."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoopExamined:
+    """One loop, as it was found. Moments are on trio's clock; minus infinity for never."""
+
+    name: str
+    complaint: str | None
+    progressed_at: float
+    fault: Fault | None
+    lag: float
+
+
+@dataclass(frozen=True, slots=True)
+class Examined:
+    """An engine, as it was found at that moment on trio's clock.
+
+    Attributes:
+        reasons: Why it is unhealthy; none where it is healthy.
+        loops: Those that have begun, in the order in which they did.
+        event_loop_lag: Seconds; None where no watchdog looks.
+        answered_at: When the source last answered any of the loops.
+    """
+
+    now: float
+    reasons: tuple[str, ...]
+    loops: tuple[LoopExamined, ...]
+    is_draining: bool
+    event_loop_lag: float | None
+    answered_at: float
+
+
+@dataclass(frozen=True, slots=True)
+class _Watched:
+    progress: Progress
+    stuck_after: float
+    worse: Callable[[float], str | None] | None
+
+
+class Vitals:
+    """What tells whether an engine lives. Written on its run, read from any thread.
+
+    Args:
+        stuck_after: Seconds that a loop may be late; see `Progress`.
+
+    Attributes:
+        leave_by: When leaving must have ended, on trio's clock; infinity before anybody asked for the end.
+    """
+
+    def __init__(self, stop: Stop, runner: Runner[Any, Any], watchdog: Watchdog, stuck_after: float) -> None:
+        self.leave_by = math.inf
+        self._stop = stop
+        self._runner = runner
+        self._watchdog = watchdog
+        self._stuck_after = stuck_after
+        self._watched: dict[str, _Watched] = {}
+        self._clock: trio.abc.Clock | None = None
+        self._began_at = NEVER
+        self._ended_at = math.inf
+
+    def watch(
+        self,
+        progress: Progress,
+        *,
+        stuck_after: float | None = None,
+        worse: Callable[[float], str | None] | None = None,
+    ) -> Progress:
+        """The loop begins, and is looked at from now on; `worse` says what may be wrong with it beside being late."""
+        seconds = self._stuck_after if stuck_after is None else stuck_after
+        progress.begin()
+        self._watched[progress.name] = _Watched(progress, seconds, worse)
+        return progress
+
+    def begin(self) -> None:
+        """The engine works, and its source has just answered somebody, or nobody could have begun."""
+        self._clock = trio.lowlevel.current_clock()
+        self._began_at = trio.current_time()
+
+    def end(self) -> None:
+        self._ended_at = trio.current_time()
+
+    @property
+    def uptime(self) -> float:
+        """Seconds from the start until now, or until the end; 0 before."""
+        return 0.0 if self._clock is None else min(self._clock.current_time(), self._ended_at) - self._began_at
+
+    @property
+    def _has_ended(self) -> bool:
+        return self._ended_at < math.inf
+
+    def progress_of(self, name: str) -> Progress:
+        """Of the loop of that name; one that has done nothing where none has begun."""
+        watched = self._watched.get(name)
+        return Progress(name) if watched is None else watched.progress
+
+    def unrenewed(self, heartbeat: Progress, now: float) -> str | None:
+        """What the heartbeat did not keep: leases that ended, for all that is known here, since it got through last."""
+        fenced = [run for run in tuple(self._runner.held) if _has_fenced_itself(run, heartbeat.progressed_at, now)]
+        if not fenced:
+            return None
+        why = f": {heartbeat.fault.text}" if heartbeat.is_failing and heartbeat.fault is not None else ""
+        claims = _counted(len(fenced), "claim")
+        return f"the heartbeat could not renew {claims} in time, and what ran there was stopped{why}"
+
+    def examine(self) -> Examined:
+        clock = self._clock
+        if clock is None:
+            return Examined(NEVER, ("the scheduler has not started",), (), self._stop.draining.is_set(), None, NEVER)
+        now = clock.current_time()
+        watched = list(self._watched.values())
+        loops = tuple(self._examined(one, now) for one in watched)
+        lag = self._watchdog.lag
+        return Examined(
+            now,
+            tuple(self._reasons(loops, now, lag)),
+            loops,
+            self._stop.draining.is_set(),
+            lag,
+            max([self._began_at, *(one.progress.answered_at for one in watched)]),
+        )
+
+    def _examined(self, watched: _Watched, now: float) -> LoopExamined:
+        progress = watched.progress
+        is_running = progress.crashed is None and not self._has_ended
+        worse = watched.worse(now) if watched.worse is not None and is_running else None
+        complaint = progress.complaint(now, watched.stuck_after) if worse is None else worse
+        return LoopExamined(progress.name, complaint, progress.progressed_at, progress.fault, progress.lag(now))
+
+    def _reasons(self, loops: Sequence[LoopExamined], now: float, lag: float | None) -> list[str]:
+        reasons = [loop.complaint for loop in loops if loop.complaint is not None]
+        crashed = {watched.progress.crashed for watched in self._watched.values()}
+        others = [text for text in map(text_of, tuple(self._stop.crashes)) if text not in crashed]
+        reasons += [f"the scheduler crashed, and ends: {text}" for text in others[:MOST_CRASHES]]
+        if self._has_ended:
+            return [*reasons, "the scheduler has ended"]
+        if lag is not None and lag >= BLOCKED_AFTER:
+            reasons.append(f"the event loop did not answer for {lag:.1f} s, and no claim was renewed meanwhile")
+        if now > self.leave_by and (left := len(self._runner.running)):
+            reasons.append(f"leaving has taken longer than it may: it waits for {_counted(left, 'handler')}")
+        return reasons
+
+
+def _counted(number: int, what: str) -> str:
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
+def _has_fenced_itself(run: Run[Any], since: float, now: float) -> bool:
+    return since < run.fenced_at <= now and run.is_held and not run.is_gone

@@ -1,0 +1,133 @@
+"""What a scheduler says of itself: whether it gets on, and what it has done. Asked from any thread."""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..client.ground import Ground
+from ..clock import VirtualTime, in_time_of, to_milliseconds
+from ..engine.health import Examined, LoopExamined
+from ..engine.nursery import Engine
+from .statistics import Statistics, statistics_of
+from .telling import Teller
+
+
+@dataclass(frozen=True, kw_only=True)
+class LoopHealth:
+    """One of a scheduler's own loops. Moments are UTC by the server's clock, times are seconds.
+
+    Attributes:
+        name: claimer, waker, settler, heartbeat, errand runner (gives back what was disowned), reaper.
+        healthy: Whether it gets on. One that waits on purpose does.
+        reason: Why not; None where it is healthy.
+        last_progress: When it did something last, the start of the scheduler included.
+        last_progress_age: How long ago that was. Grows while the loop waits on purpose.
+        last_error: The last error that it met, also if it has got over it; None if there was none.
+        last_error_at: When.
+        lag: How late it is: since the act that it planned was due, or since it began the first attempt that has
+            not succeeded. 0 while it waits on purpose.
+    """
+
+    name: str
+    healthy: bool
+    reason: str | None
+    last_progress: datetime
+    last_progress_age: float
+    last_error: str | None
+    last_error_at: datetime | None
+    lag: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class Health:
+    """How a scheduler gets on, at one moment. Moments are UTC by the server's clock, times are seconds.
+
+    Attributes:
+        healthy: Whether it does what it is there for. Not before it has started, and not after it has ended.
+        reasons: Why not, one sentence each, for an operator; empty where it is healthy.
+        draining: It claims nothing more and ends. That alone is healthy.
+        loops: Each loop that has begun, in the order of their beginning.
+        event_loop_lag: How long the event loop has not answered the watchdog, or took to answer last. None in virtual
+            time, where nobody asks.
+        last_database_contact: When the database last answered one of the loops; None before the start.
+        last_database_contact_age: How long ago that was. An idle scheduler in virtual time asks nothing.
+    """
+
+    healthy: bool
+    reasons: tuple[str, ...]
+    draining: bool
+    loops: tuple[LoopHealth, ...]
+    event_loop_lag: float | None
+    last_database_contact: datetime | None
+    last_database_contact_age: float | None
+
+
+class Observable:
+    """Tells of itself. A base of Scheduler, which makes the attributes."""
+
+    _engine: Engine[Any, Any]
+    _ground: Ground
+    _teller: Teller
+    _virtual: VirtualTime | None
+
+    def is_healthy(self) -> bool:
+        """Whether `health().reasons` is empty. From any thread; asks nobody and waits for nothing."""
+        return not self._engine.vitals.examine().reasons
+
+    def health(self) -> Health:
+        """How the scheduler gets on, and why it does not. From any thread; asks nobody and waits for nothing.
+
+        A loop is unhealthy when its `lag` is longer than twice `operation_timeout`, and no shorter than
+        `heartbeat_interval`; the heartbeat, when it is longer than `heartbeat_interval`, and as soon as a run was
+        stopped because its claim could not be renewed, until renewals succeed. A loop that has crashed stays
+        unhealthy, and ends the scheduler. The event loop is unhealthy when it does not answer for a second, and
+        leaving, when handlers do not end in all the time that they have.
+        """
+        found = self._engine.vitals.examine()
+        return _told(found, self._server_time())
+
+    def statistics(self) -> Statistics:
+        """What the scheduler has done since its start, and does now. From any thread; asks nobody.
+
+        On the event loop the numbers agree with each other. In another thread they may be of moments that lie
+        a little apart.
+        """
+        return statistics_of(self._engine, self._teller.tally)
+
+    def _server_time(self) -> datetime:
+        # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
+        with in_time_of(self._virtual):
+            return self._ground.clock.now()
+
+
+def _told(found: Examined, now: datetime) -> Health:
+    has_begun = found.answered_at > -math.inf
+    return Health(
+        healthy=not found.reasons,
+        reasons=found.reasons,
+        draining=found.is_draining,
+        loops=tuple(_told_loop(loop, found.now, now) for loop in found.loops),
+        event_loop_lag=found.event_loop_lag,
+        last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
+        last_database_contact_age=found.now - found.answered_at if has_begun else None,
+    )
+
+
+def _told_loop(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:
+    return LoopHealth(
+        name=loop.name,
+        healthy=loop.complaint is None,
+        reason=loop.complaint,
+        last_progress=_moment(loop.progressed_at, found_at, now),
+        last_progress_age=found_at - loop.progressed_at,
+        last_error=None if loop.fault is None else loop.fault.text,
+        last_error_at=None if loop.fault is None else _moment(loop.fault.at, found_at, now),
+        lag=loop.lag,
+    )
+
+
+def _moment(at: float, found_at: float, now: datetime) -> datetime:
+    return to_milliseconds(now - timedelta(seconds=found_at - at))
