@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 import inspect
 import threading
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Set
 from typing import Any
 
 import pytest
@@ -227,16 +227,64 @@ async def test_source_that_does_not_answer_is_told_as_that(autojump_clock: MockC
 async def test_waker_whose_question_failed_waits_on_purpose_while_all_slots_are_taken(
     autojump_clock: MockClock,
 ) -> None:
-    shelf = Shelf(ask_faults=[NotNowError()], handler=sleeping(1000))
+    class SlowToFail(Shelf):
+        async def next_due(self, lanes: Set[str]) -> float | None:
+            self.asked_at.append(trio.current_time())
+            if len(self.asked_at) > 1:
+                return None
+            await trio.sleep(5)
+            raise NotNowError
+
+    shelf = SlowToFail(handler=sleeping(1000))
     engine = watched(shelf, concurrency=1)
     async with running(engine):
-        await trio.sleep(0.1)
+        await trio.sleep(1)
         shelf.items = [1]
-        engine.waker.look()
+        engine.wake.set()
+        await trio.sleep(4.5)
+        engine.waker.look()  # The claimer does not look: no slot is free until the end.
         for _ in range(900):
             await trio.sleep(1)
             assert engine.vitals.examine().reasons == ()
+        assert len(shelf.asked_at) == 1
         engine.stop.cut()
+
+
+async def test_waker_gets_on_with_every_poll(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf(), poll_interval=1.0)
+    async with running(engine):
+        for _ in range(50):
+            await trio.sleep(0.7)
+            assert loop_of(engine.vitals.examine(), "waker").progressed_at >= trio.current_time() - 1
+
+
+async def test_loops_that_do_not_what_they_had_planned_are_named(autojump_clock: MockClock) -> None:
+    engine = watched(Shelf(others={9: Sighting(9, 9, "mark", lease=1000.0)}))
+    async with running(engine):
+        await trio.sleep(1)
+        autojump_clock.jump(100)  # None of them had a chance: as if they were stuck.
+        reasons = engine.vitals.examine().reasons
+        # Planned for the next poll, beat, or look: 5, 10, 10 and 5 s after the start.
+        assert sorted(reasons) == [
+            "the errand runner should have gone on 91.0 s ago",
+            "the heartbeat should have gone on 91.0 s ago",
+            "the reaper should have gone on 96.0 s ago",
+            "the waker should have gone on 96.0 s ago",
+        ]
+        await trio.sleep(0.1)
+        assert engine.vitals.examine().reasons == ()
+
+
+async def test_heartbeat_that_failed_is_healthy_when_nothing_is_left_to_renew(autojump_clock: MockClock) -> None:
+    shelf, faults = Shelf(items=[1], handler=sleeping(15)), ForEver()
+    shelf.renewal_faults = faults
+    engine = watched(shelf, heartbeat_interval=10.0)
+    async with running(engine):
+        for _ in range(100):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+    assert set(shelf.settled) == {1}
+    assert len(shelf.renewed) > 1
 
 
 async def test_claimer_whose_claim_failed_waits_on_purpose_when_nothing_may_start(autojump_clock: MockClock) -> None:
@@ -263,7 +311,21 @@ class Errand(Shelf):
     async def do_errands(self) -> None:
         await trio.lowlevel.checkpoint()
         if self.is_left:
+            self.is_left = not self.is_last
             raise NotNowError("no primary")
+
+    is_last = False
+
+
+async def test_errand_that_failed_and_is_left_is_forgotten(autojump_clock: MockClock) -> None:
+    shelf = Errand()
+    shelf.is_last = True
+    engine = watched(shelf, rests=True)
+    async with running(engine):
+        for _ in range(100):
+            await trio.sleep(1)
+            assert engine.vitals.examine().reasons == ()
+        assert loop_of(engine.vitals.examine(), "errand runner").fault is not None
 
 
 @pytest.mark.parametrize("rests", [False, True])
@@ -492,3 +554,12 @@ async def test_acts_are_counted_with_what_they_were_of(autojump_clock: MockClock
     assert progress_of("settler").batches.largest == max(map(len, shelf.batches))
     assert progress_of("heartbeat").batches.total == sum(len(claims) for _, claims in shelf.renewed)
     assert progress_of("claimer").batches.largest == 7
+
+
+async def test_claims_that_were_found_lost_are_no_renewals(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2, 3], lost={2}, handler=sleeping(15))
+    engine = watched(shelf, heartbeat_interval=10.0)
+    async with running(engine):
+        await trio.sleep(30)
+    assert shelf.renewed == [(10.0, [1, 2, 3])]
+    assert engine.vitals.progress_of("heartbeat").batches.total == 2

@@ -38,7 +38,6 @@ async def run_heartbeat(
     beat = trio.current_time()
     while True:
         if rests and not runner.held:
-            progress.wait_for_others()
             await runner.wait_changed()
             beat = trio.current_time()
             continue
