@@ -218,9 +218,9 @@ class Engine(Generic[ClaimT, SettlementT]):
                 self.vitals.begin()
                 started()
             async with trio.open_nursery() as last:
-                last.start_soon(partial(guard, self.stop, self._do_last_errand))
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
+                await guard(self.stop, self._do_last_errand)
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection
