@@ -42,6 +42,7 @@ from .jobs.events import (
     ShutdownTimedOut,
     StaleJobsRecovered,
 )
+from .jobs.instance import Instance
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
 from .jobs.selection import QueueStats
@@ -69,6 +70,7 @@ __all__ = [
     "EventStream",
     "Health",
     "HeartbeatFailed",
+    "Instance",
     "InstanceCollisionError",
     "InvalidCronError",
     "InvalidCursorError",

@@ -248,11 +248,18 @@ def _check_collection_name(value: object) -> None:
         raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
 
 
+# What other documents beside the entries of instances are called.
+_RESERVED_IDS = ("pause:", "leaving:")
+
+
 def _check_instance_id(value: object) -> None:
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
         raise InvalidOptionError(
             "scheduler_instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
         )
+
+    if value.startswith(_RESERVED_IDS):
+        raise InvalidOptionError("scheduler_instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
 
 
 def _check_write_concern(value: object) -> None:

@@ -24,7 +24,9 @@ class Heard:
     """A scheduler that writes down what it is told."""
 
     told: list[object] = field(default_factory=list)
+    instance_id: str = "heard"
     looked_for_the_dead: int = 0
+    looked_for_pauses: int = 0
     watched: int = 0
 
     def look(self) -> None:
@@ -38,6 +40,9 @@ class Heard:
 
     def look_for_the_dead(self) -> None:
         self.looked_for_the_dead += 1
+
+    def look_for_pauses(self) -> None:
+        self.looked_for_pauses += 1
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
         self.watched += 1

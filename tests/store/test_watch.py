@@ -132,17 +132,28 @@ def test_pauses_and_the_own_leaving_mark_are_told_and_no_beats(store: JobCollect
     assert instances.count_documents({"_id": "leaving:us"}) == 0
 
 
-def test_wait_is_ended_at_once_by_the_own_mark_and_by_no_other(store: JobCollection) -> None:
+def remove(store: JobCollection, instance: str) -> None:
+    store.collection.database["monque_jobs.instances"].delete_one({"_id": instance})
+
+
+@pytest.mark.parametrize(("leave", "has_entry"), [(end_wait, True), (end_wait, False), (remove, True)])
+def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
+    store: JobCollection, db: Database, leave: Callable[[JobCollection, str], object], has_entry: bool
+) -> None:
+    entries = db["monque_jobs.instances"]
+    if has_entry:
+        entries.insert_many([{"_id": "them"}, {"_id": "us"}])
     with watching(store) as opened:
-        end_wait(store, "them")
+        leave(store, "them")
         answers: list[Sequence[Change]] = []
         reader = threading.Thread(target=lambda: answers.append(opened.read()))
         began = time.monotonic()
         reader.start()
-        end_wait(store, "us")
+        leave(store, "us")
         reader.join(watch.LONGEST_AWAIT)
     assert answers == [[Change(Kind.LEAVING)]]
     assert time.monotonic() - began < watch.LONGEST_AWAIT / 4
+    assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
 @pytest.mark.parametrize(

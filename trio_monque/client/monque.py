@@ -16,6 +16,7 @@ from ..store.offload import Door
 from ..store.types import Database, ObjectId
 from .bus import Bus
 from .enqueuing import Enqueuing
+from .fleet import Fleet, SyncFleet
 from .ground import Ground
 from .group_enqueue import GroupEnqueue
 from .intake import Intake
@@ -31,7 +32,7 @@ logger = logging.getLogger("trio_monque")
 T = TypeVar("T")
 
 
-class SyncMonque(Producer, Reader, Operator, SyncRecovering):
+class SyncMonque(Producer, Reader, Operator, SyncRecovering, SyncFleet):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
     def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
@@ -40,9 +41,10 @@ class SyncMonque(Producer, Reader, Operator, SyncRecovering):
         Reader.__init__(self, ground)
         Operator.__init__(self, ground, tell, announcer)
         SyncRecovering.__init__(self, ground, tell, announcer)
+        SyncFleet.__init__(self, ground, announcer)
 
 
-class Monque(Enqueuing, Managing, Recovering):
+class Monque(Enqueuing, Managing, Recovering, Fleet):
     """The client: enqueues and inspects jobs, and runs none.
 
     Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works

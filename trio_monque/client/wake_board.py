@@ -16,6 +16,7 @@ from typing import Protocol
 
 import trio
 
+from ..clock import virtual_time
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from ..store.types import ClientSession
@@ -24,6 +25,11 @@ from ..threads import do_on_run
 
 class Neighbour(Protocol):
     """A scheduler of the run. Called on the run's own thread."""
+
+    @property
+    def instance_id(self) -> str:
+        """Its name in the database."""
+        ...
 
     def look(self) -> None:
         """Something may be due now."""
@@ -39,6 +45,9 @@ class Neighbour(Protocol):
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
         """Another one has claimed something, and holds it until it is idle."""
+
+    def look_for_pauses(self) -> None:
+        """Somebody may have paused or resumed a name."""
 
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits to be settled or given back."""
@@ -100,6 +109,14 @@ class Announcer:
         self._tell(lambda neighbour: neighbour.look())
 
     @contextmanager
+    def telling_of_pauses(self) -> Iterator[None]:
+        """Around what pauses or resumes; it is told however that ended."""
+        try:
+            yield
+        finally:
+            self._tell(lambda neighbour: neighbour.look_for_pauses())
+
+    @contextmanager
     def also_if_lost(self) -> Iterator[None]:
         """Around what makes jobs: one whose answer was lost may be there as well."""
         try:
@@ -131,9 +148,21 @@ def neighbours(namespace: str) -> Sequence[Neighbour]:
     return tuple(_board()[namespace])
 
 
+def instances_here(namespace: str) -> frozenset[str]:
+    """The ids of the schedulers of this run that work on the collection; in virtual time only, where they do not beat.
+
+    From a task or from a thread that works for one.
+    """
+    found: set[str] = set()
+    if virtual_time() is not None:
+        do_on_run(lambda: found.update(neighbour.instance_id for neighbour in neighbours(namespace)))
+    return frozenset(found)
+
+
 def have_all_look() -> None:
     """Every scheduler of this run looks for work, whatever its collection."""
     for neighbours in list(_board().values()):
         for neighbour in list(neighbours):
             neighbour.look()
+            neighbour.look_for_pauses()
             neighbour.look_for_the_dead()

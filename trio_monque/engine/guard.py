@@ -29,6 +29,11 @@ class Stop:
         self.draining.set()
         self.cutting.set()
 
+    def end_with(self, error: Exception) -> None:
+        """Ends in order, as a drain does, and raises this when it has ended."""
+        self.crashes.append(error)
+        self.drain()
+
     def crash(self, error: BaseException) -> None:
         """Ends everything in order, and is raised when it has ended."""
         self.crashes.append(error)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, NoReturn, TypeVar
@@ -114,11 +114,24 @@ class Engine(Generic[ClaimT, SettlementT]):
             )
         )
         self._box = trio.CancelScope(shield=True)
+        self._services: list[tuple[Callable[[], Awaitable[None]], Progress]] = []
+        self._ends: list[Callable[[], Awaitable[None]]] = []
 
     @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The claims that are held; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)
+
+    def accompany(
+        self, run: Callable[[], Awaitable[None]], progress: Progress, end: Callable[[], Awaitable[None]] | None = None
+    ) -> None:
+        """Runs this, too, until the last run is settled; then `end` is called, which must be bounded. Before `run`.
+
+        Jobs do not need it: one that fails for long is told with the other loops, and makes nobody unhealthy.
+        """
+        self._services.append((run, progress))
+        if end is not None:
+            self._ends.append(end)
 
     def die(self) -> None:
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
@@ -209,6 +222,8 @@ class Engine(Generic[ClaimT, SettlementT]):
                 # Nor is one that fails for long unhealthy: polls do its work.
                 progress = watch(self._watcher.progress, stuck_after=math.inf)
                 services.start_soon(guard, self.stop, self._watcher.run, progress)
+            for service, progress in self._services:
+                services.start_soon(guard, self.stop, service, watch(progress, stuck_after=math.inf))
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run, watch(self.waker.progress))
                 if self._limits.rescues:
@@ -220,6 +235,8 @@ class Engine(Generic[ClaimT, SettlementT]):
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
+                for end in self._ends:
+                    last.start_soon(partial(guard, self.stop), end)
                 await guard(self.stop, self._do_last_errand)
             services.cancel_scope.cancel(reason="the last run is settled")
 

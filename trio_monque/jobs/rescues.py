@@ -10,10 +10,11 @@ from typing import Final
 
 from ..backoff import Backoff
 from ..errors import InvalidCronError
-from ..options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT, SchedulerConfig
+from ..options import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .cron import next_occurrence
 from .fences import is_ours
+from .instance import clamped
 from .job import Job
 from .transition import Transition
 from .verdicts import Discard, failure_of
@@ -58,10 +59,7 @@ def mark_of(job: Job) -> Hashable:
 
 def lease_of(job: Job) -> float:
     """Seconds: three of the document's own intervals. A foreign one is taken for the nearest that ours may be."""
-    interval = LONGEST_BEAT if job.heartbeat_interval is None else job.heartbeat_interval
-    if interval != interval:  # NaN: a number to MongoDB, and no interval.
-        interval = LONGEST_BEAT
-    return LEASE_IN_BEATS * min(max(interval, SHORTEST_BEAT), LONGEST_BEAT)
+    return LEASE_IN_BEATS * clamped(job.heartbeat_interval)
 
 
 def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:

@@ -34,6 +34,7 @@ from ..threads import HoldingLimiter
 from .beats import Beats
 from .disowned import DisownedClaims
 from .job_run import call_handler, verdict_of
+from .paused_names import PausedNames
 from .policies import Policies
 from .running_job import RunningJob
 from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_pending_again, is_undecided, settled
@@ -62,6 +63,7 @@ class JobSource:
         config: SchedulerConfig,
         running_job: Callable[[Run[Job]], RunningJob[Any]],
         announce: Callable[[Sequence[Job] | None], None],
+        paused: PausedNames,
         claimed: Callable[[], None] = lambda: None,
     ) -> None:
         self._ground = ground
@@ -73,6 +75,7 @@ class JobSource:
         self._leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
         self._running_job = running_job
         self._announce = announce
+        self._paused = paused
         self._claimed = claimed
         self._rescuer = Rescuer(ground)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
@@ -149,21 +152,30 @@ class JobSource:
     def _claim_batch(
         self, wanted: Mapping[str, int], choose: Choice, now: datetime, stamp: ClaimStamp, *, suspects: bool
     ) -> claiming.Taken:
-        """In a thread. Where the collection was dropped or renamed, its indexes first; that costs nothing otherwise."""
+        """In a thread: of what nobody has paused.
+
+        Where the collection was dropped or renamed, its indexes first; that costs nothing otherwise.
+        """
+        paused = self._paused.look_up(self._leased)
+        unpaused = {name: count for name, count in wanted.items() if name not in paused}
+        if not unpaused:
+            return claiming.Taken(())
         self._ground.ensure_indexes()
-        return claiming.claim_batch(self._leased, wanted, choose, now, stamp, suspects=suspects)
+        return claiming.claim_batch(self._leased, unpaused, choose, now, stamp, suspects=suspects)
 
     async def next_due(self, lanes: Set[str]) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        due = await self._next_due(sorted(lanes), self._looked_at)
+        due = await self._next_due(sorted(lanes - self._paused.names), self._looked_at)
         return None if due is None else self._ground.clock.on_run_clock(due)
 
     async def earliest_pending(self) -> datetime | None:
         """When the first job is or was due of all that could be claimed here."""
-        return await self._next_due(self._workers.names, BEFORE_ALL)
+        return await self._next_due(sorted(set(self._workers.names) - self._paused.names), BEFORE_ALL)
 
     async def _next_due(self, names: Sequence[str], after: datetime) -> datetime | None:
+        if not names:
+            return None
         ask = partial(claiming.next_due, self._ground.jobs, names, after)
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 

@@ -16,6 +16,7 @@ from ..store import watch
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 from ..store.watch import Kind, NoStreamError, Watch
+from .paused_names import PausedNames
 from .workers import Workers
 
 T = TypeVar("T")
@@ -33,15 +34,19 @@ class _Digest:
 class JobStream:
     """Used on the run's own thread; each wait is in a thread of its own, through the door."""
 
-    def __init__(self, ground: Ground, door: Door, workers: Workers, instance_id: str) -> None:
+    def __init__(self, ground: Ground, door: Door, workers: Workers, paused: PausedNames, instance_id: str) -> None:
         self._ground = ground
         self._door = door
         self._workers = workers
+        self._paused = paused
         self._instance_id = instance_id
         self._watch: Watch | None = None
 
     async def open(self) -> None:
         self._watch = await self._call(partial(watch.open_watch, self._ground.jobs, self._instance_id), _close)
+        # What was paused or resumed before it was open nobody has told.
+        self._paused.forget()
+        self._paused.is_told = True
 
     async def next(self) -> Hints:
         opened = self._opened
@@ -66,6 +71,7 @@ class JobStream:
             raise StreamFailedError(error) from error
 
     async def close(self) -> None:
+        self._paused.is_told = False
         opened, self._watch = self._opened, None
         await self._call(opened.close, lambda _: None)
 
@@ -93,6 +99,7 @@ class JobStream:
                     self._ground.forget_indexes()
                     digest.is_anything = True
                 case Kind.PAUSE:
+                    self._paused.forget()
                     digest.is_anything = True
                 case Kind.JOB:
                     self._add(change, digest)

@@ -19,12 +19,14 @@ from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
-from ..store.offload import CONNECTIONS_NEEDED
+from ..store.offload import CONNECTIONS_NEEDED, Channel
 from ..store.types import Database
 from .health import Observable
 from .job_source import JobSource
 from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
+from .paused_names import PausedNames
+from .presence import Presence
 from .running_job import RunningJob
 from .settlements import JobSettlement
 from .telling import SchedulerReport, Teller
@@ -72,6 +74,8 @@ class Scheduler(Monque, Observable):
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
+        rests = self._virtual is not None
+        self._paused = PausedNames(self._door, rests=rests)
         self._source = JobSource(
             self._ground,
             self._door,
@@ -80,6 +84,7 @@ class Scheduler(Monque, Observable):
             config,
             self._running_job,
             self._announce,
+            self._paused,
             self._claimed,
         )
         self._engine: Engine[Job, JobSettlement] = Engine(
@@ -91,16 +96,28 @@ class Scheduler(Monque, Observable):
                 shutdown_timeout=config.shutdown_timeout,
                 cleanup_timeout=config.cleanup_timeout,
                 concurrency=config.instance_concurrency,
-                rests=self._virtual is not None,
+                rests=rests,
                 rescues=config.recover_stale_jobs,
                 stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
             ),
             # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
-            JobStream(self._ground, self._door, self._workers, self.id)
-            if config.change_stream and virtual_time() is None
+            JobStream(self._ground, self._door, self._workers, self._paused, self.id)
+            if config.change_stream and not rests
             else None,
         )
-        self._on_the_board = EngineOnTheBoard(self._engine, self._ground)
+        self._presence = Presence(
+            self._ground,
+            self._door,
+            config,
+            self._engine.stop,
+            names=lambda: self._workers.names,
+            held=lambda: self._engine.unfinished,
+            rests=rests,
+        )
+        self._engine.accompany(self._presence.run, self._presence.progress, self._presence.end)
+        look_for_resumes = partial(self._paused.run, self._ground.jobs, self._engine.waker.look)
+        self._engine.accompany(look_for_resumes, self._paused.progress)
+        self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, self.id)
         for name in self._workers.names:
             self._open_lane(name)
 
@@ -176,7 +193,9 @@ class Scheduler(Monque, Observable):
         """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""
         try:
             # Nothing is held yet, so this wait may be cut short at any time.
-            await self._door.call(self._get_ready, abandon_on_cancel=True)
+            await self._door.hand_over(
+                self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS
+            )
             with on_the_board(self._ground.jobs.collection.full_name, self._on_the_board):
                 await self._run_listened_to(task_status)
         except BaseException as error:
@@ -198,10 +217,19 @@ class Scheduler(Monque, Observable):
     def _get_ready(self) -> None:
         """In a thread: the server's time, the indexes, and with them whether the database can be used at all.
 
-        Then the declared schedules. However many instances declare one at once, one job of it exists.
+        Then the entry of this instance, whose id must not be another's, and the declared schedules. However many
+        instances declare one at once, one job of it exists.
         """
         self._ground.measure_clock_offset()
         self._ground.ensure_indexes()
+        self._presence.enter()
+        try:
+            self._declare_schedules()
+        except BaseException:
+            self._presence.leave()
+            raise
+
+    def _declare_schedules(self) -> None:
         for name, cron in self._workers.crons.items():
             self._sync.schedule(
                 cron.expression,
@@ -220,9 +248,16 @@ class Scheduler(Monque, Observable):
                 await self._engine.run(started=partial(task_status.started, self))
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
-                    await self._bus.wait_caught_up()
+                    async with trio.open_nursery() as last_words:
+                        last_words.start_soon(self._leave)
+                        await self._bus.wait_caught_up()
                 self._bus.lose_patience()
                 hearing.cancel(reason="the scheduler has ended")
+
+    async def _leave(self) -> None:
+        """Where the engine ended out of order."""
+        if self._presence.is_there:
+            await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     async def _lose_patience(self, in_body: trio.CancelScope) -> None:
         """When all is cut, calls of the body are awaited no longer than clean-ups are."""
@@ -262,6 +297,7 @@ async def open_scheduler(
     Raises:
         InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
         MonqueConnectionError: The database cannot be reached or used.
+        InstanceCollisionError: Another scheduler that lives has the same `scheduler_instance_id`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     body_error: BaseException | None = None

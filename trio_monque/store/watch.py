@@ -24,6 +24,7 @@ from pymongo.read_concern import ReadConcern
 from ..errors import MonqueConnectionError
 from .codec import FIELD, OWN_OPTIONS
 from .connection import JobCollection
+from .instances import LEAVING, PAUSE, name_of_collection
 from .outcomes import Interference, command, translated
 from .types import Collection
 
@@ -35,7 +36,6 @@ thread that waits is left behind for so long at most, and `ANSWER_MARGIN`."""
 ANSWER_MARGIN: Final = 5.0
 """Seconds beyond that after which a server that did not answer is taken for gone."""
 
-PAUSE: Final = "pause:"
 _LEAVING: Final = "leaving:"
 
 # Unauthorized; a standalone server. Neither changes while the program runs.
@@ -145,8 +145,13 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
 
 @command("end the wait for changes")
 def end_wait(jobs: JobCollection, instance_id: str) -> None:
-    """Ends the wait of this instance's stream, by a write that it matches; nothing remains of it."""
+    """Ends the wait of this instance's stream, by a write that it matches: to its own entry, while there is one.
+
+    Otherwise by a mark, of which nothing remains.
+    """
     marks = _instances(jobs)
+    if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).matched_count:
+        return
     mark = {"_id": _LEAVING + instance_id}
     marks.replace_one(mark, mark, upsert=True)
     marks.delete_one(mark)
@@ -155,18 +160,14 @@ def end_wait(jobs: JobCollection, instance_id: str) -> None:
 def _instances(jobs: JobCollection) -> Collection:
     # The primary alone: the stream tells only what a majority has anyway, and nobody relies on the mark.
     return jobs.collection.database.get_collection(
-        _instances_name(jobs.collection.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
+        name_of_collection(jobs.collection.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
     )
-
-
-def _instances_name(collection_name: str) -> str:
-    return f"{collection_name}.instances"
 
 
 def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
     updated = "updateDescription.updatedFields."
     job = {"ns.coll": name}
-    beside = {"ns.coll": _instances_name(name)}
+    beside = {"ns.coll": name_of_collection(name)}
     waking = [
         {**job, "operationType": {"$in": ["insert", "replace"]}},
         {
@@ -188,6 +189,11 @@ def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
             "operationType": {"$in": ["insert", "replace", "update"]},
             "documentKey._id": _LEAVING + instance_id,
         },
+        {
+            **beside,
+            "documentKey._id": instance_id,
+            "$or": [{"operationType": "delete"}, {updated + LEAVING: {"$exists": True}}],
+        },
         {"operationType": {"$in": ["drop", "rename"]}, "$or": [job, {"to.coll": name}]},
         {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
     ]
@@ -201,7 +207,7 @@ def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
                 "operationType": True,
                 "documentKey": True,
                 **{f"fullDocument.{field}": True for field in kept},
-                **{updated + field: True for field in kept},
+                **{updated + field: True for field in (*kept, LEAVING)},
             }
         },
     ]
@@ -214,7 +220,9 @@ def _changes(event: Mapping[str, Any]) -> Sequence[Change]:
     if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is no job.
         if document_id.startswith(PAUSE):
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
-        return [Change(Kind.LEAVING)] if document_id.startswith(_LEAVING) else []
+        written = event.get("updateDescription", {}).get("updatedFields", {})
+        is_own = document_id.startswith(_LEAVING) or event["operationType"] == "delete" or LEAVING in written
+        return [Change(Kind.LEAVING)] if is_own else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
         # Who writes only when it is due may well mean a job that is pending.

@@ -20,7 +20,17 @@ T = TypeVar("T")
 WHEN: Final = ("before", "after")
 
 # A client's own errands: whether one comes first depends on what the client did before.
-_ERRANDS: Final = frozenset({"create the indexes", "reach the database"})
+_ERRANDS: Final = frozenset(
+    {
+        "create the indexes",
+        "reach the database",
+        "enter the fleet",
+        "send the instance's heartbeat",
+        "leave the fleet",
+        "look for claims under the instance's id",
+        "look which names are paused",
+    }
+)
 
 
 class Fault:

@@ -25,6 +25,7 @@ from ..jobs.transition import applied
 from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
 from ..options import LARGEST_NUMBER, SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
+from ..scheduler.paused_names import PausedNames
 from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlements import JobSettlement, decided
@@ -186,7 +187,9 @@ class _Alone(JobSource):
             self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
             return made
 
-        super().__init__(ground, Door(), workers, Teller(Bus()), config, make, _nobody_hears)
+        door = Door()
+        paused = PausedNames(door, rests=True)
+        super().__init__(ground, door, workers, Teller(Bus()), config, make, _nobody_hears, paused)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

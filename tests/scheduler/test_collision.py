@@ -1,0 +1,249 @@
+"""An instance id is one live instance's."""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import trio
+from pymongo import errors as driver
+from trio.testing import MockClock
+
+from tests.support.node_peer import NodePeer
+from trio_monque import InstanceCollisionError, Monque, MonqueConnectionError, RunningJob, Workers, open_scheduler
+from trio_monque.scheduler.scheduler import Scheduler, run_scheduler
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, crash, drain, fail_next, quiesce
+
+BEAT = 30.0
+
+
+def waiting(starts: list[int]) -> Workers:
+    """A worker whose first try never ends."""
+    workers = Workers()
+
+    @workers.register("job")
+    async def job(run: RunningJob[Any]) -> None:
+        starts.append(run.attempt)
+        if run.attempt == 1:
+            await trio.sleep_forever()
+
+    return workers
+
+
+async def test_h92_id_of_an_idle_twin_that_lives_is_refused_however_long_it_idles(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler(scheduler_instance_id="us") as first:
+        for pause in (0, 10 * BEAT, 10_000 * BEAT):
+            await trio.sleep(pause)
+            with pytest.raises(InstanceCollisionError, match="scheduler_instance_id='us' is in use") as caught:
+                async with open_test_scheduler(scheduler_instance_id="us"):
+                    pytest.fail("both run")
+            assert caught.value.instance_id == "us"
+        (entry,) = await first.instances()
+        assert entry.is_live
+    async with open_test_scheduler(scheduler_instance_id="us"):
+        pass
+
+
+async def test_h92_id_of_an_idle_twin_is_refused_in_real_time_too(db: Database) -> None:
+    async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2) as first:
+        before = (await first.instances())[0].last_heartbeat
+        # Three leases later it still lives, by its beats.
+        while (await first.instances())[0].last_heartbeat < before + timedelta(seconds=1.8):
+            await trio.sleep(0.02)
+        with pytest.raises(InstanceCollisionError, match=r"has it, and gave a sign of life 0\.\d s ago"):
+            async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2):
+                pytest.fail("both run")
+
+
+async def test_h92_id_under_which_a_live_job_is_processing_is_refused_and_both_are_named(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    """Also where its entry is gone."""
+    async with open_test_scheduler(waiting([]), scheduler_instance_id="us") as first:
+        job = await first.enqueue("job")
+        await trio.sleep(20 * BEAT)
+        db["monque_jobs.instances"].delete_many({})
+        with pytest.raises(InstanceCollisionError, match="'us' is in use") as caught:
+            async with open_test_scheduler(scheduler_instance_id="us"):
+                pytest.fail("both run")
+        assert str(job.id) in str(caught.value)
+        assert "is processing under it" in str(caught.value)
+        await crash(first)
+
+
+async def test_h92_id_under_which_a_node_peer_works_is_refused(
+    open_test_scheduler: SchedulerOpener, jobs: Collection
+) -> None:
+    node = NodePeer(jobs, instance="us")
+    node.enqueue("job")
+    node.claim("job")
+    with pytest.raises(InstanceCollisionError, match="is processing under it"):
+        async with open_test_scheduler(scheduler_instance_id="us"):
+            pytest.fail("both run")
+
+
+async def test_h93_id_is_accepted_after_a_clean_stop(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    starts: list[int] = []
+    workers = waiting(starts)
+    async with open_test_scheduler(workers, scheduler_instance_id="us", shutdown_timeout=0) as first:
+        await first.enqueue("job")
+        await trio.sleep(1)
+    assert db["monque_jobs.instances"].count_documents({}) == 0
+    async with open_test_scheduler(workers, scheduler_instance_id="us") as second:
+        await drain(second)
+    assert starts == [1, 2]
+
+
+async def test_h93_id_of_the_dead_is_accepted_when_its_heartbeat_is_stale_and_not_before(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    starts: list[int] = []
+    workers = waiting(starts)
+    async with open_test_scheduler(workers, scheduler_instance_id="us") as first:
+        await first.enqueue("job")
+        await quiesce()
+        await crash(first)
+    await trio.sleep(2 * BEAT)
+    with pytest.raises(InstanceCollisionError):
+        async with open_test_scheduler(workers, scheduler_instance_id="us"):
+            pytest.fail("it may live")
+    await trio.sleep(1)
+    async with open_test_scheduler(workers, scheduler_instance_id="us") as second:
+        (entry,) = await second.instances()
+        assert entry.is_live
+        await trio.sleep(5 * BEAT)
+    assert starts == [1, 2]
+
+
+async def test_h93_foreign_claim_that_is_recovered_at_the_start_is_no_collision(
+    open_test_scheduler: SchedulerOpener, jobs: Collection
+) -> None:
+    """What the start recovers has been silent for three intervals; what collides has not been for two."""
+    node = NodePeer(jobs, instance="us", heartbeat_interval=1000)
+    job_id = node.enqueue("job")
+    node.claim("job")
+    hour = timedelta(hours=1)
+    claimed = jobs.find_one({"_id": job_id})
+    assert claimed is not None
+    jobs.update_one(
+        {"_id": job_id},
+        {"$set": {"lockedAt": claimed["lockedAt"] - hour, "lastHeartbeat": claimed["lockedAt"] - timedelta(seconds=5)}},
+    )
+    workers, done = Workers(), trio.Event()
+
+    @workers.register("job")
+    async def job(_: RunningJob[Any]) -> None:
+        done.set()
+
+    async with open_test_scheduler(workers, scheduler_instance_id="us"):
+        with trio.fail_after(10):
+            await done.wait()
+
+
+async def test_of_many_that_start_with_one_id_at_the_same_moment_exactly_one_runs(db: Database) -> None:
+    collisions: list[InstanceCollisionError] = []
+    running: list[Scheduler] = []
+
+    all_decided = trio.Event()
+
+    def decided() -> None:
+        if len(collisions) + len(running) == 8:
+            all_decided.set()
+
+    async def start_one() -> None:
+        try:
+            scheduler = await nursery.start(_run_named, db)
+        except InstanceCollisionError as error:
+            collisions.append(error)
+        else:
+            running.append(scheduler)
+        decided()
+
+    async with trio.open_nursery() as nursery:
+        for _ in range(8):
+            nursery.start_soon(start_one)
+        await all_decided.wait()
+        assert (len(running), len(collisions)) == (1, 7)
+        running[0].drain()
+
+
+async def _run_named(db: Database, *, task_status: trio.TaskStatus[Scheduler]) -> None:
+    await run_scheduler(db, scheduler_instance_id="us", task_status=task_status)
+
+
+async def test_start_that_fails_after_its_entry_was_written_leaves_the_id_free(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    workers.cron("0 * * * *", "hourly")(_nothing)
+    # It refuses every job, and so the one of the schedule.
+    db.create_collection("monque_jobs", validator={"never": True})
+    with pytest.raises(MonqueConnectionError):
+        async with open_test_scheduler(workers, scheduler_instance_id="us"):
+            pytest.fail("it cannot start")
+    assert db["monque_jobs.instances"].count_documents({}) == 0
+
+
+async def _nothing(_: RunningJob[Any]) -> None: ...
+
+
+async def test_start_whose_answer_was_lost_leaves_the_id_free(
+    db: Database, open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
+) -> None:
+    scheduler_class_run = Scheduler._run
+
+    async def run(self: Scheduler, **given: Any) -> None:
+        fail_next(self, driver.AutoReconnect("gone"), when="after", command="^enter the fleet$")
+        await scheduler_class_run(self, **given)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Scheduler, "_run", run)
+        with pytest.raises(MonqueConnectionError, match="could not enter the fleet"):
+            async with open_test_scheduler(scheduler_instance_id="us"):
+                pytest.fail("it cannot start")
+    async with open_test_scheduler(scheduler_instance_id="us"):
+        pass
+
+
+async def test_instance_whose_id_was_taken_finishes_what_it_runs_and_ends_with_the_collision(
+    db: Database, jobs: Collection, monque: Monque, caplog: pytest.LogCaptureFixture
+) -> None:
+    """It was silent for so long that it was taken for dead, a frozen one for example."""
+    workers, go_on, ends = Workers(), trio.Event(), list[str]()
+
+    @workers.register("job")
+    async def job(_: RunningJob[Any]) -> None:
+        await go_on.wait()
+        ends.append("whole")
+
+    with pytest.raises(InstanceCollisionError, match="this one ends") as caught:
+        async with open_scheduler(db, workers, scheduler_instance_id="us", heartbeat_interval=0.2) as first:
+            await first.enqueue("job")
+            while jobs.count_documents({"status": "processing"}) == 0:
+                await trio.sleep(0.01)
+            taken = {"$set": {"incarnation": "another", "host": "there", "pid": 9}}
+            db["monque_jobs.instances"].update_one({"_id": "us"}, taken)
+            while not any("this one ends" in record.message for record in caplog.records):
+                await trio.sleep(0.01)
+            go_on.set()
+            await trio.sleep_forever()
+    assert "process 9 on there" in str(caught.value)
+    assert ends == ["whole"]
+    assert jobs.count_documents({"status": "completed"}) == 1
+    # The other's entry is left alone.
+    assert [entry.incarnation for entry in await monque.instances()] == ["another"]
+
+
+async def test_default_ids_do_not_collide_with_those_of_the_dead(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler() as first:
+        await crash(first)
+    async with open_test_scheduler() as second:
+        assert {entry.id for entry in await second.instances()} == {first.id, second.id}

@@ -1,0 +1,237 @@
+"""A paused name is claimed by nobody in the fleet, and nothing is lost by that."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+import pytest
+import trio
+from pymongo import errors as driver
+from trio.testing import MockClock
+
+from trio_monque import (
+    InvalidJobIdentifierError,
+    Monque,
+    MonqueConnectionError,
+    NewJob,
+    RunningJob,
+    Workers,
+    open_scheduler,
+)
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, drain, fail_next, quiesce
+
+T = TypeVar("T")
+
+
+class Jobs:
+    """Workers of two names, which write down when they start."""
+
+    def __init__(self, *, takes: float = 0.0) -> None:
+        self.starts: list[tuple[str, float]] = []
+        self.ends: list[str] = []
+        self.takes = takes
+        self.workers = Workers()
+        for name in ("a", "b"):
+            self.workers.register(name, self.handler)
+
+    @property
+    def started(self) -> list[str]:
+        return [name for name, _ in self.starts]
+
+    async def handler(self, job: RunningJob[Any]) -> None:
+        self.starts.append((job.name, trio.current_time()))
+        await trio.sleep(self.takes)
+        self.ends.append(job.name)
+
+
+async def elsewhere(call: Callable[[], T]) -> T:
+    """In a thread that is of no run, as in another process: nobody of this run is told."""
+    results: list[T] = []
+    thread = threading.Thread(target=lambda: results.append(call()))
+    thread.start()
+    while thread.is_alive():
+        await trio.sleep(0.002)
+    return results[0]
+
+
+async def test_paused_name_is_not_claimed_while_others_are_and_resumed_at_once(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        assert await scheduler.pause("a")
+        for name in ("a", "b", "a"):
+            await scheduler.enqueue(name)
+        await drain(scheduler)
+        assert work.started == ["b"]
+        assert jobs.count_documents({"name": "a", "status": "pending", "claimedBy": None, "attempts": None}) == 2
+        await trio.sleep(86400)
+        assert work.started == ["b"]
+        before = trio.current_time()
+        assert await scheduler.resume("a")
+        await drain(scheduler)
+        assert work.starts[1:] == [("a", before), ("a", before)]
+
+
+@pytest.mark.parametrize("how", ["async", "sync", "in a thread"])
+async def test_pauses_of_a_client_in_the_run_apply_at_once_to_every_scheduler_of_it(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, how: str
+) -> None:
+    async def change(action: str) -> None:
+        if how == "async":
+            await getattr(monque, action)("a")
+        elif how == "sync":
+            getattr(monque.sync, action)("a")
+        else:
+            await trio.to_thread.run_sync(getattr(monque.sync, action), "a")
+
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as one, open_test_scheduler(work.workers):
+        await one.enqueue("a", delay=10)
+        await one.enqueue("b", delay=10)
+        await trio.sleep(5)
+        await change("pause")
+        await trio.sleep(100)
+        assert work.started == ["b"]
+        await change("resume")
+        await quiesce()
+        assert work.started == ["b", "a"]
+        assert trio.current_time() == 105
+
+
+async def test_run_of_a_paused_name_goes_on(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work = Jobs(takes=600)
+    async with open_test_scheduler(work.workers) as scheduler:
+        await scheduler.enqueue("a")
+        await trio.sleep(1)
+        await scheduler.pause("a")
+        await drain(scheduler)
+    assert work.ends == ["a"]
+    assert jobs.count_documents({"status": "completed"}) == 1
+
+
+async def test_schedule_of_a_paused_name_waits_and_runs_once_when_it_is_resumed(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        await scheduler.schedule("0 * * * *", "a")
+        await scheduler.pause("a")
+        await trio.sleep(10 * 3600)
+        assert work.started == []
+        await scheduler.resume("a")
+        await drain(scheduler)
+        assert work.started == ["a"]
+
+
+async def test_pause_outlives_every_instance_and_holds_from_the_first_claim_on(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    await monque.enqueue("a")
+    await monque.pause("a")
+    for _ in range(2):
+        async with open_test_scheduler(work.workers) as scheduler:
+            await drain(scheduler)
+    assert work.started == []
+    assert await monque.paused() == ["a"]
+
+
+async def test_pausing_and_resuming_again_changes_nothing_and_needs_nobody_who_runs_it(
+    monque: Monque, db: Database
+) -> None:
+    assert not await monque.resume("nobody's")
+    assert await monque.pause("nobody's")
+    document = db["monque_jobs.instances"].find_one({"_id": "pause:nobody's"})
+    assert not await monque.pause("nobody's")
+    assert db["monque_jobs.instances"].find_one({"_id": "pause:nobody's"}) == document
+    assert monque.sync.pause("a")
+    assert await monque.paused() == monque.sync.paused() == ["a", "nobody's"]
+    assert await monque.resume("nobody's")
+    assert not monque.sync.resume("nobody's")
+    assert await monque.paused() == ["a"]
+
+
+async def test_worker_can_be_named_by_itself(monque: Monque) -> None:
+    worker = Jobs().workers.register("c", lambda _: None)
+    await monque.pause(worker)
+    assert await monque.paused() == ["c"]
+
+
+@pytest.mark.parametrize("action", ["pause", "resume"])
+@pytest.mark.parametrize("name", ["", "two words", "x" * 256, 7])
+async def test_what_can_be_no_name_is_refused(monque: Monque, action: str, name: Any) -> None:
+    with pytest.raises(InvalidJobIdentifierError):
+        await getattr(monque, action)(name)
+    with pytest.raises(InvalidJobIdentifierError):
+        getattr(monque.sync, action)(name)
+
+
+async def test_pause_whose_answer_was_lost_is_heard_of_all_the_same(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        await drain(scheduler)
+        fail_next(monque, driver.AutoReconnect("gone"), when="after", command="pause the name")
+        with pytest.raises(MonqueConnectionError):
+            await monque.pause("a")
+        await scheduler.enqueue("a")
+        await drain(scheduler)
+    assert work.started == []
+
+
+async def test_nothing_is_claimed_while_it_cannot_be_known_what_is_paused(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        await drain(scheduler)
+        await monque.pause("a")
+        with fail_next(scheduler, driver.AutoReconnect("gone"), command="which names are paused", times=3):
+            await scheduler.enqueue("a")
+            await scheduler.enqueue("b")
+            await drain(scheduler)
+    assert work.started == ["b"]
+
+
+async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_under_load(
+    db: Database, monque: Monque
+) -> None:
+    """In real time, with claims that come one after the other."""
+    work = Jobs(takes=0.01)
+    async with open_scheduler(db, work.workers, worker_concurrency=2) as scheduler:
+        await scheduler.enqueue_many([NewJob(name="a") for _ in range(2000)])
+        while len(work.starts) < 50:
+            await trio.sleep(0.01)
+        assert await elsewhere(lambda: monque.sync.pause("a"))
+        paused_at = trio.current_time()
+        # One of another name, which is claimed in its turn when the second is over.
+        await scheduler.enqueue("b", delay=1.2)
+        with trio.fail_after(20):
+            while "b" not in work.started:
+                await trio.sleep(0.01)
+        left = 2000 - work.started.count("a")
+        assert max(at for name, at in work.starts if name == "a") <= paused_at + 1.0
+        assert left > 0
+        assert (await scheduler.get_queue_stats(name="a")).pending == left
+
+
+async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(db: Database, monque: Monque) -> None:
+    work = Jobs()
+    await monque.pause("a")
+    async with open_scheduler(db, work.workers, poll_interval=3600.0) as scheduler:
+        await scheduler.enqueue("a")
+        await scheduler.enqueue("b")
+        with trio.fail_after(10):
+            while not work.started:
+                await trio.sleep(0.01)
+        assert await elsewhere(lambda: monque.sync.resume("a"))
+        with trio.fail_after(10):
+            while work.started != ["b", "a"]:
+                await trio.sleep(0.01)

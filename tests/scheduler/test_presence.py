@@ -1,0 +1,241 @@
+"""An instance's entry tells of it while it lives, and of its death when it does not."""
+
+from __future__ import annotations
+
+import logging
+import os
+import re
+import socket
+from collections.abc import Callable, Sequence
+from datetime import timedelta
+from typing import Any
+
+import anyio
+import pytest
+import trio
+from pymongo import MongoClient
+from pymongo import errors as driver
+from trio.testing import MockClock
+
+from tests.support.interception import Recorder
+from trio_monque import Instance, Monque, RunningJob, Workers, open_scheduler
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
+
+BEAT = 0.2
+
+
+async def seen(monque: Monque, condition: Callable[[Sequence[Instance]], bool]) -> Sequence[Instance]:
+    """The instances, when they are so. In real time."""
+    with trio.fail_after(20):
+        while not condition(found := await monque.instances()):
+            await trio.sleep(0.01)
+    return found
+
+
+async def test_entry_is_there_from_the_start_until_the_end_and_tells_who_it_is(
+    open_test_scheduler: SchedulerOpener, monque: Monque, db: Database, autojump_clock: MockClock
+) -> None:
+    workers = Workers()
+    for name in ("b", "a"):
+        workers.register(name, lambda _: None)
+    before = now()
+    assert await monque.instances() == []
+    async with (
+        open_test_scheduler(workers, scheduler_instance_id="one", heartbeat_interval=7.5),
+        open_test_scheduler(scheduler_instance_id="two"),
+    ):
+        one, two = await monque.instances()
+        assert monque.sync.instances() == [one, two]
+        assert (one.id, one.names, two.id, two.names) == ("one", ("a", "b"), "two", ())
+        assert (one.host, one.pid, one.heartbeat_interval) == (socket.gethostname(), os.getpid(), 7.5)
+        assert (one.started_at, one.last_heartbeat, one.is_live, one.draining) == (before, before, True, False)
+        assert one.incarnation != two.incarnation
+        assert re.match(r"\d", one.version)
+    assert await monque.instances() == []
+    assert db["monque_jobs.instances"].count_documents({}) == 0
+
+
+@pytest.mark.parametrize("backend", ["trio", "asyncio"])
+def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) -> None:
+    async def main() -> None:
+        monque = Monque(db)
+        assert await monque.instances() == []
+        assert await monque.pause("a")
+        assert await monque.paused() == ["a"]
+        assert await monque.resume("a")
+
+    anyio.run(main, backend=backend)
+
+
+async def test_beats_tell_what_is_held_and_that_it_leaves(db: Database, monque: Monque) -> None:
+    workers, go_on = Workers(), trio.Event()
+
+    async def job(_: RunningJob[Any]) -> None:
+        await go_on.wait()
+
+    workers.register("a", job)
+    workers.register("b", job)
+    async with open_scheduler(db, workers, heartbeat_interval=BEAT) as scheduler:
+        (first,) = await monque.instances()
+        assert (first.held, first.held_by_name) == (0, {})
+        for name in ("a", "b", "a"):
+            await scheduler.enqueue(name)
+        (later,) = await seen(monque, lambda found: found[0].held == 3)
+        assert later.held_by_name == {"a": 2, "b": 1}
+        assert later.last_heartbeat > first.last_heartbeat
+        scheduler.register("c", job)
+        await seen(monque, lambda found: found[0].names == ("a", "b", "c"))
+        scheduler.drain()
+        (leaving,) = await seen(monque, lambda found: found[0].draining)
+        # It goes on to tell that it lives, and what it still holds.
+        await seen(monque, lambda found: found[0].last_heartbeat > leaving.last_heartbeat and found[0].held == 3)
+        go_on.set()
+    assert await monque.instances() == []
+
+
+async def test_that_it_leaves_is_told_at_once_and_not_with_the_next_beat(db: Database, monque: Monque) -> None:
+    workers, runs, go_on = Workers(), trio.Event(), trio.Event()
+
+    @workers.register("a")
+    async def job(_: RunningJob[Any]) -> None:
+        runs.set()
+        await go_on.wait()
+
+    async with open_scheduler(db, workers, heartbeat_interval=300.0) as scheduler:
+        await scheduler.enqueue("a")
+        await runs.wait()
+        scheduler.drain()
+        await seen(monque, lambda found: found[0].draining)
+        go_on.set()
+
+
+async def test_dead_one_is_told_as_dead_and_removed_by_another_that_saw_nothing_of_it_for_long(
+    db: Database, monque: Monque
+) -> None:
+    async with open_scheduler(db, heartbeat_interval=BEAT) as dead:
+        await crash(dead)
+    (entry,) = await seen(monque, lambda found: not found[0].is_live)
+    assert entry.id == dead.id
+    async with open_scheduler(db, heartbeat_interval=BEAT) as alive:
+        began = trio.current_time()
+        (left,) = await seen(monque, lambda found: len(found) == 1)
+        assert (left.id, left.is_live) == (alive.id, True)
+        # However old its dates were: it was observed for ten of its intervals.
+        assert trio.current_time() - began >= 10 * BEAT - 0.01
+
+
+async def test_living_one_is_removed_by_nobody_whatever_its_clock_says(db: Database, monque: Monque) -> None:
+    async with open_scheduler(db, heartbeat_interval=BEAT) as observer, open_scheduler(db, heartbeat_interval=BEAT):
+        entries = db["monque_jobs.instances"]
+        for day in range(1, 25):
+            # Its beats come, and all of them lie long ago: a clock that is wrong by days.
+            wrong = {"heartbeatAt": now_of(db) - timedelta(days=day)}
+            entries.update_one({"_id": {"$ne": observer.id}}, {"$set": wrong})
+            before = entries.find_one({"_id": observer.id})
+            assert before is not None
+            with trio.fail_after(20):
+                while entries.count_documents({"_id": observer.id, "heartbeatAt": {"$gt": before["heartbeatAt"]}}) == 0:
+                    await trio.sleep(0.02)
+        assert len(await monque.instances()) == 2
+
+
+def now_of(db: Database) -> Any:
+    return db.command("hello")["localTime"]
+
+
+async def test_beats_that_fail_harm_no_job_and_come_again(
+    db: Database, monque: Monque, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = Workers()
+    workers.register("a", lambda _: None)
+    async with open_scheduler(db, workers, heartbeat_interval=BEAT) as scheduler:
+        with fail_next(scheduler, driver.AutoReconnect, command="heartbeat", times=5) as fault:
+            while not fault.happened:
+                await trio.sleep(0.01)
+        (stale,) = await monque.instances()
+        await seen(monque, lambda found: found[0].last_heartbeat > stale.last_heartbeat)
+        await scheduler.enqueue("a")
+        with trio.fail_after(10):
+            while not (await scheduler.get_queue_stats()).completed:
+                await trio.sleep(0.01)
+    # Once, however long it lasts.
+    warned = [one for one in caplog.records if one.levelno == logging.WARNING and "heartbeat" in one.message]
+    assert len(warned) == 1
+
+
+async def test_right_that_is_missing_for_the_beat_is_no_crash(db: Database) -> None:
+    """What no try can mend is tried again all the same: it may be given back, and no job needs it."""
+    denied = driver.OperationFailure("not authorized", 13)
+    async with open_scheduler(db, heartbeat_interval=BEAT) as scheduler:
+        with fail_next(scheduler, denied, command="heartbeat", times=3) as fault:
+            while not fault.happened:
+                await trio.sleep(0.01)
+    assert scheduler.report is not None
+    assert not scheduler.report.crashed
+
+
+async def test_entry_that_was_dropped_is_written_anew(db: Database, monque: Monque) -> None:
+    async with open_scheduler(db, heartbeat_interval=BEAT) as scheduler:
+        db.drop_collection("monque_jobs.instances")
+        (entry,) = await seen(monque, lambda found: len(found) == 1)
+        assert entry.id == scheduler.id
+    assert await monque.instances() == []
+
+
+async def test_entry_is_removed_after_a_cut_too(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    with pytest.raises(KeyError):
+        async with open_test_scheduler():
+            raise KeyError("the body")
+    with trio.CancelScope() as scope:
+        async with open_test_scheduler():
+            scope.cancel()
+            await trio.sleep_forever()
+    assert db["monque_jobs.instances"].count_documents({}) == 0
+
+
+async def test_entry_of_one_that_cannot_remove_it_stays_and_leaving_is_no_error(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler() as scheduler:
+        fault = fail_next(scheduler, driver.AutoReconnect, command="leave the fleet", times=None)
+    assert fault.happened
+    (entry,) = await monque.instances()
+    assert entry.is_live
+    await trio.sleep(61)
+    (entry,) = await monque.instances()
+    assert not entry.is_live
+
+
+def test_a_month_of_virtual_time_sends_no_beat_and_asks_for_no_pause(mongod: EmbeddedServer, db: Database) -> None:
+    commands = Recorder()
+
+    async def main(db: Database) -> None:
+        workers = Workers()
+        workers.register("a", lambda _: None)
+        async with SchedulerOpener(db)(workers) as scheduler:
+            await scheduler.pause("a")
+            await scheduler.enqueue("a")
+            await drain(scheduler)
+            before = len(commands.commands)
+            await advance(30 * 86400)
+            assert len(commands.commands) - before < 10
+            (entry,) = await scheduler.instances()
+            assert entry.is_live
+
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[commands]) as client:
+        trio.run(main, client[db.name], clock=MockClock(autojump_threshold=0))
+
+
+def test_ids_that_would_be_other_documents_are_refused(jobs: Collection) -> None:
+    for wrong in ("pause:a", "leaving:us"):
+        with pytest.raises(ValueError, match="must not begin with pause: or leaving:"):
+            trio.run(_open, jobs.database, wrong)
+
+
+async def _open(db: Database, instance_id: str) -> None:
+    async with open_scheduler(db, scheduler_instance_id=instance_id):
+        pass

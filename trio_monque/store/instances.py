@@ -1,0 +1,196 @@
+"""The small collection beside the jobs: an entry for each instance, and a document for each paused name.
+
+Synchronous, one function a round trip. An entry's `_id` is the instance's id, so that of two who start with
+one id exactly one is inserted; every later write is for the incarnation that wrote it.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from pymongo import errors as driver
+
+from ..jobs.instance import Instance
+from ..jobs.job import Job
+from .codec import FIELD, OWN_OPTIONS
+from .connection import JobCollection
+from .outcomes import command
+from .rescuing import CLAIMED, IN_ORDER
+from .types import Collection
+
+logger = logging.getLogger("trio_monque.store")
+
+PAUSE: Final = "pause:"
+_IS_PAUSE: Final = {"_id": {"$gte": PAUSE, "$lt": "pause;"}}  # The character after the colon.
+_IS_ENTRY: Final = {"incarnation": {"$exists": True}}
+
+LEAVING: Final = "leaving"
+"""The field whose write ends the wait of the instance's own change stream, which matches it."""
+
+_SEEN_OF_CLAIMS: Final = [
+    FIELD[name]
+    for name in (
+        *("name", "status", "next_run_at", "created_at", "updated_at"),
+        *("claimed_by", "last_heartbeat", "heartbeat_interval"),
+    )
+]
+
+
+def name_of_collection(collection_name: str) -> str:
+    """Of the collection that stands beside the jobs."""
+    return f"{collection_name}.instances"
+
+
+def _beside(jobs: JobCollection) -> Collection:
+    # The other settings are those of the jobs: the primary, and a majority.
+    beside: Collection = jobs.collection.database.get_collection(
+        name_of_collection(jobs.collection.name),
+        codec_options=OWN_OPTIONS,
+        read_preference=jobs.collection.read_preference,
+        read_concern=jobs.collection.read_concern,
+        write_concern=jobs.collection.write_concern,
+    )
+    return beside
+
+
+# --- Entries ---
+
+
+@command("enter the fleet")
+def insert(jobs: JobCollection, instance: Instance) -> bool:
+    """Whether the entry is there now; False where there is one of that id."""
+    try:
+        _beside(jobs).insert_one({"_id": instance.id, **_constant(instance), **_changing(instance)})
+    except driver.DuplicateKeyError:
+        return False
+    return True
+
+
+@command("take over the id of a dead instance")
+def replace_if_unchanged(jobs: JobCollection, seen: Instance, instance: Instance) -> bool:
+    """Whether the entry that was seen, with its last heartbeat, was there still, and is the new one now."""
+    document = {**_constant(instance), **_changing(instance)}
+    return bool(_beside(jobs).replace_one(_unchanged(seen), document).matched_count)
+
+
+@command("send the instance's heartbeat")
+def beat(jobs: JobCollection, instance: Instance) -> bool:
+    """Whether its entry was there, and tells now what it is."""
+    return bool(_beside(jobs).update_one(_own(instance), {"$set": _changing(instance)}).matched_count)
+
+
+@command("leave the fleet")
+def remove(jobs: JobCollection, instance: Instance) -> bool:
+    """Whether its entry was there."""
+    return bool(_beside(jobs).delete_one(_own(instance)).deleted_count)
+
+
+@command("remove the entry of a dead instance")
+def remove_if_unchanged(jobs: JobCollection, seen: Instance) -> bool:
+    """Whether the entry that was seen, with its last heartbeat, was there still."""
+    return bool(_beside(jobs).delete_one(_unchanged(seen)).deleted_count)
+
+
+@command("read the instance's entry", writes=False)
+def read(jobs: JobCollection, instance_id: str) -> Instance | None:
+    """The entry of that id; None where there is none that tells of an instance."""
+    document = _beside(jobs).find_one({"_id": instance_id, **_IS_ENTRY})
+    return None if document is None else _instance(document)
+
+
+@command("read the entries of the instances", writes=False)
+def read_all(jobs: JobCollection) -> Sequence[Instance]:
+    """All of them, by id."""
+    found = [_instance(document) for document in _beside(jobs).find(_IS_ENTRY, sort=[("_id", 1)])]
+    return [instance for instance in found if instance is not None]
+
+
+@command("look for claims under the instance's id", writes=False)
+def claims_of(jobs: JobCollection, instance_id: str) -> Sequence[Job]:
+    """The jobs that are claimed under that id: their owners and heartbeats, and nothing else of them."""
+    held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
+    return jobs.decoded(lambda collection: collection.find(held, _SEEN_OF_CLAIMS, sort=IN_ORDER))
+
+
+def _own(instance: Instance) -> dict[str, Any]:
+    return {"_id": instance.id, "incarnation": instance.incarnation}
+
+
+def _unchanged(seen: Instance) -> dict[str, Any]:
+    return {**_own(seen), "heartbeatAt": seen.last_heartbeat}
+
+
+def _constant(instance: Instance) -> dict[str, Any]:
+    return {
+        "incarnation": instance.incarnation,
+        "host": instance.host,
+        "pid": instance.pid,
+        "startedAt": instance.started_at,
+        "heartbeatInterval": round(instance.heartbeat_interval * 1000),
+        "version": instance.version,
+    }
+
+
+def _changing(instance: Instance) -> dict[str, Any]:
+    return {
+        "heartbeatAt": instance.last_heartbeat,
+        "names": list(instance.names),
+        "draining": instance.draining,
+        "held": instance.held,
+        # A list: a job's name may have dots and dollars in it, which names of fields had better not.
+        "heldByName": [{"name": name, "count": count} for name, count in instance.held_by_name.items()],
+    }
+
+
+def _instance(document: Mapping[str, Any]) -> Instance | None:
+    try:
+        started_at, last_heartbeat = document["startedAt"], document["heartbeatAt"]
+        if not (isinstance(started_at, datetime) and isinstance(last_heartbeat, datetime)):
+            raise TypeError("a date is none")
+        return Instance(
+            id=str(document["_id"]),
+            incarnation=str(document["incarnation"]),
+            host=str(document["host"]),
+            pid=int(document["pid"]),
+            names=tuple(str(name) for name in document["names"]),
+            started_at=started_at,
+            last_heartbeat=last_heartbeat,
+            heartbeat_interval=document["heartbeatInterval"] / 1000,
+            draining=bool(document["draining"]),
+            held=int(document["held"]),
+            held_by_name={str(one["name"]): int(one["count"]) for one in document["heldByName"]},
+            version=str(document["version"]),
+        )
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
+        logger.warning(
+            "document %r beside the jobs is no entry of an instance (%r): delete it", document.get("_id"), error
+        )
+        return None
+
+
+# --- Pauses ---
+
+
+@command("pause the name")
+def pause(jobs: JobCollection, name: str, now: datetime) -> bool:
+    """Whether it was not paused before."""
+    try:
+        written = _beside(jobs).update_one({"_id": PAUSE + name}, {"$setOnInsert": {"pausedAt": now}}, upsert=True)
+    except driver.DuplicateKeyError:
+        return False  # Somebody else paused it at the same moment.
+    return written.upserted_id is not None
+
+
+@command("resume the name")
+def resume(jobs: JobCollection, name: str) -> bool:
+    """Whether it was paused before."""
+    return bool(_beside(jobs).delete_one({"_id": PAUSE + name}).deleted_count)
+
+
+@command("look which names are paused", writes=False)
+def paused(jobs: JobCollection) -> frozenset[str]:
+    """The names that are paused."""
+    return frozenset(document["_id"].removeprefix(PAUSE) for document in _beside(jobs).find(_IS_PAUSE, {"_id": True}))
