@@ -200,12 +200,13 @@ async def test_nothing_is_claimed_while_it_cannot_be_known_what_is_paused(
     assert work.started == ["b"]
 
 
+@pytest.mark.parametrize("change_stream", [True, False])
 async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_under_load(
-    db: Database, monque: Monque
+    db: Database, monque: Monque, change_stream: bool
 ) -> None:
     """In real time, with claims that come one after the other."""
     work = Jobs(takes=0.01)
-    async with open_scheduler(db, work.workers, worker_concurrency=2) as scheduler:
+    async with open_scheduler(db, work.workers, worker_concurrency=2, change_stream=change_stream) as scheduler:
         await scheduler.enqueue_many([NewJob(name="a") for _ in range(2000)])
         while len(work.starts) < 50:
             await trio.sleep(0.01)
@@ -222,10 +223,13 @@ async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_un
         assert (await scheduler.get_queue_stats(name="a")).pending == left
 
 
-async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(db: Database, monque: Monque) -> None:
+@pytest.mark.parametrize("change_stream", [True, False])
+async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(
+    db: Database, monque: Monque, change_stream: bool
+) -> None:
     work = Jobs()
     await monque.pause("a")
-    async with open_scheduler(db, work.workers, poll_interval=3600.0) as scheduler:
+    async with open_scheduler(db, work.workers, poll_interval=3600.0, change_stream=change_stream) as scheduler:
         await scheduler.enqueue("a")
         await scheduler.enqueue("b")
         with trio.fail_after(10):

@@ -41,8 +41,9 @@ PRUNED_AFTER_BEATS: Final = 10
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
-# Seconds for the last words to the database. Well within the engine's hard bound.
-LEAVING_PATIENCE: Final = 0.5
+# Seconds to be off the list. In a cut well within the engine's hard bound; otherwise the shutdown's own time is left.
+PATIENCE_IN_A_CUT: Final = 0.5
+PATIENCE: Final = 2.0
 
 # Others come and go with the same id between our two commands. It cannot go on for ever by chance.
 MOST_ROUNDS: Final = 10
@@ -199,12 +200,18 @@ class Presence:
 
     async def end(self) -> None:
         """Ends `run`, and removes the entry; bounded. A beat that is under way is awaited: it must not come after."""
-        with trio.move_on_after(math.inf if self._rests else LEAVING_PATIENCE):
+        with trio.move_on_after(self._patience):
             self._is_ending = True
             if not self._is_beating:
                 self._ending.cancel(reason="the instance leaves")
             await self._ended.wait()
             await self._door.call(self.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
+
+    @property
+    def _patience(self) -> float:
+        if self._rests:
+            return math.inf  # What is under way holds the clock.
+        return PATIENCE_IN_A_CUT if self._stop.cutting.is_set() else PATIENCE
 
     async def _run(self) -> None:
         beat_at, failed = trio.current_time(), False

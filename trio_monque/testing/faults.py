@@ -130,7 +130,8 @@ def fail_next(
             caller does not know.
         command: Only calls for which this regular expression is found in what they are for, in the words
             of the error message: "enqueue the job", "claim jobs", "renew claims", "settle jobs". Without,
-            any call but the client's own errands (its indexes, the server's time).
+            any call but the client's own errands (its indexes, the server's time, a scheduler's place in the fleet,
+            the look for pauses).
         times: How many calls; None for all, until `remove` or the end of the block.
 
     Raises:
