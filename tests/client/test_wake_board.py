@@ -12,7 +12,7 @@ import trio
 from bson import ObjectId
 
 from tests.support.store import PAST
-from trio_monque.client.wake_board import Announcer, have_all_look, on_the_board
+from trio_monque.client.wake_board import Announcer, Nobody, have_all_look, on_the_board
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.job import Job, JobStatus
 
@@ -95,6 +95,19 @@ async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     assert one.told == other.told == ["look"]
     # And once more when the other one left.
     assert (one.looked_for_the_dead, other.looked_for_the_dead) == (1, 1)
+    assert (one.looked_for_pauses, other.looked_for_pauses) == (1, 1)
+
+
+async def test_pauses_are_told_however_the_call_ended_and_to_nobody_by_nobody() -> None:
+    one, other = Heard(), Heard()
+    with on_the_board("db.jobs", one), on_the_board("db.other", other):
+        with Announcer("db.jobs").telling_of_pauses():
+            assert one.looked_for_pauses == 0
+        with pytest.raises(MonqueConnectionError), Announcer("db.jobs").telling_of_pauses():
+            raise MonqueConnectionError("gone")
+        with Nobody().telling_of_pauses():
+            pass
+    assert (one.looked_for_pauses, other.looked_for_pauses) == (2, 0)
 
 
 async def test_a_call_whose_answer_was_lost_makes_them_look() -> None:

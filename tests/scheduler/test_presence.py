@@ -18,7 +18,7 @@ from pymongo import errors as driver
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
-from trio_monque import Instance, Monque, RunningJob, Workers, open_scheduler
+from trio_monque import Instance, Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
@@ -219,6 +219,8 @@ def test_a_month_of_virtual_time_sends_no_beat_and_asks_for_no_pause(mongod: Emb
         async with SchedulerOpener(db)(workers) as scheduler:
             await scheduler.pause("a")
             await scheduler.enqueue("a")
+            # That they fall due wakes nobody: it is paused.
+            await scheduler.enqueue_many([NewJob(name="a", delay=3600 * hour) for hour in range(1, 100)])
             await drain(scheduler)
             before = len(commands.commands)
             await advance(30 * 86400)
