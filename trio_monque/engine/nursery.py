@@ -236,9 +236,12 @@ class Engine(Generic[ClaimT, SettlementT]):
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
                 for end in self._ends:
-                    last.start_soon(partial(guard, self.stop), end)
+                    last.start_soon(self._end_one, end)
                 await guard(self.stop, self._do_last_errand)
             services.cancel_scope.cancel(reason="the last run is settled")
+
+    async def _end_one(self, end: Callable[[], Awaitable[None]]) -> None:
+        await guard(self.stop, end)
 
     @trio.lowlevel.enable_ki_protection
     async def _claim(self, running: trio.Nursery, intake: trio.CancelScope, progress: Progress) -> None:
