@@ -84,6 +84,11 @@ class Observations(Generic[ClaimT]):
         return min((one.due for one in self._known.values()), default=math.inf)
 
     @property
+    def watched_from(self) -> float:
+        """From when on a sign of life of one of them is worth seeing: a lease before it may be taken."""
+        return min((one.due - one.seen.lease for one in self._known.values()), default=math.inf)
+
+    @property
     def shortest_lease(self) -> float:
         """Of those that are known; infinity where none is."""
         return min((one.seen.lease for one in self._known.values()), default=math.inf)

@@ -70,6 +70,8 @@ class Shelf:
     look_faults: list[Exception] = field(default_factory=list)
     rescue_faults: list[Exception] = field(default_factory=list)
     rescued: list[tuple[float, int]] = field(default_factory=list)
+    rescue_takes: float = 0.0
+    asked_for: list[list[int]] = field(default_factory=list)
 
     def lane_of(self, claim: int) -> str:
         return "all"
@@ -85,7 +87,8 @@ class Shelf:
         return [sighting for sighting in self.others.values() if sighting.claim not in held]
 
     async def rescue(self, claims: Sequence[int]) -> Sequence[int]:
-        await trio.lowlevel.checkpoint()
+        self.asked_for.append(list(claims))
+        await trio.sleep(self.rescue_takes)
         if self.rescue_faults:
             raise self.rescue_faults.pop(0)
         self.rescued += [(trio.current_time(), claim) for claim in claims]

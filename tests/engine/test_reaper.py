@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from trio.testing import MockClock
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import notices
 from trio_monque.engine import reaper as reaper_module
+from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.observations import Sighting
 
 
@@ -110,6 +112,50 @@ async def test_one_suspect_is_demanded_at_a_time(autojump_clock: MockClock) -> N
     assert demanded[-1] == 1
 
 
+async def test_what_was_sent_and_not_answered_is_asked_for_again_whatever_a_look_shows_meanwhile(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reaper_module, "LONGEST_RETRY", 0.001)
+    shelf = Shelf(others={7: other(7), 8: other(8, lease=31.0)}, rescue_faults=[NotNowError()])
+    engine = engine_of(shelf)
+
+    def told(notice: object) -> None:
+        if isinstance(notice, notices.RescueDelayed):
+            # It was applied, and its answer lost: the next look does not show it.
+            shelf.others.pop(7)
+            engine.reaper.look()
+
+    monkeypatch.setattr(shelf, "tell", told)
+    async with running(engine):
+        await trio.sleep(100)
+    assert shelf.asked_for == [[7], [7], [8]]
+
+
+@pytest.mark.parametrize("how", ["drained", "cut"])
+async def test_left_while_it_rescues_it_tells_what_was_rescued_and_asks_for_nothing_more(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, how: str
+) -> None:
+    monkeypatch.setattr(reaper_module, "MOST_AT_ONCE", 1)
+    shelf = Shelf(others={7: other(7), 8: other(8)}, rescue_takes=3.0)
+    engine = engine_of(shelf, cleanup_timeout=5.0)
+    async with running(engine):
+        await trio.sleep(31)
+        if how == "cut":
+            engine.stop.cut()
+    assert [notice.rescued for notice in shelf.told_of(notices.ClaimsRescued)] == [[7]]
+    assert trio.current_time() == 33.0
+
+
+async def test_left_while_it_rescues_it_waits_no_longer_than_the_engine_has_patience(autojump_clock: MockClock) -> None:
+    shelf = Shelf(others={7: other(7)}, rescue_takes=1000.0)
+    engine = engine_of(shelf, cleanup_timeout=5.0)
+    async with running(engine):
+        await trio.sleep(31)
+        engine.stop.cut()
+    assert trio.current_time() <= 31 + 5 + HARD_BOUND
+    assert shelf.told_of(notices.ClaimsRescued) == []
+
+
 # --- Where it rests ---
 
 
@@ -154,6 +200,44 @@ async def test_resting_it_does_not_look_for_a_neighbour_that_holds_nothing_any_m
             await trio.sleep(3)
             engine.reaper.watch(lambda: True)
     assert shelf.observed_at == [0.0]
+
+
+async def test_resting_it_looks_no_sooner_than_a_lease_before_a_claim_may_be_taken(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    shelf.others[7] = other(7, protected_for=86400.0)
+
+    def aged(seen: Sighting[int]) -> Sighting[int]:
+        return replace(seen, protected_for=86400.0 - trio.current_time())
+
+    observe = shelf.observe
+
+    async def observed(held: Sequence[int]) -> Sequence[Sighting[int]]:
+        return [aged(one) for one in await observe(held)]
+
+    shelf.observe = observed  # type: ignore[method-assign]
+    async with running(engine_of(shelf, rests=True)):
+        await trio.sleep(86400 - 20)
+        # A sign of life in its last lease is seen as soon as anywhere else.
+        shelf.others[7] = other(7, mark=1, protected_for=86400.0)
+        await trio.sleep(86400)
+    assert shelf.observed_at == [0.0, *(86370.0 + 5 * number for number in range(len(shelf.observed_at) - 1))]
+    assert shelf.rescued == [(86410.0, 7)]
+
+
+async def test_own_claim_beyond_the_longest_hold_is_taken_at_the_same_time_resting_or_not(
+    autojump_clock: MockClock,
+) -> None:
+    taken = {}
+    for rests in (False, True):
+        began = trio.current_time()
+        shelf = Shelf(items=[1], others={1: other(1)})
+        shelf.handler, shelf.hold = sleeping(1000), 200.0
+        async with running(engine_of(shelf, rests=rests, shutdown_timeout=0.0)):
+            await trio.sleep(199)
+            assert shelf.rescued == []
+            await trio.sleep(100)
+        taken[rests] = [round(at - began, 3) for at, _ in shelf.rescued]
+    assert taken == {False: [230.0], True: [230.0]}
 
 
 async def test_resting_it_keeps_no_claim_in_mind_that_is_never_taken(autojump_clock: MockClock) -> None:

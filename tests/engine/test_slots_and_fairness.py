@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from datetime import UTC, datetime, timedelta
 
 from trio_monque.engine.fairness import share_slots, suspect_alone
 from trio_monque.engine.slots import Slots
@@ -63,10 +64,19 @@ def test_one_suspect_runs_at_a_time_whatever_its_lane() -> None:
     assert slots.demand().suspects == 1
 
 
-def test_suspect_is_chosen_alone_and_the_first_of_them() -> None:
-    assert suspect_alone(["a", "S", "b", "T"], str.isupper) == ["S"]
-    assert suspect_alone(["a", "b"], str.isupper) == ["a", "b"]
-    assert suspect_alone([], str.isupper) == []
+def test_suspect_is_chosen_alone_and_the_one_that_is_due_for_longest() -> None:
+    def alone(chosen: str, candidates: str) -> str:
+        return "".join(suspect_alone(list(chosen), list(candidates), str.isupper, due))
+
+    def due(candidate: str) -> datetime:
+        return datetime(2026, 1, 1, tzinfo=UTC) - timedelta(ord(candidate))
+
+    assert alone("aSbT", "aSbT") == "T"
+    # Of another lane, too: where a suspect may run, it is the turn of the first of them all.
+    assert alone("aS", "aSbT") == "T"
+    # But it takes no turn of an innocent.
+    assert alone("ab", "abT") == "ab"
+    assert alone("", "") == ""
 
 
 def test_lane_whose_limit_shrinks_keeps_what_runs_and_gets_nothing_more() -> None:

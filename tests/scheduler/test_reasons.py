@@ -233,13 +233,14 @@ async def test_absolute_limit_ends_the_clean_up_by_nine_tenths_of_it_and_then_th
 async def test_thread_that_outlives_the_absolute_limit_keeps_its_claim_until_the_lease_is_over(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
-    """What it returns later is settled, as nobody has taken the claim."""
+    """What it returns later is settled, where nobody has taken the claim: here, as nobody rescues."""
 
     def runs_on(job: RunningJob[Any]) -> str:
         job.from_thread(sleep_although_cancelled, 149)
         return "late"
 
-    async with stage.running(runs_on, lock_timeout=100, cleanup_timeout=20) as (scheduler, _):
+    options: Any = {"lock_timeout": 100, "cleanup_timeout": 20, "recover_stale_jobs": False}
+    async with stage.running(runs_on, **options) as (scheduler, _):
         began = stage.stored()["lockedAt"]
         await advance(139)
         stored = stage.stored()
@@ -260,7 +261,7 @@ async def test_status_of_a_job_that_is_asked_to_end_says_so(stage: Stage, autoju
 async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for_ever(
     stage: Stage, autojump_clock: MockClock, end: str
 ) -> None:
-    """It took too long, and nobody took the claim: that is a failure, and no release."""
+    """It took too long, and nobody took the claim, as nobody rescues: that is a failure, and no release."""
 
     def runs_on(job: RunningJob[Any]) -> None:
         job.from_thread(sleep_although_cancelled, 150)
@@ -268,7 +269,8 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
             raise ValueError("too late")
         job.check_cancelled()
 
-    async with stage.running(runs_on, lock_timeout=100, cleanup_timeout=20, max_retries=1) as (scheduler, _):
+    options: Any = {"lock_timeout": 100, "cleanup_timeout": 20, "max_retries": 1, "recover_stale_jobs": False}
+    async with stage.running(runs_on, **options) as (scheduler, _):
         await drain(scheduler)
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("failed", 1)

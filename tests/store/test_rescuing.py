@@ -2,28 +2,34 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
+from bson import DatetimeMS, Decimal128
 from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 
-from tests.support.interception import Interceptor, is_settlement
+from tests.support.interception import Interceptor, Recorder, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, handle, insert, stamp
-from trio_monque import JobStatus
+from trio_monque import JobStatus, MonqueConnectionError
 from trio_monque.client.ground import Ground
-from trio_monque.client.rescuing import Rescued, Rescuer, log_and_events_of
+from trio_monque.client.rescued import Rescued, log_and_events_of
+from trio_monque.client.rescuing import Rescuer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import events, transitions
 from trio_monque.jobs.job import Job
 from trio_monque.options import scheduler_config
-from trio_monque.store import claiming, indexes, leases, managing, queries, rescuing
+from trio_monque.store import claiming, indexes, leases, managing, queries, rescuing, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
+
+LATER = PAST + timedelta(hours=1)
 
 
 @pytest.fixture
@@ -119,10 +125,12 @@ def test_two_rescuers_at_once_are_harmless(store: JobCollection, db: Database) -
     assert {stored(store, job).rescues for job in held} == {1}
 
 
-def test_requested_cancellation_is_written_instead(store: JobCollection) -> None:
+def test_requested_cancellation_is_written_instead(store: JobCollection, jobs: Collection) -> None:
     wanted, unwanted = claim(store, 2)
+    jobs.update_many({}, {"$set": {"data": "whole"}})
     request_cancel(store, unwanted)
     rescued = rescuer_of(store).take(rescuing.look(store))
+    assert [one.after.data for one in rescued if one.after.status is JobStatus.CANCELLED] == ["whole"]
     assert stored(store, unwanted).status is JobStatus.CANCELLED
     assert stored(store, unwanted).cancel_requested_at is None
     assert stored(store, wanted).status is JobStatus.PENDING
@@ -143,9 +151,11 @@ def test_request_between_the_read_and_the_write_is_obeyed_unless_the_holder_live
             if renewed:
                 leases.renew(store, [job], PAST + timedelta(milliseconds=1))
 
+        db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"data": "whole"}})
         interceptor.before(is_settlement, meanwhile)
         rescued = rescuer_of(handle(client[db.name])).take(rescuing.look(store))
     assert told(rescued) == ([] if renewed else [events.JobCancelled])
+    assert [one.after.data for one in rescued] == ([] if renewed else ["whole"])
     assert stored(store, job).status is (JobStatus.PROCESSING if renewed else JobStatus.CANCELLED)
 
 
@@ -192,19 +202,154 @@ def test_schedule_above_the_limit_goes_on_from_what_it_is_now(mongod: EmbeddedSe
 
 def test_rescue_whose_answer_was_lost_is_told_and_counted_once(store: JobCollection) -> None:
     held = claim(store, 5)
-
-    class LostAnswer:
-        times = 2
-
-        def takes(self, purpose: str) -> bool:
-            return purpose == "settle jobs" and self.times > 0
-
-        def befall(self, call: Any) -> Any:
-            self.times -= 1
-            call()
-            raise AutoReconnect("the answer was lost")
-
-    store.interference.append(LostAnswer())
+    store.interference.append(LostAnswers(2))
     rescued = rescuer_of(store).take(rescuing.look(store))
     assert {one.after.id for one in rescued} == {job.id for job in held}
     assert {stored(store, job).rescues for job in held} == {1}
+
+
+# --- Documents that cannot be, and documents that are large ---
+
+
+def tokens(seen: Sequence[Job]) -> set[str | None]:
+    return {job.claim_token for job in seen}
+
+
+def test_document_that_the_server_refuses_keeps_no_neighbour_from_its_rescue_and_is_told_once(
+    store: JobCollection, jobs: Collection, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = claim(store, 10)
+    jobs.update_one({"_id": held[0].id}, {"$set": {"closed": True}})
+    db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
+    rescuer = rescuer_of(store)
+    seen = rescuer.look()
+    assert len(tokens(seen)) == 1
+    assert {one.after.id for one in rescuer.take(seen)} == {job.id for job in held[1:]}
+    for _ in range(3):
+        assert rescuer.take(rescuer.look()) == []
+    (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")
+    assert str(held[0].id) in told
+    db.command("collMod", jobs.name, validator={})
+    assert [one.after.id for one in rescuer.take(rescuer.look())] == [held[0].id]
+
+
+BROKEN: dict[str, list[Any]] = {
+    "rescues": [None, "x", -3, 1.5, math.nan, math.inf, 2**62, [], True],
+    "maxRescues": ["x", -1, 1.5],
+    "onExhausted": [5, "explode", {"$gt": ""}, ["fail"]],
+    "lastHeartbeat": ["x", 5, {}, [], math.nan, True, DatetimeMS(2**62)],
+    "lockedAt": ["x", {}, DatetimeMS(-(2**62))],
+    "heartbeatInterval": ["x", True, Decimal128("3"), {}, []],
+}
+
+
+@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BROKEN.items() for value in values])
+def test_broken_document_is_told_once_and_keeps_no_neighbour_from_its_rescue(
+    store: JobCollection, jobs: Collection, caplog: pytest.LogCaptureFixture, field: str, value: Any
+) -> None:
+    held = claim(store, 3)
+    jobs.update_one({"_id": held[0].id}, {"$set": {field: value}})
+    rescuer = rescuer_of(store)
+    assert {one.after.id for one in rescuer.take(rescuer.look())} == {job.id for job in held[1:]}
+    for _ in range(3):
+        assert rescuer.take(rescuer.look()) == []
+    (told,) = (one.message for one in caplog.records)
+    assert str(held[0].id) in told
+    assert field in told
+    assert store.broken == {held[0].id}
+    # Whole again, it is rescued like any other.
+    jobs.update_one({"_id": held[0].id}, {"$unset": {field: ""}})
+    assert [one.after.id for one in rescuer.take(rescuer.look())] == [held[0].id]
+
+
+@pytest.mark.parametrize("interval", [0, -5, 0.0, float("nan"), float("inf"), float("-inf"), 2**62, 1e300, None])
+@pytest.mark.parametrize("beat", [None, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)])
+def test_interval_and_heartbeat_that_can_hardly_be_are_clamped_and_the_claim_is_rescued(
+    store: JobCollection, jobs: Collection, interval: Any, beat: Any
+) -> None:
+    claim(store, 1)
+    jobs.update_one({}, {"$set": {"heartbeatInterval": interval, "lastHeartbeat": beat}})
+    rescuer = rescuer_of(store)
+    (seen,) = rescuer.look()
+    sighting = rescuer.sighting(seen, datetime.now(UTC))
+    assert 0.6 <= sighting.lease <= 900.0
+    assert sighting.protected_for <= 0
+    assert len(rescuer.take([seen])) == 1
+
+
+def test_claim_of_the_far_future_is_never_taken_and_no_timer_is_set_to_it(
+    store: JobCollection, jobs: Collection
+) -> None:
+    claim(store, 1)
+    jobs.update_one({}, {"$set": {"lockedAt": datetime(9999, 12, 31, tzinfo=UTC)}})
+    rescuer = rescuer_of(store)
+    (seen,) = rescuer.look()
+    assert rescuer.sighting(seen, datetime.now(UTC)).protected_for == math.inf
+
+
+def test_nothing_that_may_be_large_is_read_but_of_what_ends(mongod: EmbeddedServer, db: Database) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        goes_on, ends = claim(store, 2)
+        db["monque_jobs"].update_many({}, {"$set": {"data": "large", "errors": [{"attempt": 0}]}})
+        db["monque_jobs"].update_one({"_id": ends.id}, {"$set": {"maxRescues": 0}})
+        seen = rescuing.look(store)
+        recorder.commands.clear()
+        rescued = {one.after.id: one.after for one in rescuer_of(store).take(seen)}
+    finds = [one for name, one in recorder.commands if name == "find"]
+    assert finds[0]["projection"]["data"] is False
+    assert [one["filter"]["_id"]["$in"] for one in finds if "projection" not in one] == [[ends.id]]
+    store = handle(db)
+    assert rescued[ends.id] == replace(stored(store, ends), receipt=None)
+    assert (rescued[ends.id].data, len(rescued[ends.id].errors)) == ("large", 2)
+    assert (stored(store, goes_on).data, stored(store, goes_on).errors) == ("large", [{"attempt": 0}])
+
+
+def test_count_that_somebody_changes_meanwhile_is_decided_from_anew(mongod: EmbeddedServer, db: Database) -> None:
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
+        store = handle(db)
+        (job,) = claim(store, 1)
+
+        def meanwhile() -> None:
+            db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"rescues": 3}})
+
+        interceptor.before(is_settlement, meanwhile)
+        (rescued,) = rescuer_of(handle(client[db.name])).take(rescuing.look(store))
+    assert interceptor.times == 1
+    assert (rescued.after.status, str(rescued.error)) == (JobStatus.FAILED, "died 4 times while running")
+
+
+# --- Answers that are lost ---
+
+
+class LostAnswers:
+    def __init__(self, times: int) -> None:
+        self.left = times
+
+    def takes(self, purpose: str) -> bool:
+        return purpose == "settle jobs" and self.left > 0
+
+    def befall(self, call: Any) -> Any:
+        self.left -= 1
+        call()
+        raise AutoReconnect("the answer was lost")
+
+
+def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobCollection) -> None:
+    held = claim(store, 4)
+    rescuer = rescuer_of(store)
+    taking = rescuer.taking(rescuer.look())
+    store.interference.append(LostAnswers(3))
+    with pytest.raises(MonqueConnectionError):
+        taking.run_patiently()
+    assert (taking.collect(), taking.is_unknown) == ([], True)
+    # Meanwhile one is claimed, and another was ended by whoever claimed it: nobody can tell any more.
+    claiming.claim_batch(store, {"greet": 2}, lambda found: found, LATER, stamp("another", LATER))
+    (first, second, *_) = [stored(store, job) for job in held if stored(store, job).claimed_by == "another"]
+    settling.settle(store, settling.grouped([transitions.complete(second, LATER)], "theirs"))
+    taking.run()
+    assert {one.after.id for one in taking.collect()} == {job.id for job in held} - {second.id}
+    assert stored(store, first).claimed_by == "another"
+    assert not taking.is_unknown

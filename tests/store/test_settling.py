@@ -19,7 +19,7 @@ from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition, applied
 from trio_monque.jobs.transitions import Failure
-from trio_monque.store import claiming, queries, settling
+from trio_monque.store import claiming, managing, queries, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, grouped
 from trio_monque.store.types import Collection, Database
@@ -149,6 +149,25 @@ def test_changed_schedule_is_told_and_nothing_is_written(store: JobCollection, j
     recurring = replace(job, repeat_interval="0 8 * * *")
     assert settle(store, [transitions.go_on(recurring, LATER, LATER)]) == [Fate.SCHEDULE_CHANGED]
     assert jobs.find_one({"_id": job.id}) == before
+
+
+def test_document_that_the_server_refuses_keeps_no_neighbour_of_its_statement_from_its_end(
+    store: JobCollection, jobs: Collection, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
+    held = claim(store, 5)
+    asked = held[3]
+    jobs.update_one({"_id": held[1].id}, {"$set": {"closed": True}})
+    assert managing.apply_if_allowed(store, transitions.request_cancel(asked, LATER)) is not None
+    db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
+    settled = [transitions.release(job, LATER) for job in held]
+    fates = [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN, Fate.CANCELLED, Fate.WRITTEN]
+    assert settle(store, settled) == fates
+    # And again, as after a lost answer; it is told once.
+    assert settle(store, settled) == fates
+    assert [status_of(jobs, job) for job in held] == ["pending", "processing", "pending", "cancelled", "pending"]
+    (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")
+    assert str(held[1].id) in told
+    assert "validation" in told
 
 
 def test_settlement_that_the_server_refuses_spoils_no_other(

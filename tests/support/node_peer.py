@@ -84,6 +84,25 @@ class NodePeer:
         )
         return found
 
+    def hold(self, name: str, count: int, since: datetime) -> None:
+        """Jobs that it claimed then."""
+        self.jobs.insert_many(
+            {
+                "name": name,
+                "data": None,
+                "status": "processing",
+                "nextRunAt": since,
+                "failCount": 0,
+                "createdAt": since,
+                "updatedAt": since,
+                "claimedBy": self.instance,
+                "lockedAt": since,
+                "lastHeartbeat": since,
+                "heartbeatInterval": self.heartbeat_interval,
+            }
+            for _ in range(count)
+        )
+
     def complete(self, job_id: ObjectId) -> bool:
         return self._settle(
             job_id,

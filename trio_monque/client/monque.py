@@ -24,7 +24,7 @@ from .managing import Managing
 from .operator import Operator
 from .producer import Producer
 from .reader import Reader
-from .rescuing import Recovering, SyncRecovering
+from .recovering import Recovering, SyncRecovering
 from .wake_board import Announcer, Nobody
 
 logger = logging.getLogger("trio_monque")

@@ -1,36 +1,26 @@
-"""Rescue: what is seen of the claims of others, how dead ones are taken away, and the same by hand."""
+"""Rescue: what is seen of the claims of others, and how dead ones are taken away. Blocking."""
 
 from __future__ import annotations
 
-import logging
 import secrets
 import time
-from collections import Counter
-from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Hashable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Final
 
-import anyio
-
-from ..clock import virtual_time
-from ..errors import MonqueConnectionError, MonqueError
-from ..jobs import events
+from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
-from ..jobs.job import Job, JobStatus
+from ..jobs.job import Job
 from ..jobs.rescues import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
 from ..jobs.transition import applied
-from ..observations import Observations, Sighting
-from ..options import SchedulerConfig, check_seconds
-from ..store import rescuing, settling
-from ..store.offload import Door
+from ..observations import Sighting
+from ..options import SchedulerConfig
+from ..store import queries, rescuing, settling
 from ..store.settling import Fate, Statement
-from .bus import Bus
+from ..store.types import ObjectId
 from .ground import Ground
-from .wake_board import Announcer
-
-logger = logging.getLogger("trio_monque")
+from .rescued import Rescued
 
 # A schedule may be changed while it is decided what becomes of it. It cannot go on for ever by chance.
 MOST_ROUNDS: Final = 10
@@ -38,24 +28,6 @@ MOST_ROUNDS: Final = 10
 # A lost answer is harmless, but nobody would be told of what was rescued: the same is sent again, soon.
 MOST_TRIES: Final = 3
 TRY_AGAIN_AFTER: Final = 0.2
-
-MOST_AT_ONCE: Final = 100
-SHORTEST_PAUSE: Final = 0.02
-MOST_NAMED: Final = 10
-
-
-@dataclass(frozen=True, slots=True)
-class Rescued:
-    """A dead claim that was taken away.
-
-    Attributes:
-        before, after: The job, as it was observed and as it was left.
-        error: Where the job was given up, or its occurrence: why.
-    """
-
-    before: Job
-    after: Job
-    error: BaseException | None
 
 
 class Rescuer:
@@ -83,195 +55,112 @@ class Rescuer:
             is_stale=is_stale(job, now),
         )
 
-    def take(self, observed: Sequence[Job]) -> Sequence[Rescued]:
-        """Takes away those of the claims that have not changed since; what each job then is, is decided now."""
-        marks: dict[object, Hashable] = {job.id: mark_of(job) for job in observed}
-        taken: list[Rescued] = []
-        for _ in range(MOST_ROUNDS):
-            found = rescuing.read(self._ground.jobs, [job.id for job in observed if job.id in marks]) if marks else ()
-            dead = {claim_id(job): job for job in found if mark_of(job) == marks[job.id]}
-            if not dead:
-                break
-            now = self._ground.clock.now()
-            rescues = {claim: decide_rescue(job, now, self._policy) for claim, job in dead.items()}
-            statements = settling.grouped([one.transition for one in rescues.values()], secrets.token_hex(8))
-            fates = self._settle(statements)
-            taken += _taken(dead, rescues, fates)
-            # Where a schedule was changed meanwhile, it is decided again from what it is now.
-            marks = {claim[0]: marks[claim[0]] for claim in dead if fates[claim] is Fate.SCHEDULE_CHANGED}
-        return taken
+    def taking(self, observed: Sequence[Job]) -> Taking:
+        """Of these claims, those that have not changed since, to be taken away."""
+        return Taking(self._ground, self._policy, observed)
 
-    def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
+    def take(self, observed: Sequence[Job]) -> Sequence[Rescued]:
+        """Takes them away now."""
+        taking = self.taking(observed)
+        taking.run_patiently()
+        return taking.collect()
+
+
+@dataclass(frozen=True, slots=True)
+class _Decided:
+    """What is written, and from what it was decided. Sent again as it is, until there is an answer."""
+
+    dead: Mapping[ClaimId, Job]
+    rescues: Mapping[ClaimId, Rescue]
+    statements: Sequence[Statement]
+
+
+class Taking:
+    """Takes claims away that have not changed since they were observed. What each job then is, is decided now.
+
+    An answer may be lost: `run` may be called again after any error that passes, and sends the same. Only so can
+    be told later what was its own doing.
+    """
+
+    def __init__(self, ground: Ground, policy: RescuePolicy, observed: Sequence[Job]) -> None:
+        self._ground = ground
+        self._policy = policy
+        self._marks: dict[ObjectId, Hashable] = {job.id: mark_of(job) for job in observed}
+        self._rounds = 0
+        self._unanswered: _Decided | None = None
+        self._rescued: list[Rescued] = []
+
+    @property
+    def is_unknown(self) -> bool:
+        """Something was sent, and its answer has not come."""
+        return self._unanswered is not None
+
+    def collect(self) -> Sequence[Rescued]:
+        """What was rescued since this was asked last."""
+        rescued, self._rescued = self._rescued, []
+        return rescued
+
+    def run_patiently(self) -> None:
+        """As `run`; what passes is tried again, a few times."""
         for _ in range(MOST_TRIES - 1):
             try:
-                return settling.settle(self._ground.jobs, statements)
+                return self.run()
             except MonqueConnectionError as error:
                 if not error.transient:
                     raise
             time.sleep(TRY_AGAIN_AFTER)
-        return settling.settle(self._ground.jobs, statements)
+        return self.run()
 
+    def run(self) -> None:
+        """Raises MonqueConnectionError where the database does not answer."""
+        while self._rounds < MOST_ROUNDS:
+            decided = self._unanswered or self._decide()
+            if decided is None:
+                return
+            self._unanswered = decided
+            fates = settling.settle(self._ground.jobs, decided.statements)
+            self._unanswered = None
+            self._rounds += 1
+            self._rescued += self._taken(decided, fates)
+            # Where a schedule was changed meanwhile, it is decided again from what it is now.
+            changed = (claim[0] for claim, fate in fates.items() if fate is Fate.SCHEDULE_CHANGED)
+            self._marks = {job_id: self._marks[job_id] for job_id in changed}
 
-def _taken(
-    dead: Mapping[ClaimId, Job], rescues: Mapping[ClaimId, Rescue], fates: Mapping[ClaimId, Fate]
-) -> Iterator[Rescued]:
-    for claim, job in dead.items():
-        transition, error = rescues[claim].transition, rescues[claim].error
-        if fates[claim] is Fate.WRITTEN:
-            yield Rescued(job, applied(job, transition), error)
-        elif fates[claim] is Fate.CANCELLED and transition.otherwise is not None:
-            yield Rescued(job, applied(job, transition.otherwise), None)
-        elif fates[claim] is Fate.REFUSED:
-            logger.error("the server refused to rescue job %s, and will be asked again", job)
-
-
-def pending_again(rescued: Sequence[Rescued]) -> Sequence[Job]:
-    """As they are now."""
-    return [one.after for one in rescued if one.after.status is JobStatus.PENDING]
-
-
-def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
-    """Logs what was rescued, and gives the events that tell of it."""
-    told: list[events.Event] = []
-    if pending := pending_again(rescued):
-        by_name = dict(Counter(job.name for job in pending).most_common())
-        holders = sorted({str(one.before.claimed_by) for one in rescued})
-        logger.warning(
-            "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
-            "lost its database, or blocked its event loop for longer than its lease: %s",
-            len(pending),
-            "job is" if len(pending) == 1 else "jobs are",
-            _listed(f"{name}: {count}" for name, count in by_name.items()),
-            _listed(iter(holders)),
-        )
-        told.append(events.StaleJobsRecovered(len(pending), by_name))
-    for one in rescued:
-        told += _events_of(one)
-    return told
-
-
-def _events_of(rescued: Rescued) -> Sequence[events.Event]:
-    job, error = rescued.after, rescued.error
-    if job.status is JobStatus.CANCELLED:
-        return [events.JobCancelled(job)]
-    if error is None:
-        return []
-    goes_on = job.status is JobStatus.PENDING
-    what = f"goes on at {job.next_run_at}" if goes_on else "is given up"
-    logger.error("job %s %s: it %s", job, what, error)
-    failed = events.JobFailed(job, error, will_retry=goes_on)
-    return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]
-
-
-def _listed(words: Iterator[str]) -> str:
-    named = list(words)
-    shown = ", ".join(named[:MOST_NAMED])
-    return shown if len(named) <= MOST_NAMED else f"{shown} and {len(named) - MOST_NAMED} more"
-
-
-class _ByHand:
-    """What one call by hand has left to observe: the claims that its first look showed, until they change or die."""
-
-    def __init__(self, rescuer: Rescuer, older_than: float | None) -> None:
-        if older_than is not None:
-            check_seconds("older_than", older_than, zero=True)
-        self._rescuer = rescuer
-        self._older_than = older_than
-        self._observations: Observations[Job] = Observations()
-        self._first: dict[object, Hashable] | None = None
-        self.rescued: list[Rescued] = []
-
-    def looked(self, found: Sequence[Job], now: datetime, answered: float) -> None:
-        seen = [self._rescuer.sighting(job, now, self._older_than) for job in found]
-        at_start = self._first is None
-        if self._first is None:
-            # One that is too young now is none of those that were asked for.
-            self._first = {one.key: one.mark for one in seen if one.protected_for <= 0}
-        first = self._first
-        same = [one for one in seen if first.get(one.key, self) == one.mark]
-        self._observations.update(same, answered, at_start=at_start)
-
-    def dead(self, moment: float) -> Sequence[Sighting[Job]]:
-        return self._observations.due(moment, MOST_AT_ONCE)
-
-    def took(self, dead: Sequence[Sighting[Job]], rescued: Sequence[Rescued]) -> None:
-        self._observations.forget(dead)
-        self.rescued += rescued
-
-    def pause(self, moment: float) -> float | None:
-        """Seconds until the next look; None where nothing is left. Who lives changes within a beat or two."""
-        if not self._observations:
+    def _decide(self) -> _Decided | None:
+        if not self._marks:
             return None
-        half_a_beat = self._observations.shortest_lease / 6
-        return max(min(self._observations.next_due - moment, half_a_beat), SHORTEST_PAUSE)
+        dead = self._unchanged(rescuing.read(self._ground.jobs, list(self._marks)))
+        now = self._ground.clock.now()
+        rescues = {claim: decide_rescue(job, now, self._policy) for claim, job in dead.items()}
+        # Of what ends, everything is told; and its history goes on.
+        ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
+        if ending:
+            whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._ground.jobs, one)])
+            dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
+            rescues |= {claim: decide_rescue(job, now, self._policy) for claim, job in whole.items()}
+        if not dead:
+            return None
+        statements = settling.grouped([rescues[claim].transition for claim in dead], secrets.token_hex(8))
+        return _Decided(dead, rescues, statements)
 
+    def _unchanged(self, found: Sequence[Job]) -> dict[ClaimId, Job]:
+        return {claim_id(job): job for job in found if mark_of(job) == self._marks[job.id]}
 
-class Recovering:
-    """Rescue by hand, through the door, on any anyio backend. A base of Monque, which makes the attributes."""
+    def _taken(self, decided: _Decided, fates: Mapping[ClaimId, Fate]) -> Iterator[Rescued]:
+        for claim, job in decided.dead.items():
+            rescue = decided.rescues[claim]
+            otherwise = rescue.transition.otherwise
+            if fates[claim] is Fate.WRITTEN:
+                yield Rescued(job, applied(job, rescue.transition), rescue.error)
+            elif fates[claim] is Fate.CANCELLED and otherwise is not None:
+                after = applied(job, otherwise)
+                yield Rescued(job, after if job.cancel_requested_at else self._with_content(after), None)
 
-    _ground: Ground
-    _door: Door
-    _bus: Bus
-    _announcer: Announcer
-
-    async def recover_stale_jobs(self, older_than: float | None = None) -> int:
-        """Rescues the jobs of dead instances, now; a scheduler does so by itself.
-
-        By the same rules: a claim is dead when it has not changed for three of its heartbeat intervals, which
-        this call waits for (90 seconds, with the default). It ends earlier where all that are left live.
-
-        Args:
-            older_than: For claims of another library only: seconds since its claim from which one may be
-                rescued, instead of `lock_timeout`.
-
-        Returns:
-            How many jobs are pending again.
-
-        Raises:
-            InvalidOptionError: `older_than` cannot be.
-            MonqueConnectionError: The database cannot be reached or used.
-        """
-        rescuer = Rescuer(self._ground)
-        by_hand = _ByHand(rescuer, older_than)
-        pause: float | None = 0.0
-        while pause is not None:
-            await anyio.sleep(pause)
-            found, now = await self._door.call(lambda: (rescuer.look(), self._ground.now()))
-            by_hand.looked(found, now, anyio.current_time())
-            while dead := by_hand.dead(anyio.current_time()):
-                rescued = await self._door.call(partial(rescuer.take, [one.claim for one in dead]))
-                by_hand.took(dead, rescued)
-                self._announcer.announce(pending_again(rescued))
-            pause = by_hand.pause(anyio.current_time())
-        for event in log_and_events_of(by_hand.rescued):
-            await self._bus.tell(event)
-        return len(pending_again(by_hand.rescued))
-
-
-class SyncRecovering:
-    """The same, blocking."""
-
-    def __init__(self, ground: Ground, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
-        self._ground = ground
-        self._tell = tell
-        self._announcer = announcer
-
-    def recover_stale_jobs(self, older_than: float | None = None) -> int:
-        """See `Monque.recover_stale_jobs`. Where it would have to wait in virtual time, it raises MonqueError."""
-        rescuer = Rescuer(self._ground)
-        by_hand = _ByHand(rescuer, older_than)
-        pause: float | None = 0.0
-        while pause is not None:
-            if pause and virtual_time() is not None:
-                raise MonqueError("a thread cannot wait for virtual time to pass: await Monque.recover_stale_jobs")
-            time.sleep(pause)
-            found = rescuer.look()
-            by_hand.looked(found, self._ground.now(), time.monotonic())
-            while dead := by_hand.dead(time.monotonic()):
-                rescued = rescuer.take([one.claim for one in dead])
-                by_hand.took(dead, rescued)
-                self._announcer.announce(pending_again(rescued))
-            pause = by_hand.pause(time.monotonic())
-        for event in log_and_events_of(by_hand.rescued):
-            self._tell(event)
-        return len(pending_again(by_hand.rescued))
+    def _with_content(self, after: Job) -> Job:
+        """Of what ends, everything is told, also where it was only found to end when it was written."""
+        try:
+            stored = queries.get_job(self._ground.jobs, after.id)
+        except (MonqueConnectionError, BrokenDocumentError):
+            return after
+        content = {} if stored is None else {name: getattr(stored, name) for name in rescuing.HEAVY}
+        return replace(after, **content)

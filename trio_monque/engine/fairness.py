@@ -3,17 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 T = TypeVar("T")
 
 
-def suspect_alone(chosen: Sequence[T], is_suspect: Callable[[T], bool]) -> Sequence[T]:
-    """The first suspect among the chosen, alone; all of them where none is.
+def suspect_alone(
+    chosen: Sequence[T], candidates: Sequence[T], is_suspect: Callable[[T], bool], due: Callable[[T], Any]
+) -> Sequence[T]:
+    """Where a suspect is among the chosen: the one of all candidates that is due for longest, alone. Else the chosen.
 
-    Alone, so that its claim says of this one job what it relies on. The others are claimed right after.
+    Alone, so that its claim says of this one job what it relies on. The others are claimed right after. The longest
+    due of all lanes, or a row of suspects in one lane would starve those of the others: only one runs at a time.
     """
-    return next(([one] for one in chosen if is_suspect(one)), chosen)
+    if not any(map(is_suspect, chosen)):
+        return chosen
+    return [min(filter(is_suspect, candidates), key=due)]
 
 
 def share_slots(candidates: Sequence[T], slots: int, lane_of: Callable[[T], str], turn: int) -> Sequence[T]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
 
@@ -30,10 +31,12 @@ async def run_heartbeat(
     progress: Progress,
     *,
     rests: bool,
+    unrenewed_from: Callable[[float], None] = lambda moment: None,
 ) -> NoReturn:
     """Every `interval` seconds, measured from one beat to the next.
 
     With `rests` only while there is something to renew: the first beat is then one interval after the first claim.
+    `unrenewed_from` is told when the first of what is held now will be renewed no longer, where that is finite.
     """
     beat = trio.current_time()
     while True:
@@ -47,6 +50,9 @@ async def run_heartbeat(
         while runner.held and not await renew(source, runner, progress):
             await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
         progress.go_on()
+        limit = min((run.held_until for run in runner.held if run.is_held), default=math.inf)
+        if limit < math.inf:
+            unrenewed_from(limit)
         # After an outage: no beats to catch up with.
         beat = max(beat, trio.current_time() - interval)
 

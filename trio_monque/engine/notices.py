@@ -57,6 +57,11 @@ class RescueDelayed:
 
 
 @dataclass(frozen=True, slots=True)
+class RescueUnanswered:
+    """The reaper ends, and what became of its last attempt is not known: claims may have been taken away."""
+
+
+@dataclass(frozen=True, slots=True)
 class StreamConnected:
     """The stream of hints is open."""
 

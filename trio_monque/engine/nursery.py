@@ -137,6 +137,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
         self.stop.cut()
         self._runner.abandon_all()
+        self.reaper.lose_patience()
         self._box.cancel(reason="killed")
 
     @property
@@ -257,6 +258,7 @@ class Engine(Generic[ClaimT, SettlementT]):
             limits.heartbeat_interval,
             self._heartbeat,
             rests=limits.rests,
+            unrenewed_from=self.reaper.unrenewed_from,
         )
 
     async def _do_errands(self) -> None:
@@ -286,6 +288,7 @@ class Engine(Generic[ClaimT, SettlementT]):
             self._source.tell(notices.CutShort(cut_short))
         await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
         self._runner.abandon_threads()
+        self.reaper.lose_patience()
 
     async def _give_back(self) -> None:
         """The last act, where the settler crashed: what it left behind is released, by the whole fence."""

@@ -8,7 +8,8 @@ from typing import Any, Final, Generic, NoReturn, TypeVar
 
 import trio
 
-from ..observations import Observations
+from ..observations import Observations, Sighting
+from ..patience import Patience
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
@@ -50,10 +51,13 @@ class Reaper(Generic[ClaimT]):
         self._rests = rests
         self._observations: Observations[ClaimT] = Observations()
         self._look_at = -math.inf
+        self._own_end = math.inf
         self._must_look = True
         self._watched: set[Callable[[], bool]] = set()
         self._told = trio.Event()
         self.progress = Progress("reaper")
+        self._unanswered: Sequence[Sighting[ClaimT]] = ()
+        self._answers = Patience()
 
     @property
     def _pause(self) -> float:
@@ -75,7 +79,27 @@ class Reaper(Generic[ClaimT]):
             self._look_at = min(self._look_at, trio.current_time() + self._pause)
             self._told.set()
 
+    def unrenewed_from(self, moment: float) -> None:
+        """A claim of this instance's own is renewed no longer from then on, and is as any other's.
+
+        For one that rests: it must see that claim, too.
+        """
+        if self._rests and moment < self._own_end:
+            self._own_end = moment
+            self._told.set()
+
+    def lose_patience(self) -> None:
+        """Where it was cancelled, no answer is awaited any more."""
+        self._answers.end()
+
     async def run(self) -> NoReturn:
+        try:
+            await self._run()
+        finally:
+            if self._unanswered:
+                self._source.tell(notices.RescueUnanswered())
+
+    async def _run(self) -> NoReturn:
         at_start = True
         while True:
             self._told = trio.Event()
@@ -85,11 +109,14 @@ class Reaper(Generic[ClaimT]):
                 at_start = False
             if not await self._rescue():
                 continue
-            self.progress.plan(min(self._look_at, self._observations.next_due))
-            with trio.move_on_at(min(self._look_at, self._observations.next_due)):
+            self.progress.plan(min(self._look_at, self._own_end, self._observations.next_due))
+            with trio.move_on_at(min(self._look_at, self._own_end, self._observations.next_due)):
                 await self._told.wait()
 
     def _is_time_to_look(self) -> bool:
+        if trio.current_time() >= self._own_end:
+            self._own_end = math.inf
+            self._must_look = True
         if self._must_look:
             return True
         if trio.current_time() < self._look_at:
@@ -114,26 +141,39 @@ class Reaper(Generic[ClaimT]):
         self.progress.answered()
         answered = trio.current_time()
         self._observations.update(seen, answered, at_start=at_start)
-        if self._observations or not self._rests:
-            self._look_at = min(self._look_at, answered + self._pause)
+        # One that rests needs to see no sign of life but the last before a claim may be taken.
+        watched_from = self._observations.watched_from if self._rests else answered
+        self._look_at = min(self._look_at, max(watched_from, answered + self._pause))
         return True
 
     async def _rescue(self) -> bool:
-        while dead := self._observations.due(trio.current_time(), MOST_AT_ONCE):
+        # What was sent and not answered is sent again, whatever a look has shown since: it may have been applied.
+        while dead := self._unanswered or self._observations.due(trio.current_time(), MOST_AT_ONCE):
+            await trio.lowlevel.checkpoint_if_cancelled()
+            self._unanswered = dead
             self.progress.ask()
             try:
-                rescued = await self._source.rescue([one.claim for one in dead])
+                rescued = await self._ask_for(dead)
             except Exception as error:
                 if not self._source.is_transient(error):
                     raise
                 await self._after_fault(error)
                 return False
             self.progress.answered(len(rescued))
+            self._unanswered = ()
             # Whatever was not rescued has changed: if it is a claim still, the next look begins to observe it anew.
             self._observations.forget(dead)
             if rescued:
                 self._source.tell(notices.ClaimsRescued(rescued))
         return True
+
+    async def _ask_for(self, dead: Sequence[Sighting[ClaimT]]) -> Sequence[Any]:
+        """Cancelled, it waits for the answer all the same, with the engine's patience: it tells what was done."""
+        scope = trio.CancelScope(shield=True)
+        with self._answers.waiting(scope), scope:
+            self._answers.shield(scope)
+            return await self._source.rescue([one.claim for one in dead])
+        raise AssertionError("the scope has no deadline, and nobody cancels it")
 
     async def _after_fault(self, error: Exception) -> None:
         self.progress.fail(error)

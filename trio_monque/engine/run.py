@@ -119,8 +119,13 @@ class Run(Generic[ClaimT]):
         return self._clock.current_time() - self._started
 
     @property
+    def held_until(self) -> float:
+        """Until when its claim is renewed, on trio's clock: the absolute limit on one run."""
+        return self._held_until
+
+    @property
     def is_held(self) -> bool:
-        """Whether its claim is renewed: until the absolute limit on one run."""
+        """Whether its claim is renewed."""
         return self._clock.current_time() < self._held_until
 
     def renewed(self, sent: float) -> None:

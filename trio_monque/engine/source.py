@@ -109,7 +109,11 @@ class Source(Protocol[ClaimT, SettlementT]):
         ...
 
     async def rescue(self, claims: Sequence[ClaimT]) -> Sequence[Any]:
-        """Takes away those of the claims, as they were observed, that have not changed since; tells of these."""
+        """Takes away those of the claims, as they were observed, that have not changed since; tells of these.
+
+        After a transient error it is asked again for the same claims, and tells of what the first attempt took, too.
+        Cancelled, it tells by itself.
+        """
         ...
 
     def has_errands(self) -> bool:

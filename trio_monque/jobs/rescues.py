@@ -10,7 +10,7 @@ from typing import Final
 
 from ..backoff import Backoff
 from ..errors import InvalidCronError
-from ..options import LEASE_IN_BEATS, SchedulerConfig
+from ..options import LARGEST_NUMBER, LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .cron import next_occurrence
 from .fences import is_ours
@@ -73,7 +73,9 @@ def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
     if lock_timeout is None:
         return math.inf
     claimed_at = job.updated_at if job.locked_at is None else job.locked_at
-    return lock_timeout - (now - claimed_at) / _SECOND
+    left = lock_timeout - (now - claimed_at) / _SECOND
+    # A date centuries ahead means nothing, and no timer is to be set to it.
+    return left if left <= LARGEST_NUMBER else math.inf
 
 
 def is_stale(job: Job, now: datetime) -> bool:

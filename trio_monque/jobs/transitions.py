@@ -252,9 +252,9 @@ def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
 def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     """processing -> pending for a claim that was seen dead: counted apart from failures."""
     rescued = Transition(
-        guard=fence(job),
-        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now},
-        added={"rescues": 1},
+        # Whether it was one too many, and when the job is due, was decided from this count.
+        guard={**fence(job), "rescues": job.rescues or OneOf((None, 0))},
+        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now, "rescues": job.rescues + 1},
         cleared=_ENDED,
     )
     return _of_the_dead(job, now, rescued)

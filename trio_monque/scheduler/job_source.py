@@ -15,7 +15,8 @@ from typing import Any
 import trio
 
 from ..client.ground import Ground
-from ..client.rescuing import Rescued, Rescuer, pending_again
+from ..client.rescued import Rescued
+from ..engine import notices
 from ..engine.fairness import share_slots, suspect_alone
 from ..engine.run import CancelReason, Run, RunEnd
 from ..engine.source import ClaimState, Demand, Granted
@@ -36,6 +37,7 @@ from .disowned import DisownedClaims
 from .job_run import call_handler, verdict_of
 from .paused_names import PausedNames
 from .policies import Policies
+from .rescues import Rescues
 from .running_job import RunningJob
 from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_pending_again, is_undecided, settled
 from .telling import Teller
@@ -65,6 +67,7 @@ class JobSource:
         announce: Callable[[Sequence[Job] | None], None],
         paused: PausedNames,
         claimed: Callable[[], None] = lambda: None,
+        on_the_run: Callable[[Callable[[], None]], None] = lambda do: do(),
     ) -> None:
         self._ground = ground
         self._door = door
@@ -77,7 +80,7 @@ class JobSource:
         self._announce = announce
         self._paused = paused
         self._claimed = claimed
-        self._rescuer = Rescuer(ground)
+        self._rescues = Rescues(ground, door, teller, announce, on_the_run)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         self._turn = 0
@@ -124,7 +127,8 @@ class JobSource:
 
         def choose(found: Sequence[Job]) -> Sequence[Job]:
             fair = share_slots(found, slots=demand.total, lane_of=self.lane_of, turn=turn)
-            chosen[:] = suspect_alone(fair, transitions.is_suspect)
+            # Of those that are due at one moment, the one that was made first.
+            chosen[:] = suspect_alone(fair, found, transitions.is_suspect, lambda job: (job.next_run_at, job.id))
             return chosen
 
         try:
@@ -310,17 +314,10 @@ class JobSource:
     # --- Rescuing ---
 
     async def observe(self, held: Sequence[Job]) -> Sequence[Sighting[Job]]:
-        ours = {claim_id(job) for job in held}
-        found = await self._door.call(self._rescuer.look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        now = self._ground.clock.now()
-        return [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
+        return await self._rescues.observe({claim_id(job) for job in held})
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
-        take = partial(self._rescuer.take, claims)
-        rescued = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        if pending := pending_again(rescued):
-            self._announce(pending)
-        return rescued
+        return await self._rescues.rescue(claims)
 
     def has_errands(self) -> bool:
         return bool(self._disowned)
@@ -355,4 +352,6 @@ class JobSource:
         return isinstance(error, MonqueConnectionError) and error.transient
 
     def tell(self, notice: object) -> None:
+        if isinstance(notice, notices.RescueUnanswered):
+            self._announce(None)
         self._teller.tell(notice)

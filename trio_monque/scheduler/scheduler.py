@@ -86,6 +86,7 @@ class Scheduler(Monque, Observable):
             self._announce,
             self._paused,
             self._claimed,
+            self._on_the_run,
         )
         self._engine: Engine[Job, JobSettlement] = Engine(
             self._source,

@@ -6,7 +6,7 @@ import logging
 from dataclasses import dataclass
 
 from ..client.bus import Bus
-from ..client.rescuing import log_and_events_of
+from ..client.rescued import log_and_events_of
 from ..engine import notices
 from ..jobs import events
 from ..jobs.job import Job

@@ -17,6 +17,7 @@ from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
+from ..jobs.new_job import ON_EXHAUSTED
 from ..jobs.transition import AtMost, OneOf, Transition
 
 FIELD: Final[Mapping[str, str]] = {
@@ -181,7 +182,7 @@ def _make_whole(values: dict[str, Any]) -> None:
             raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value!r}")
         if isinstance(value, float) and value.is_integer():
             value = values[attribute] = int(value)
-        if isinstance(value, int) and abs(value) > _LARGEST_COUNTER:
+        if isinstance(value, int) and not 0 <= value <= _LARGEST_COUNTER:
             raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value}")
 
 
@@ -207,8 +208,10 @@ _EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "claim_token": (str, type(None)),
     "max_retries": (int, type(None)),
     "timeout": (int, float, type(None)),
+    "on_exhausted": (str, type(None)),
 }
 _STATUSES: Final = frozenset(JobStatus)
+_ON_EXHAUSTED: Final = frozenset({None, *ON_EXHAUSTED})
 
 
 def _check(values: Mapping[str, Any]) -> None:
@@ -220,6 +223,10 @@ def _check(values: Mapping[str, Any]) -> None:
             raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
     if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
         raise BrokenDocumentError(values["id"], f"its timeout is {values['timeout']!r}")
+    if isinstance(values["heartbeat_interval"], bool):
+        raise BrokenDocumentError(values["id"], f"its heartbeatInterval is {values['heartbeat_interval']!r}")
+    if values["on_exhausted"] not in _ON_EXHAUSTED:
+        raise BrokenDocumentError(values["id"], f"its onExhausted is {values['on_exhausted']!r}")
     if values["status"] not in _STATUSES:
         raise BrokenDocumentError(values["id"], f"its status is {values['status']!r}")
 

@@ -45,6 +45,7 @@ class JobCollection:
         operation_timeout: Seconds that one call may take.
         broken: The ids of documents that are no jobs, as far as they were met.
         left_over: The ids of pending jobs that bore an owner when they were met.
+        refused: The ids of jobs whose ends the server has refused to store.
         interference: What a test has put in the way of the next commands; otherwise empty.
     """
 
@@ -53,6 +54,7 @@ class JobCollection:
     operation_timeout: float
     broken: set[object] = field(default_factory=set, compare=False)
     left_over: set[object] = field(default_factory=set, compare=False)
+    refused: set[object] = field(default_factory=set, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -98,6 +100,10 @@ class JobCollection:
     def report_left_over(self, document_id: object) -> bool:
         """The same for a pending job that bears an owner."""
         return _remember(self.left_over, document_id)
+
+    def report_refused(self, document_id: object) -> bool:
+        """The same for a job whose end the server refused to store."""
+        return _remember(self.refused, document_id)
 
 
 def _remember(known: set[object], document_id: object) -> bool:

@@ -6,7 +6,7 @@ A dead claim is ended as any other, by a settlement: see `settling`.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import ASCENDING
@@ -18,6 +18,8 @@ from .connection import JobCollection
 from .outcomes import command
 
 MOST_IN_A_BATCH: Final = 1000
+
+_BY_ID: Final = {"_id": ASCENDING}
 
 # What tells a claim, and what makes a document a job at all.
 _SEEN: Final = [FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)]
@@ -34,8 +36,22 @@ def look(jobs: JobCollection) -> Sequence[Job]:
     return jobs.decoded(lambda collection: collection.find(CLAIMED, _SEEN, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH))
 
 
+# What may be large: a hundred jobs with it would not be read within the time of one call.
+HEAVY: Final = ("data", "result", "progress", "saved", "errors")
+_BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
+
+
 @command("read jobs whose claims are dead", writes=False)
 def read(jobs: JobCollection, ids: Sequence[ObjectId]) -> Sequence[Job]:
-    """Those of the jobs that are claimed, whole."""
-    dead = {"_id": {"$in": list(ids)}, **CLAIMED}
-    return jobs.decoded(lambda collection: collection.find(dead, hint={"_id": ASCENDING}))
+    """Those of the jobs that are claimed, without what handlers gave and stored."""
+    return jobs.decoded(lambda collection: collection.find(_claimed(ids), _BUT_HEAVY, hint=_BY_ID))
+
+
+@command("read a job whose claim is dead", writes=False)
+def read_whole(jobs: JobCollection, job_id: ObjectId) -> Sequence[Job]:
+    """The job, if it is claimed."""
+    return jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=_BY_ID))
+
+
+def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
+    return {"_id": {"$in": list(ids)}, **CLAIMED}

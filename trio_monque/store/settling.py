@@ -8,7 +8,7 @@ jobs were settled by it.
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
@@ -41,7 +41,7 @@ class Fate(Enum):
     LOST = auto()  # The claim was gone, or nobody can tell any more.
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Statement:
     """One transition for the jobs that share it, all of one claim cycle.
 
@@ -114,20 +114,39 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
     """
     # One session for the write and the read behind it: the read sees what the write left, on any primary.
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        refused = _write(jobs, statements, session)
+        refused = _write_but_refused(jobs, statements, session)
         if refused is None:
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
-    for statement in refused:
-        for claim in statement.claims:
-            if fates[claim] is not Fate.WRITTEN:
-                fates[claim] = Fate.REFUSED
+    fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is not Fate.WRITTEN})
     return fates
 
 
-def _write(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> Sequence[Statement] | None:
-    """None where everything matched; otherwise the statements that the server refused, which may be none."""
+def _write_but_refused(
+    jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
+) -> Set[ClaimId] | None:
+    """Writes them; None where everything matched, otherwise the claims whose ends the server refused.
+
+    A statement stops at the first document that is refused: what it was for is sent again, each alone, or
+    one document would keep its neighbours from their ends.
+    """
+    refused = _write(jobs, statements, session)
+    if refused is None:
+        return None
+    alone = [Statement(one.transition, one.receipt, [job_id]) for one in refused for job_id in one.ids]
+    if len(alone) > len(refused):
+        refused = _write(jobs, alone, session) or {}
+    for statement, reason in refused.items():
+        if jobs.report_refused(statement.ids[0]):
+            logger.error("the server refuses to have the claim on job %s ended: %s", statement.ids[0], reason)
+    return {claim for statement in refused for claim in statement.claims}
+
+
+def _write(
+    jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
+) -> Mapping[Statement, str] | None:
+    """None where everything matched; otherwise the statements that the server refused, and why: maybe none."""
     requests: list[UpdateMany | UpdateOne] = []
     for statement in statements:
         guard, update = (
@@ -147,10 +166,8 @@ def _write(jobs: JobCollection, statements: Sequence[Statement], session: Client
             raise MonqueConnectionError(
                 f"could not settle jobs: {error}", transient=True, unknown_outcome=True
             ) from error
-        for one in write_errors:
-            logger.error("the server refused a settlement: %s", one.get("errmsg"))
-        return [statements[one["index"]] for one in write_errors]
-    return None if matched == sum(len(statement.ids) for statement in statements) else []
+        return {statements[one["index"]]: str(one.get("errmsg")) for one in write_errors}
+    return None if matched == sum(len(statement.ids) for statement in statements) else {}
 
 
 # The heartbeat too, where a write asks for it: a claim that was renewed since is not there to be rescued.
@@ -200,8 +217,11 @@ def _write_otherwise(
         ids = [claim[0] for claim in statement.claims if fates[claim] is Fate.CANCELLED]
         if ids and statement.transition.otherwise is not None:
             instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, ids))
-    if not instead or _write(jobs, instead, session) is None:
+    if not instead or (refused := _write_but_refused(jobs, instead, session)) is None:
         return {}
     # Sent again, some were written the first time: those bear the receipt and no fence.
     after = _read_fates(jobs, instead, session)
-    return {claim: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.LOST for claim, fate in after.items()}
+    return {
+        claim: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.REFUSED if claim in refused else Fate.LOST
+        for claim, fate in after.items()
+    }

@@ -1,0 +1,211 @@
+"""Rescues whose answers are lost, that are left half-way, or that meet what cannot be. In virtual time."""
+
+from __future__ import annotations
+
+import threading
+from datetime import timedelta
+from typing import Any
+
+import pytest
+import trio
+from pymongo.errors import AutoReconnect
+from trio.testing import MockClock
+
+from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance, heard
+from tests.support.node_peer import NodePeer
+from trio_monque import (
+    Monque,
+    MonqueConnectionError,
+    NewJob,
+    StaleJobsRecovered,
+    Workers,
+)
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, crash, fail_next, now, quiesce
+
+# --- Answers that are lost ---
+
+
+async def test_rescue_whose_answers_are_lost_is_told_in_the_end_and_its_job_runs(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work, told = Jobs(), list[Any]()
+    async with open_test_scheduler(listeners=heard(told)) as living:
+        async with dead_instance(open_test_scheduler, work.workers, "job"):
+            living.register("job", work.handler)
+            with fail_next(living, AutoReconnect, when="after", command="settle jobs", times=3):
+                await trio.sleep(LEASE + PASS)
+                await quiesce()
+    assert [attempt for _, attempt in work.starts] == [1, 2]
+    assert told == [StaleJobsRecovered(1, {"job": 1})]
+    assert jobs.count_documents({"status": "completed"}) == 1
+
+
+class LostAnswers:
+    """To rescues, but for the first so many."""
+
+    def __init__(self, but: int) -> None:
+        self.left = but
+
+    def takes(self, purpose: str) -> bool:
+        self.left -= purpose == "settle jobs"
+        return purpose == "settle jobs" and self.left < 0
+
+    def befall(self, call: Any) -> Any:
+        call()
+        raise AutoReconnect("the answer was lost")
+
+
+@pytest.mark.parametrize("how", ["async", "sync"])
+@pytest.mark.parametrize("answered", [0, 1])
+async def test_by_hand_what_was_rescued_is_told_and_wakes_others_although_the_call_fails(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    how: str,
+    answered: int,
+) -> None:
+    told, ran = list[Any](), list[Any]()
+    monque.on(StaleJobsRecovered, told.append)
+    workers = Workers()
+    workers.register("job", lambda job: ran.append(job.id), concurrency=200)
+    async with open_test_scheduler(workers, recover_stale_jobs=False):
+        old = now() - timedelta(hours=2)
+        NodePeer(jobs).hold("job", 100 * answered + 50, old)
+        await quiesce()
+        monque._ground.jobs.interference.append(LostAnswers(but=answered))
+        with pytest.raises(MonqueConnectionError):
+            if how == "async":
+                await monque.recover_stale_jobs()
+            else:
+                await trio.to_thread.run_sync(monque.sync.recover_stale_jobs)
+        # Those were rescued as well whose rescue was not answered: nobody can be told, but there was a look.
+        await quiesce()
+        assert len(ran) == 100 * answered + 50
+    assert told == [StaleJobsRecovered(100, {"job": 100})] * answered
+
+
+async def test_by_hand_what_was_rescued_is_told_although_the_call_is_cancelled(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work, told = Jobs(), list[Any]()
+
+    async def hear(event: StaleJobsRecovered) -> None:
+        await trio.sleep(1)
+        told.append(event)
+
+    monque.on(StaleJobsRecovered, hear)
+    NodePeer(jobs).hold("job", 2, now() - timedelta(hours=2))
+    async with dead_instance(open_test_scheduler, work.workers, "job", recover_stale_jobs=False):
+        with trio.move_on_after(60) as waiting:
+            await monque.recover_stale_jobs()
+    assert waiting.cancelled_caught
+    assert told == [StaleJobsRecovered(2, {"job": 2})]
+
+
+async def test_by_hand_it_ends_although_the_server_refuses_what_it_asks_for(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, db: Database, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with dead_instance(open_test_scheduler, work.workers, "job", "job", recover_stale_jobs=False):
+        pass
+    first = jobs.find_one()
+    assert first is not None
+    jobs.update_one({"_id": first["_id"]}, {"$set": {"heartbeatInterval": 10_000}})
+    db.command("collMod", jobs.name, validator={"status": "processing"})
+    with trio.fail_after(LEASE + PASS):
+        assert await monque.recover_stale_jobs() == 0
+
+
+# --- Left half-way ---
+
+
+class Slow:
+    """The rescue is under way until it `may_go_on`."""
+
+    def __init__(self) -> None:
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+
+    def takes(self, purpose: str) -> bool:
+        return purpose == "settle jobs"
+
+    def befall(self, call: Any) -> Any:
+        self.has_begun.set()
+        assert self.may_go_on.wait(20)
+        return call()
+
+
+@pytest.mark.parametrize("how", ["drained", "cut", "given up"])
+async def test_left_while_a_rescue_is_under_way_it_is_told_and_wakes_the_others(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
+) -> None:
+    work, told, slow = Jobs(), list[Any](), Slow()
+    async with open_test_scheduler(recover_stale_jobs=False) as other:
+        async with dead_instance(open_test_scheduler, work.workers, "job"):
+            other.register("job", work.handler)
+            await quiesce()
+            with trio.CancelScope() as leaving:
+                async with open_test_scheduler(listeners=heard(told)) as rescuer:
+                    rescuer._ground.jobs.interference.append(slow)
+                    await trio.sleep(LEASE)
+                    while not slow.has_begun.is_set():
+                        await trio.lowlevel.checkpoint()
+                    if how != "drained":
+                        leaving.cancel()
+                    if how == "given up":
+                        rescuer._engine.die()
+                    else:
+                        threading.Timer(0.05, slow.may_go_on.set).start()
+            slow.may_go_on.set()
+            await trio.sleep(1000)
+    assert [attempt for _, attempt in work.starts] == [1, 2]
+    assert told == ([] if how == "given up" else [StaleJobsRecovered(1, {"job": 1})])
+
+
+async def test_left_before_a_lost_answer_is_known_it_wakes_the_others(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    work = Jobs()
+    async with open_test_scheduler(recover_stale_jobs=False) as other:
+        async with dead_instance(open_test_scheduler, work.workers, "job"):
+            other.register("job", work.handler)
+            await quiesce()
+            async with open_test_scheduler() as rescuer:
+                fault = fail_next(rescuer, AutoReconnect, when="after", command="settle jobs", times=None)
+                await trio.sleep(LEASE)
+                while not fault.happened:
+                    await trio.lowlevel.checkpoint()
+            await quiesce()
+            assert [attempt for _, attempt in work.starts] == [1, 2]
+
+
+# --- What cannot be ---
+
+
+async def test_refused_and_broken_documents_are_told_once_and_hold_up_nobody(
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    db: Database,
+    monque: Monque,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    work = Jobs()
+    made = await monque.enqueue_many([NewJob(name="job") for _ in range(10)])
+    async with open_test_scheduler() as living:
+        async with open_test_scheduler(work.workers) as dying:
+            await quiesce()
+            await crash(dying)
+        jobs.update_one({"_id": made[0].id}, {"$set": {"rescues": None}})
+        jobs.update_one({"_id": made[1].id}, {"$set": {"closed": True}})
+        db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
+        caplog.clear()
+        living.register("job", work.handler)
+        for _ in range(20):
+            living._engine.reaper.look()
+            await trio.sleep(LEASE + PASS)
+        await quiesce()
+    assert jobs.count_documents({"status": "completed"}) == 8
+    told = [record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [sum(str(job.id) in message for message in told) for job in made] == [1, 1] + [0] * 8

@@ -1,0 +1,75 @@
+"""What a scheduler sees of the claims of others, and how it takes dead ones away: through the door."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence, Set
+from functools import partial
+
+from ..client.ground import Ground
+from ..client.rescued import Rescued, pending_again
+from ..client.rescuing import Rescuer, Taking
+from ..engine import notices
+from ..errors import MonqueConnectionError
+from ..jobs.fences import ClaimId, claim_id
+from ..jobs.job import Job
+from ..observations import Sighting
+from ..store.offload import Channel, Door
+from .telling import Teller
+
+
+class Rescues:
+    """Looks and takes; what the database has accepted is told and announced, whoever still waits for the answer."""
+
+    def __init__(
+        self,
+        ground: Ground,
+        door: Door,
+        teller: Teller,
+        announce: Callable[[Sequence[Job] | None], None],
+        on_the_run: Callable[[Callable[[], None]], None],
+    ) -> None:
+        self._ground = ground
+        self._door = door
+        self._teller = teller
+        self._announce = announce
+        self._on_the_run = on_the_run
+        self._rescuer = Rescuer(ground)
+        self._unanswered: Taking | None = None
+
+    async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
+        """All claims but ours."""
+        look = partial(self._look, ours)
+        return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+
+    def _look(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
+        """In a thread: where there are thousands, even this would keep the loop busy."""
+        found = self._rescuer.look()
+        now = self._ground.clock.now()
+        return [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
+
+    async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
+        """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""
+        taking = self._unanswered = self._unanswered or self._rescuer.taking(claims)
+        try:
+            await self._door.hand_over(taking.run, orphan=lambda _late: self._tell_late(taking), channel=Channel.CLAIMS)
+        except MonqueConnectionError:
+            # Nobody is woken yet: who ran these jobs would overwrite the receipts by which the next try knows its own.
+            self._tell(self._announced(taking))
+            raise
+        self._unanswered = None
+        return self._announced(taking)
+
+    def _announced(self, taking: Taking) -> Sequence[Rescued]:
+        rescued = taking.collect()
+        self._announce(pending_again(rescued))
+        return rescued
+
+    def _tell_late(self, taking: Taking) -> None:
+        """In a thread that nobody waits for: the scheduler leaves."""
+        if taking.is_unknown:
+            self._announce(None)
+        self._on_the_run(partial(self._tell, self._announced(taking)))
+
+    def _tell(self, rescued: Sequence[Rescued]) -> None:
+        if rescued:
+            self._teller.tell(notices.ClaimsRescued(rescued))
