@@ -6,14 +6,18 @@ import math
 import threading
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import cast
+from typing import Any, cast
 
+import pytest
 import trio
+from bson import ObjectId
 from trio.testing import MockClock
 
-from trio_monque import Monque, RunningJob, Workers
+from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
+from trio_monque.client import ground
 from trio_monque.clock import ServerClock, virtual_time
 from trio_monque.hold import clock_hold
+from trio_monque.store import connection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import HoldingLimiter
@@ -118,6 +122,133 @@ def test_offset_to_the_server_is_measured_before_the_first_write(db: Database) -
     job = monque.sync.enqueue("greet")
     assert not monque._ground.clock.is_stale()
     assert abs(job.created_at - datetime.now(UTC)) < timedelta(seconds=2)
+
+
+def test_offset_is_measured_anew_once_the_primary_is_another(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    monque, measured = Monque(db), list[str]()
+
+    def measure(_: object) -> float:
+        measured.append("anew")
+        return 0.0
+
+    monkeypatch.setattr(ground, "measure_clock_offset", measure)
+    monque.sync.enqueue("greet")
+    monque.sync.enqueue("greet")
+    assert len(measured) == 1
+    for primary, times in ((("elsewhere", 1), 2), (None, 2), (("elsewhere", 2), 3)):
+        monkeypatch.setattr(ground, "known_primary", lambda _, primary=primary: primary)
+        monque.sync.enqueue("greet")
+        monque.sync.enqueue("greet")
+        assert len(measured) == times  # Where none is known there is nobody to ask.
+
+
+async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_new_primarys(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On the real clock. A job that is due by the old primary's clock, and not by the new one's, is left alone."""
+    workers, ran = Workers(), trio.Event()
+
+    @workers.register("due")
+    async def due(job: RunningJob[None]) -> None:
+        ran.set()
+
+    offsets = {"old": 0.0, "new": 3600.0}
+    measured: list[str] = []
+    primary = "old"
+
+    def measure(_: object) -> float:
+        measured.append(primary)
+        return offsets[primary]
+
+    monkeypatch.setattr(ground, "measure_clock_offset", measure)
+    monkeypatch.setattr(ground, "known_primary", lambda _: (primary, 1))
+    async with open_scheduler(db, workers, heartbeat_interval=0.2, poll_interval=0.05) as scheduler:
+        await scheduler.enqueue("due", delay=1800)
+        with trio.fail_after(10):
+            while len(measured) < 3:
+                await trio.sleep(0.01)
+        assert not ran.is_set()
+        primary = "new"
+        with trio.fail_after(10):
+            await ran.wait()
+
+
+@pytest.mark.parametrize("minutes", [-1, 1])
+async def test_no_live_run_is_rescued_although_the_servers_time_moves(
+    db: Database, jobs: Collection, minutes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By a minute, while a run lasts; its holder and its observers hear of it at different moments."""
+    workers, reasons = Workers(), list[object]()
+    moved = 0.0
+
+    @workers.register("long")
+    async def long(job: RunningJob[None]) -> None:
+        try:
+            await trio.sleep_forever()
+        finally:
+            reasons.append(job.cancel_reason)
+
+    monkeypatch.setattr(ground, "measure_clock_offset", lambda _: moved)
+    quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
+    async with open_scheduler(db, workers, shutdown_timeout=0, **quick) as holder, open_scheduler(db, **quick):
+        await holder.enqueue("long")
+        with trio.fail_after(10):
+            while not jobs.count_documents({"status": "processing"}):
+                await trio.sleep(0.01)
+        for step in (0.0, 60.0 * minutes, 0.0):
+            moved = step
+            before = beat_of(jobs)
+            await trio.sleep(3 * 0.2 * 1.5)  # For longer than a lease of its own.
+            assert beat_of(jobs) > before  # It grew, whichever way the time went.
+        assert reasons == []
+        assert jobs.count_documents({"status": "processing", "attempts": 1, "rescues": {"$exists": False}}) == 1
+    assert reasons == ["shutdown"]
+
+
+def beat_of(jobs: Collection) -> datetime:
+    document = jobs.find_one()
+    assert document is not None
+    beat = document["lastHeartbeat"]
+    assert isinstance(beat, datetime)
+    return beat
+
+
+@pytest.mark.parametrize("hours", [-1, 1])
+async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_other(
+    db: Database, jobs: Collection, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(clock, "wall_clock", lambda: datetime.now(UTC) + timedelta(hours=hours))
+    monkeypatch.setattr(connection, "wall_clock", clock.wall_clock)
+    workers, started, told = Workers(), dict[str, datetime](), list[object]()
+
+    @workers.register("due")
+    async def due(job: RunningJob[str]) -> None:
+        started[job.data] = datetime.now(UTC)
+        await trio.sleep(0.9)  # For longer than a lease.
+
+    quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
+    heard = {LeaseLost: told.append, JobCompleted: told.append}
+    async with (
+        open_scheduler(db, workers, listeners=heard, **quick) as scheduler,
+        open_scheduler(db, **quick),  # It would rescue what seems dead.
+    ):
+        asked = datetime.now(UTC)
+        await scheduler.enqueue("due", "now")
+        await scheduler.enqueue("due", "later", delay=0.5)
+        # By another machine, whose clock is right: due at that moment of the server's.
+        theirs = ObjectId()
+        by_hand = {"_id": theirs, "name": "due", "data": "theirs", "status": "pending", "failCount": 0}
+        moment = asked + timedelta(seconds=0.7)
+        jobs.insert_one({**by_hand, "nextRunAt": moment, "createdAt": asked, "updatedAt": asked})
+        with trio.fail_after(20):
+            while jobs.count_documents({"status": "completed"}) < 3:
+                await trio.sleep(0.02)
+    assert [type(event) for event in told] == [JobCompleted] * 3
+    assert jobs.count_documents({"attempts": 1}) == 3
+    delays = {name: (moment - asked).total_seconds() for name, moment in started.items()}
+    for name, expected in (("now", 0.0), ("later", 0.5), ("theirs", 0.7)):
+        # Not early by more than the clocks' milliseconds; and not late by minutes. The machine may be busy.
+        assert expected - 0.05 < delays[name] < expected + 5
 
 
 def test_run_on_the_real_clock_inside_a_thread_of_a_virtual_run_has_real_time() -> None:

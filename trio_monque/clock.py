@@ -76,7 +76,7 @@ def virtual_time() -> VirtualTime | None:
     try:
         return _virtual_time_of_run.get()
     except LookupError:
-        return _begin(_wall_clock(), clock)
+        return _begin(to_milliseconds(wall_clock()), clock)
 
 
 def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
@@ -142,8 +142,9 @@ def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
         _virtual_time_of_thread.reset(token)
 
 
-def _wall_clock() -> datetime:
-    return to_milliseconds(datetime.now(UTC))
+def wall_clock() -> datetime:
+    """This machine's, which may be wrong or step; whoever asks for it adds the offset to the server's."""
+    return datetime.now(UTC)
 
 
 def to_milliseconds(moment: datetime) -> datetime:
@@ -165,7 +166,7 @@ class ServerClock:
         virtual = virtual_time()
         if virtual is not None:
             return virtual.now()
-        return to_milliseconds(datetime.now(UTC) + self._offset)
+        return to_milliseconds(wall_clock() + self._offset)
 
     def on_run_clock(self, moment: datetime) -> float:
         """The moment on trio's clock, which may be in the past. On the run's own thread."""

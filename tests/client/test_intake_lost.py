@@ -8,12 +8,15 @@ from typing import Any
 
 import pytest
 import trio
+from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
-from trio_monque import Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
+from tests.support.store import PAST, handle
+from trio_monque import Job, JobStatus, Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
 from trio_monque.client import enqueue_many
 from trio_monque.store import inserting
+from trio_monque.store.codec import document_of
 from trio_monque.store.types import Collection, Database
 
 
@@ -164,6 +167,45 @@ async def test_error_in_the_middle_of_many_tells_what_was_enqueued(
     assert "2 of 8 jobs were enqueued, and of 2 it is not known" in str(error)
     there = {str(document["_id"]): document["data"] for document in jobs.find()}
     assert there == {job_id: place for place, job_id in (*error.enqueued.items(), *error.unknown.items())}
+
+
+async def test_lost_slice_with_unique_keys_may_be_there_as_a_whole(
+    monque: Monque, proxy: LossyProxy, jobs: Collection
+) -> None:
+    """The first sending of all may be applied yet, also of those whose own second sending was not tried."""
+    proxy.lose("update", Loss.REQUEST)
+    proxy.lose("findAndModify", Loss.REQUEST, times=2)
+    with pytest.raises(PartlyEnqueuedError) as caught:
+        await monque.enqueue_many([NewJob(name="greet", unique_key=str(number)) for number in range(6)])
+    assert len(proxy.lost) == 3
+    assert (set(caught.value.enqueued), set(caught.value.unknown)) == (set(), set(range(6)))
+
+
+async def test_enqueue_whose_first_sending_was_applied_late_and_has_run_is_that_job(
+    db: Database, jobs: Collection
+) -> None:
+    """Its key is free again by then, and its id is not."""
+    store = handle(db)
+    new = parcel_with_key("k")
+    first = inserting.insert_unless_key_is_in_use(store, new)
+    jobs.update_one({"_id": first.id}, {"$set": {"status": "completed"}})
+    again = inserting.insert_unless_key_is_in_use(store, new)
+    assert (again.id, again.status) == (first.id, "completed")
+    assert jobs.count_documents({}) == 1
+
+
+def parcel_with_key(key: str) -> inserting.Parcel:
+    job = Job(
+        id=ObjectId(),
+        name="greet",
+        data=None,
+        status=JobStatus.PENDING,
+        next_run_at=PAST,
+        created_at=PAST,
+        updated_at=PAST,
+        unique_key=key,
+    )
+    return inserting.Parcel(job, document_of(job))
 
 
 @pytest.mark.parametrize("loss", Loss)

@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store.types import Database
 
+from .members import ReplicaSet, replica_set
 from .processes import OwnServer
 
 # These tests freeze processes, and look into /proc.
@@ -32,3 +33,10 @@ def own_db(own_server: OwnServer) -> Iterator[Database]:
     """A database there, and a client that no scheduler of the test uses."""
     with MongoClient[dict[str, Any]](own_server.uri, tz_aware=True) as client:
         yield client[f"monque_test_{secrets.token_hex(6)}"]
+
+
+@pytest.fixture(scope="session")
+def three_members() -> Iterator[ReplicaSet]:
+    """Whole before each test, and after it."""
+    with replica_set() as members:
+        yield members

@@ -20,7 +20,16 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
-from trio_monque import ClaimLostError, LeaseLost, RunningJob, Scheduler, Workers, run_until_signalled
+from trio_monque import (
+    ClaimLostError,
+    JobCompleted,
+    JobFailed,
+    LeaseLost,
+    RunningJob,
+    Scheduler,
+    Workers,
+    run_until_signalled,
+)
 from trio_monque.engine.lease import LeaseTerms
 
 from .records import Recorder
@@ -38,6 +47,7 @@ class Handlers:
         self.workers.register("ticks", self.ticks)
         self.workers.register("blocks", self.blocks)
         self.workers.register("kills", self.kills)
+        self.workers.register("counts", self.counts)
 
     def _write(self, job: RunningJob[Any], what: str, detail: str = "") -> None:
         self._recorder.write(what, str(job.id), job.attempt, detail)
@@ -62,6 +72,13 @@ class Handlers:
                         await trio.sleep(0.01)
                         self._write(job, "cleaning")
                 raise
+
+    async def counts(self, job: RunningJob[dict[str, Any]]) -> None:
+        """For so many seconds, and fails so many times first."""
+        with self._recorded(job):
+            await trio.sleep(job.data["for"])
+            if job.fail_count < job.data["fails"]:
+                raise RuntimeError("as it was told to")
 
     def blocks(self, job: RunningJob[None]) -> None:
         """The first try is a thread that never ends."""
@@ -114,8 +131,8 @@ async def run(order: dict[str, Any]) -> None:
     # Not closed: that would wait for a frozen server.
     client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
 
-    def lost(event: LeaseLost) -> None:
-        recorder.write("lost", str(event.job.id), event.job.attempts)
+    def tell(what: str, event: LeaseLost | JobCompleted | JobFailed) -> None:
+        recorder.write(what, str(event.job.id), event.job.attempts, str(event.job.fail_count))
 
     async with trio.open_nursery() as nursery:
         scheduler: Scheduler = await nursery.start(
@@ -123,7 +140,11 @@ async def run(order: dict[str, Any]) -> None:
                 run_until_signalled,
                 client[order["database"]],
                 Handlers(recorder).workers,
-                listeners={LeaseLost: lost},
+                listeners={
+                    LeaseLost: partial(tell, "lost"),
+                    JobCompleted: partial(tell, "told completed"),
+                    JobFailed: partial(tell, "told failed"),
+                },
                 scheduler_instance_id=order["name"],
                 **order["options"],
             )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import partial
 from itertools import pairwise
@@ -17,11 +18,20 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder
 from tests.support.lossy_proxy import LossyProxy, lossy_proxy
-from tests.support.store import PAST, claim, handle, stamp
-from trio_monque import JobCompleted, JobError, JobFailed, LeaseLost, RunningJob, Workers, open_scheduler
+from tests.support.store import PAST, claim, handle, insert, stamp
+from trio_monque import (
+    JobCompleted,
+    JobError,
+    JobFailed,
+    LeaseLost,
+    MonqueConnectionError,
+    RunningJob,
+    Workers,
+    open_scheduler,
+)
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
-from trio_monque.store import claiming, settling
+from trio_monque.store import claiming, managing, settling
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce
@@ -143,7 +153,7 @@ async def test_release_whose_answer_was_lost_is_sent_again_before_leaving_ends(
     assert scheduler.report.unfinished == ()
 
 
-@pytest.mark.parametrize("what", ["a claim", "settlements"])
+@pytest.mark.parametrize("what", ["a claim", "what was taken", "settlements", "a change by hand"])
 def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer, db: Database, what: str) -> None:
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
@@ -153,6 +163,15 @@ def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer,
         recorder.commands.clear()
         if what == "a claim":
             claiming.resolve(store, mark, PAST)
+        elif what == "what was taken":
+            # They do not agree, so the copies from before the write are not exact.
+            both = [insert(store), replace(insert(store), attempts=1)]
+            db["monque_jobs"].update_one({"_id": both[1].id}, {"$set": {"attempts": 1}})
+            recorder.commands.clear()
+            assert len(claiming.take(store, both, PAST, stamp()).jobs) == 2
+        elif what == "a change by hand":
+            managing.apply_again(store, transitions.cancel_pending(job.id, PAST))
+            recorder.commands[0] = ("update", recorder.commands[0][1])  # As findAndModify.
         else:
             db["monque_jobs"].update_one({}, {"$set": {"claimedBy": "another"}})
             settling.settle(store, settling.grouped([transitions.complete(job, PAST)], "r"))
@@ -161,6 +180,17 @@ def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer,
     assert read[1]["readConcern"]["level"] == "majority"
     assert read[1]["readConcern"]["afterClusterTime"]  # Behind the write: in the same causal session.
     assert read[1]["lsid"] == write[1]["lsid"]
+
+
+def test_claim_that_was_made_in_part_is_unknown_and_found_out(db: Database) -> None:
+    """The server stops at the first document that it cannot change; what it changed before is held."""
+    store, mark = handle(db), stamp()
+    found = [insert(store), insert(store), replace(insert(store), attempts=1)]
+    db["monque_jobs"].update_one({"_id": found[1].id}, {"$set": {"attempts": "no number"}})
+    with pytest.raises(MonqueConnectionError) as caught:
+        claiming.take(store, found, PAST, mark)
+    assert caught.value.unknown_outcome
+    assert [job.id for job in claiming.resolve(store, mark, PAST)] == [found[0].id]
 
 
 async def test_heartbeat_grows_although_the_servers_clock_steps_back(

@@ -306,13 +306,16 @@ async def test_several_living_instances_rescue_a_job_once(
 
 
 @pytest.mark.parametrize("hours", [-1, 1])
-async def test_clocks_an_hour_apart_play_no_part(db: Database, jobs: Collection, hours: int) -> None:
+async def test_clocks_an_hour_apart_play_no_part(
+    db: Database, jobs: Collection, hours: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """In real time: the rescuer's idea of the server's time is wrong by an hour."""
     work = Jobs()
     quick: dict[str, Any] = {"heartbeat_interval": 0.3, "poll_interval": 0.05}
     async with open_scheduler(db, work.workers, **quick) as holder:
         await holder.enqueue("job")
         async with open_scheduler(db, **quick) as rescuer:
+            monkeypatch.setattr(rescuer._ground, "measure_clock_offset", lambda: None)  # It would be mended.
             rescuer._ground.clock.set_offset(3600.0 * hours)
             await trio.sleep(1.5)
             assert work.reasons == []

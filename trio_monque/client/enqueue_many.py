@@ -125,11 +125,14 @@ def _send_slice(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parce
 def _send_unique(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
+    # The first sending may be applied yet, whatever becomes of a second one.
+    may_be_applied = False
     try:
         try:
             numbers = inserting.insert_where_keys_are_free(jobs, list(parcels.values()))
             sent.jobs.update({places[number]: parcels[places[number]].job for number in numbers})
         except MonqueConnectionError as error:
+            may_be_applied = error.unknown_outcome
             there = looked_up(error, lambda: inserting.stored(jobs, [parcel.job.id for parcel in parcels.values()]))
             sent.jobs.update({place: parcel.job for place, parcel in parcels.items() if parcel.job.id in there})
         else:
@@ -148,6 +151,9 @@ def _send_unique(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parc
             try:
                 sent.jobs[place] = intake.send_unique(parcel)
             except MonqueError as error:
+                if may_be_applied and isinstance(error, MonqueConnectionError):
+                    error.unknown_outcome = True
+                    sent.errors.update({other: error for other in places if other not in sent.jobs})
                 sent.errors[place] = error
                 return
 

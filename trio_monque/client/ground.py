@@ -5,10 +5,10 @@ from __future__ import annotations
 import threading
 from datetime import datetime
 
-from ..clock import ServerClock
+from ..clock import ServerClock, virtual_time
 from ..options import ClientConfig
 from ..store import indexes
-from ..store.connection import JobCollection, measure_clock_offset
+from ..store.connection import JobCollection, known_primary, measure_clock_offset
 
 
 class Ground:
@@ -18,19 +18,30 @@ class Ground:
         self.jobs = jobs
         self.config = config
         self.clock = ServerClock()
+        self._timekeeper: tuple[str, int] | None = None
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
 
     def now(self) -> datetime:
-        """The server's time; measures the offset to it first where that is unknown or old."""
-        if self.clock.is_stale():
+        """The server's time; measures the offset to it first where that is unknown, old, or another server's."""
+        if self.is_clock_stale():
             self.measure_clock_offset()
         return self.clock.now()
 
+    def is_clock_stale(self) -> bool:
+        """Whether the offset should be measured before the time is used. Never in virtual time."""
+        if self.clock.is_stale():
+            return True
+        primary = known_primary(self.jobs)
+        return primary is not None and primary != self._timekeeper and virtual_time() is None
+
     def measure_clock_offset(self) -> None:
+        # Asked before: where the primary changes meanwhile, it is measured once more.
+        primary = known_primary(self.jobs)
         offset = measure_clock_offset(self.jobs)
         if offset is not None:
             self.clock.set_offset(offset)
+            self._timekeeper = primary or known_primary(self.jobs)
 
     def forget_indexes(self) -> None:
         """They may be gone: they are made again before the next write."""

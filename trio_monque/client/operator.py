@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from ..errors import JobStateError
+from ..errors import JobStateError, MonqueConnectionError
 from ..jobs import events, transitions
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
@@ -16,6 +16,7 @@ from ..store import managing, queries
 from ..store.managing import KeyInUseError
 from ..store.types import ObjectId
 from .ground import Ground
+from .intake import looked_up
 from .wake_board import Announcer
 
 # Between a write whose guard failed and the read that tells why, the state may change again. It cannot go
@@ -54,7 +55,7 @@ class Operator:
     def delete_job(self, job_id: ObjectId | str) -> bool:
         """See `Monque.delete_job`."""
         known = object_id(job_id)
-        if known is None or not managing.delete(self._ground.jobs, known):
+        if known is None or not self._delete(known):
             return False
         self._tell(events.JobDeleted(known))
         return True
@@ -86,9 +87,28 @@ class Operator:
                 break
         raise JobStateError(known, status, action)
 
+    def _delete(self, job_id: ObjectId) -> bool:
+        try:
+            return managing.delete(self._ground.jobs, job_id)
+        except MonqueConnectionError as error:
+            # Found now, it is deleted now. Gone, nobody can tell by whom.
+            if not looked_up(error, lambda: managing.delete(self._ground.jobs, job_id)):
+                raise
+            return True
+
     def _applied(self, transition: Transition) -> Job | None:
-        before = managing.apply_if_allowed(self._ground.jobs, transition)
+        try:
+            before = managing.apply_if_allowed(self._ground.jobs, transition)
+        except MonqueConnectionError as error:
+            return self._found_out(transition, error)
         return None if before is None else applied(before, transition)
+
+    def _found_out(self, transition: Transition, error: MonqueConnectionError) -> Job:
+        """What became of a change whose answer was lost; raises the error where nobody can tell."""
+        after = looked_up(error, lambda: managing.apply_again(self._ground.jobs, transition))
+        if after is None:
+            raise error
+        return after
 
     def _cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
         cancelled = self._applied(transitions.cancel_pending(job_id, now))
@@ -110,10 +130,18 @@ class Operator:
 
     def _retry(self, job_id: ObjectId, now: datetime) -> Job | None:
         transition = transitions.retry_again(job_id, now)
-        before = managing.apply_if_allowed(self._ground.jobs, transition)
-        if before is None:
-            return None
-        after = applied(before, transition)
+        seen = queries.get_job(self._ground.jobs, job_id)  # For the case that the answer is lost which would tell.
+        try:
+            before = managing.apply_if_allowed(self._ground.jobs, transition)
+        except MonqueConnectionError as error:
+            after = self._found_out(transition, error)
+            if seen is None or seen.status not in _ALLOWED["retry"]:
+                raise
+            before = seen
+        else:
+            if before is None:
+                return None
+            after = applied(before, transition)
         self._tell(events.JobRetried(after, before.status))
         return after
 

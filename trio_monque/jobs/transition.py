@@ -59,3 +59,8 @@ def applied(job: Job, transition: Transition) -> Job:
         **transition.set,
     }
     return replace(job, **changes)
+
+
+def is_borne_by(job: Job, transition: Transition) -> bool:
+    """Whether the job is as the transition leaves it. The moment that it sets tells it from others like it."""
+    return applied(job, replace(transition, added=_NOTHING)) == job

@@ -16,6 +16,7 @@ import trio
 
 from ..client.ground import Ground
 from ..client.rescued import Rescued
+from ..clock import virtual_time
 from ..engine import notices
 from ..engine.fairness import share_slots, suspect_alone
 from ..engine.run import CancelReason, Run, RunEnd
@@ -117,6 +118,8 @@ class JobSource:
     # --- Claiming ---
 
     async def claim(self, demand: Demand) -> Granted[Job]:
+        if self._ground.is_clock_stale():
+            await self._measure_clock_offset()
         self._looked_at = now = self._ground.clock.now()
         stamp = ClaimStamp.new(
             self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
@@ -166,6 +169,9 @@ class JobSource:
             return claiming.Taken(())
         self._ground.ensure_indexes()
         return claiming.claim_batch(self._leased, unpaused, choose, now, stamp, suspects=suspects)
+
+    async def _measure_clock_offset(self) -> None:
+        await self._door.call(self._ground.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     async def next_due(self, lanes: Set[str]) -> float | None:
         assert self._looked_at is not None, "it is asked after a look"
@@ -323,13 +329,15 @@ class JobSource:
         return bool(self._disowned)
 
     async def do_errands(self) -> None:
-        if self._disowned or self._ground.clock.is_stale():
+        if self._disowned or virtual_time() is None:
             await self._door.call(
                 partial(self._do_errands, trio.current_time()), channel=Channel.CLAIMS, abandon_on_cancel=True
             )
 
     def _do_errands(self, moment: float) -> None:
-        """In a thread: gives back what was disowned and has been applied since; measures the server's time."""
+        """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
+        if virtual_time() is None:
+            self._ground.measure_clock_offset()
         if self._disowned.give_back(self._ground.now(), moment):
             self._announce(None)
 

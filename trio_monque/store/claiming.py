@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import ASCENDING
+from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..jobs import transitions
@@ -148,19 +149,26 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
         pinned = {} if any(map(transitions.is_suspect, candidates)) else dict(transitions.UNSUSPECTED)
     transition = transitions.claim(names, now, stamp, pinned)
     ids = [job.id for job in candidates]
-    matched = jobs.collection.update_many(
-        {"_id": {"$in": ids}, **filter_of(transition.guard)}, update_of(transition), hint=_BY_ID
-    ).matched_count
-    if agree and matched == len(candidates):
-        return Taken([applied(job, transition) for job in candidates])
-    missed = matched < len(candidates)
-    return Taken(read_back(jobs, ids, stamp) if matched else [], more=missed)
+    # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
+    # does not know it yet, would not find what was taken, and nobody would run it.
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        matched = jobs.collection.update_many(
+            {"_id": {"$in": ids}, **filter_of(transition.guard)}, update_of(transition), hint=_BY_ID, session=session
+        ).matched_count
+        if agree and matched == len(candidates):
+            return Taken([applied(job, transition) for job in candidates])
+        missed = matched < len(candidates)
+        return Taken(read_back(jobs, ids, stamp, session) if matched else [], more=missed)
 
 
-def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp) -> Sequence[Job]:
-    """Which of the ids bear this claim."""
+def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, session: ClientSession) -> Sequence[Job]:
+    """Which of the ids bear this claim, as a majority holds it, after the writes of the session."""
     held = {"_id": {"$in": list(ids)}, **filter_of(stamp_fence(stamp))}
-    return jobs.decoded(lambda collection: collection.find(held, sort=_EARLIEST, hint=_BY_ID))
+    return jobs.decoded(
+        lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(
+            held, sort=_EARLIEST, hint=_BY_ID, session=session
+        )
+    )
 
 
 def claim_batch(

@@ -69,6 +69,21 @@ OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 )
 
 
+class RawDocument(RawBSONDocument):
+    """What is decoded later. Where a whole answer of the server is one, the driver can tell its errors.
+
+    A reply to a write is read as the documents are. On an error of the write concern that has labels, which
+    every election causes, the driver changes the reply, and a RawBSONDocument cannot be changed: the error
+    would be an AttributeError, and nobody would try again.
+    """
+
+    def update(self, changes: Mapping[str, Any]) -> None:
+        self.__dict__.update(changes)
+
+    def __getitem__(self, name: str) -> Any:
+        return self.__dict__[name] if name in self.__dict__ else super().__getitem__(name)
+
+
 class Codec:
     """Reads and writes jobs beside a caller's own codec options.
 
@@ -92,13 +107,13 @@ class Codec:
     def reading(self) -> CodecOptions[Any]:
         """The options that a collection is read with, so that `decode` understands what comes."""
         if self._twice:
-            return self.callers.with_options(document_class=RawBSONDocument)
+            return self.raw
         return self.callers
 
     @property
     def raw(self) -> CodecOptions[Any]:
         """The options to read with where one document that cannot be decoded must not spoil the others."""
-        return self.callers.with_options(document_class=RawBSONDocument)
+        return self.callers.with_options(document_class=RawDocument)
 
     def decode(self, document: Any) -> Job:
         """Raises BrokenDocumentError for a document that is no job."""

@@ -17,6 +17,7 @@ from pymongo.database import Database as PyMongoDatabase
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
+from ..clock import wall_clock
 from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..jobs.job import Job
 from .codec import OWN_OPTIONS, Codec
@@ -144,7 +145,7 @@ def check_pool(database: Database, needed: int) -> None:
 @command("reach the database", writes=False)
 def measure_clock_offset(jobs: JobCollection) -> float | None:
     """Seconds to add to this machine's clock to have the primary's; None where the sample was too slow to tell."""
-    sent = time.time()
+    sent = wall_clock()
     started = time.monotonic()
     answer = jobs.collection.database.command(
         "hello", read_preference=ReadPreference.PRIMARY, codec_options=OWN_OPTIONS
@@ -152,7 +153,12 @@ def measure_clock_offset(jobs: JobCollection) -> float | None:
     took = time.monotonic() - started
     if took > LONGEST_ROUND_TRIP:
         return None
-    return float(answer["localTime"].timestamp() - (sent + took / 2))
+    return float((answer["localTime"] - sent).total_seconds() - took / 2)
+
+
+def known_primary(jobs: JobCollection) -> tuple[str, int] | None:
+    """The member that the driver takes for the primary, without asking anybody; None where there is no replica set."""
+    return jobs.collection.database.client.primary
 
 
 @contextmanager

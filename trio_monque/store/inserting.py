@@ -16,7 +16,7 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError, InvalidOptionError, MonqueError
+from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
 from .codec import FIELD, document_of, filter_of
@@ -114,10 +114,20 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
     for remaining in reversed(range(10)):
         try:
             return _upsert(jobs, new, session)
-        except driver.DuplicateKeyError:
+        except driver.DuplicateKeyError as error:
+            if (error.details or {}).get("keyPattern") == {"_id": 1}:
+                # An earlier sending was applied late, and its job has ended already: the key is free again.
+                return _echo(jobs, new, error)
             if not remaining:
                 raise
     raise AssertionError("unreachable: the last round returns or raises")
+
+
+def _echo(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
+    document = _for_good(jobs).find_one({"_id": new.job.id})
+    if document is None:
+        raise MonqueConnectionError(f"could not {_PURPOSE}: {error}", transient=True, unknown_outcome=True) from error
+    return jobs.codec.decode(document)
 
 
 def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None) -> Job:

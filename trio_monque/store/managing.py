@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from bson import ObjectId
 from pymongo import ReturnDocument
 from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueError
 from ..jobs.job import Job
-from ..jobs.transition import Transition
-from .codec import filter_of, update_of
+from ..jobs.transition import Transition, applied, is_borne_by
+from .codec import FIELD, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
 
@@ -25,9 +29,37 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
     Raises:
         KeyInUseError: The job would be pending again, and another has its unique key.
     """
+    return _apply(jobs, transition, filter_of(transition.guard))
+
+
+@command("find out about a change of the job")
+def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
+    """After an answer that was lost: the job as it is once the transition was made, by this sending or the one before.
+
+    None where that cannot be told: the job is another by now.
+    """
+    # Not once more, where the guard would allow that.
+    allowed = {FIELD["updated_at"]: {"$ne": transition.set["updated_at"]}, **filter_of(transition.guard)}
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        before = _apply(jobs, transition, allowed, session)
+        if before is not None:
+            return applied(before, transition)
+        # Behind that write, which a majority has seen although it changed nothing: what is found now stays.
+        reader = jobs.raw.with_options(read_concern=ReadConcern("majority"))
+        document = reader.find_one({"_id": transition.guard["id"]}, session=session)
+        found = None if document is None else jobs.codec.decode(document)
+        return found if found is not None and is_borne_by(found, transition) else None
+
+
+def _apply(
+    jobs: JobCollection, transition: Transition, allowed: dict[str, Any], session: ClientSession | None = None
+) -> Job | None:
     try:
         document = jobs.raw.find_one_and_update(
-            filter_of(transition.guard), update_of(transition), return_document=ReturnDocument.BEFORE
+            allowed,
+            update_of(transition),
+            return_document=ReturnDocument.BEFORE,
+            session=session,
         )
     except driver.DuplicateKeyError as error:
         raise KeyInUseError("another pending or processing job has its unique key") from error

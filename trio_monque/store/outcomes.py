@@ -28,6 +28,7 @@ PASSING_CODES = frozenset(
         365,  # TemporarilyUnavailable
         11601,  # Interrupted: an operator's killOp ends one command, not our scheduler
         7,  # HostNotFound
+        24,  # LockTimeout
         50,  # MaxTimeMSExpired
         64,  # WriteConcernFailed
         89,  # NetworkTimeout
@@ -35,7 +36,11 @@ PASSING_CODES = frozenset(
         112,  # WriteConflict
         189,  # PrimarySteppedDown
         262,  # ExceededTimeLimit
+        279,  # ClientDisconnect: it ended the command because the connection was gone
+        317,  # PooledConnectionsDropped
+        462,  # IngressRequestRateLimitExceeded
         9001,  # SocketException
+        10058,  # LegacyNotPrimary
         10107,  # NotWritablePrimary
         11600,  # InterruptedAtShutdown
         11602,  # InterruptedDueToReplStateChange
@@ -96,6 +101,8 @@ def command(
                         return _interfered(interference, purpose, partial(function, handle, *args, **kwargs))
                     return function(handle, *args, **kwargs)
             except driver.PyMongoError as error:
+                if _has_lost_sessions(error):
+                    _renew_connections(handle)
                 ours = translated(error, purpose, writes=writes)
                 if in_parts and isinstance(ours, MonqueConnectionError):
                     ours.unknown_outcome = True
@@ -113,6 +120,23 @@ def _interfered(interferences: Sequence[Interference], purpose: str, call: Calla
         if interference.takes(purpose):
             return interference.befall(call)
     return call()
+
+
+def _has_lost_sessions(error: driver.PyMongoError) -> bool:
+    """A connection that was made in the middle of an election: its server was neither primary nor secondary.
+
+    The driver then holds for ever that sessions are not supported there. Nothing was sent.
+    """
+    return isinstance(error, driver.ConfigurationError) and "Sessions are not supported" in str(error)
+
+
+def _renew_connections(handle: object) -> None:
+    """Or that connection would be used again and again: the driver keeps it, and takes the latest first."""
+    collection = getattr(handle, "collection", None)
+    if collection is not None:
+        # It offers no other way to close a connection that works.
+        for server in tuple(collection.database.client._topology._servers.values()):  # noqa: SLF001
+            server.pool.reset_without_pause()
 
 
 def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True) -> MonqueError:
@@ -133,35 +157,43 @@ def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True)
 
 def is_transient(error: driver.PyMongoError) -> bool:
     """Whether the same call may succeed later without anybody changing anything."""
-    if isinstance(error, driver.ConnectionFailure | driver.WTimeoutError) or error.timeout:
+    if isinstance(error, driver.ConnectionFailure | driver.ProtocolError) or error.timeout or _may_be_retried(error):
+        return True
+    if _has_lost_sessions(error):
         return True
     if isinstance(error, driver.BulkWriteError):
-        return _bulk_is_transient(error)
+        codes = _reported(error, "writeErrors") + _reported(error, "writeConcernErrors")
+        return bool(codes) and all(code in PASSING_CODES for code in codes)
     return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
-
-
-def _bulk_is_transient(error: driver.BulkWriteError) -> bool:
-    details = error.details
-    reported = [*details.get("writeErrors", ()), *details.get("writeConcernErrors", ())]
-    return bool(reported) and all(one.get("code") in PASSING_CODES for one in reported)
-
-
-def _was_never_sent(error: driver.PyMongoError) -> bool:
-    return isinstance(error, driver.ServerSelectionTimeoutError)
 
 
 def has_unknown_outcome(error: driver.PyMongoError) -> bool:
-    """Whether a write that ended so may have been applied, or may yet be.
+    """Whether a write that ended so may have been applied, or may yet be: it may, unless it is known that it was not.
 
     Write concern errors belong here: the write was seen by the primary, and may still be rolled back.
     """
-    if _was_never_sent(error):
+    # No server was found: it was never sent. Where it had been, before it was tried again, the driver raises
+    # the error of that sending.
+    if isinstance(error, driver.ServerSelectionTimeoutError | driver.ConfigurationError | driver.InvalidName):
         return False
-    if isinstance(error, driver.AutoReconnect | driver.WriteConcernError | driver.WTimeoutError) or error.timeout:
+    if isinstance(error, driver.WriteConcernError) or error.timeout or _may_be_retried(error):
         return True
     if isinstance(error, driver.BulkWriteError):
-        return bool(error.details.get("writeConcernErrors"))
-    return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
+        # The writes that it does not report were applied, and of one that was interrupted a part.
+        interrupted = any(code in PASSING_CODES for code in _reported(error, "writeErrors"))
+        return interrupted or bool(_reported(error, "writeConcernErrors"))
+    if isinstance(error, driver.OperationFailure):
+        return error.code is None or error.code in PASSING_CODES  # Any other code refuses it.
+    # A connection that broke, an answer that nobody understands, a client that was closed while it waited.
+    return True
+
+
+def _may_be_retried(error: driver.PyMongoError) -> bool:
+    return error.has_error_label("RetryableWriteError") or error.has_error_label("RetryableError")
+
+
+def _reported(error: driver.BulkWriteError, kind: str) -> list[int | None]:
+    return [one.get("code") for one in error.details.get(kind, ())]
 
 
 def _first_line(error: BaseException) -> str:

@@ -1,0 +1,341 @@
+"""A replica set of three whose members speak to each other through relays: any of them can be cut off, or die.
+
+Clients find the set at the relays as well. A member that is cut off from the others answers its clients all
+the same: a relay knows by the process on the other end whose connection it passes on.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final
+
+import pymongo
+from pymongo import MongoClient
+from pymongo.errors import PyMongoError
+
+from trio_monque.embedded import EmbeddedServer, embedded_mongod
+
+from .processes import wait_until
+
+HOST: Final = "127.0.0.1"
+ELECTION_TIMEOUT: Final = 1.5
+"""Seconds without a word from the primary after which another one is elected."""
+
+_SETTINGS: Final = {"electionTimeoutMillis": round(1000 * ELECTION_TIMEOUT), "heartbeatIntervalMillis": 200}
+
+# Ends with the tests, however they end: the pipe is closed then.
+_UNTIL_LET_GO: Final = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!; cat >/dev/null; kill -9 $!; wait'
+
+
+class Network:
+    """Who cannot speak to whom.
+
+    Attributes:
+        pids: The process of each member, in their order. Whoever is none of them is a client.
+    """
+
+    def __init__(self) -> None:
+        self.pids: list[int] = []
+        self._cut_off: int | None = None
+        self._changed = threading.Condition()
+
+    def member_of(self, port: int) -> int | None:
+        """Which member has the other end of a connection, by its port; None for a client."""
+        inode = _inode_of(port)
+        for member, pid in enumerate(self.pids):
+            with suppress(OSError):
+                for opened in Path(f"/proc/{pid}/fd").iterdir():
+                    with suppress(OSError):
+                        if str(opened.readlink()) == f"socket:[{inode}]":
+                            return member
+        return None
+
+    def wait_open(self, one: int | None, other: int) -> None:
+        """Returns when a byte may go from one to the other."""
+        with self._changed:
+            self._changed.wait_for(lambda: one is None or one == other or self._cut_off not in (one, other))
+
+    def cut_off(self, member: int | None) -> None:
+        with self._changed:
+            self._cut_off = member
+            self._changed.notify_all()
+
+
+def _inode_of(port: int) -> str | None:
+    """Of the socket with that local port which is connected."""
+    for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
+        fields = line.split()
+        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":
+            return fields[9]
+    return None
+
+
+class MemberRelay:
+    """Before one member: what is sent to it while its sender cannot speak to it arrives afterwards."""
+
+    def __init__(self, network: Network, member: int, target: int) -> None:
+        self._network = network
+        self._member = member
+        self._target = target
+        self._listener = socket.create_server((HOST, 0))
+        self._connections: list[socket.socket] = []
+        self._threads: list[threading.Thread] = []
+        self.port: int = self._listener.getsockname()[1]
+        self._acceptor = threading.Thread(target=self._accept)
+        self._acceptor.start()
+
+    def _accept(self) -> None:
+        with suppress(OSError):
+            while True:
+                client, (_, port) = self._listener.accept()
+                sender = self._network.member_of(port)
+                try:
+                    upstream = socket.create_connection((HOST, self._target))
+                except OSError:
+                    client.close()  # The member is dead.
+                    continue
+                self._connections += (client, upstream)
+                for ends in ((client, upstream), (upstream, client)):
+                    ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+                    self._threads.append(threading.Thread(target=self._pass_on, args=(sender, *ends)))
+                    self._threads[-1].start()
+
+    def _pass_on(self, sender: int | None, source: socket.socket, target: socket.socket) -> None:
+        with suppress(OSError):
+            while received := source.recv(1 << 18):
+                self._network.wait_open(sender, self._member)
+                target.sendall(received)
+        self._network.wait_open(sender, self._member)
+        for one in (source, target):
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+
+    def end(self) -> None:
+        with suppress(OSError):
+            self._listener.shutdown(socket.SHUT_RDWR)
+        self._acceptor.join()
+        for one in self._connections:
+            with suppress(OSError):
+                one.shutdown(socket.SHUT_RDWR)
+        for thread in self._threads:
+            thread.join()
+        for one in (self._listener, *self._connections):
+            one.close()
+
+
+@dataclass(frozen=True)
+class _Command:
+    """How a member was started, to start it again."""
+
+    arguments: Sequence[str]
+    environment: Mapping[str, str]
+
+    @classmethod
+    def of(cls, pid: int) -> _Command:
+        def strings(name: str) -> list[str]:
+            return Path(f"/proc/{pid}/{name}").read_text().rstrip("\0").split("\0")
+
+        environment = dict(one.partition("=")[::2] for one in strings("environ"))
+        return cls(strings("cmdline"), environment)
+
+
+class ReplicaSet:
+    """Three members, to be tormented one at a time. Whole again when each torment's block ends.
+
+    Attributes:
+        uri: Where clients find it: at the relays.
+    """
+
+    def __init__(self, server: EmbeddedServer, network: Network, relays: Sequence[MemberRelay]) -> None:
+        self._server = server
+        self._network = network
+        self._ports = [member.port for member in server.members]
+        self._commands = [_Command.of(member.pid) for member in server.members]
+        self._restarted: list[subprocess.Popen[bytes]] = []
+        hosts = [f"{HOST}:{relay.port}" for relay in relays]
+        self.uri = f"mongodb://{','.join(hosts)}/?replicaSet=embedded"
+        self._set_up(hosts)
+
+    def _set_up(self, hosts: Sequence[str]) -> None:
+        with self.direct(self.primary()) as client:
+            config = client.admin.command("replSetGetConfig")["config"]
+            for member, host in zip(config["members"], hosts, strict=True):
+                member["host"] = host
+            config["version"] += 1
+            config["settings"].update(_SETTINGS)
+            client.admin.command("replSetReconfig", config, force=True)
+        self.wait_whole()
+        for member in range(len(self._ports)):
+            with self.direct(member) as client:
+                client.admin.command("setParameter", 1, wiredTigerEngineRuntimeConfig="cache_size=256M")
+
+    @contextmanager
+    def direct(self, member: int) -> Iterator[MongoClient[dict[str, Any]]]:
+        """A client of one member, whatever its state, past its relay."""
+        with MongoClient[dict[str, Any]](
+            HOST, self._ports[member], directConnection=True, tz_aware=True, serverSelectionTimeoutMS=5000
+        ) as client:
+            yield client
+
+    def primary(self) -> int:
+        """Waits until exactly one member says that it is the primary, and a majority follows it."""
+        found: list[int] = []
+
+        def is_elected() -> bool:
+            found[:] = [member for member in range(len(self._ports)) if self.is_primary(member)]
+            return len(found) == 1
+
+        wait_until(is_elected, "there is a primary", seconds=30)
+        return found[0]
+
+    def is_primary(self, member: int) -> bool:
+        """Whether it says so."""
+        try:
+            with self.direct(member) as client, pymongo.timeout(0.5):
+                return bool(client.admin.command("hello")["isWritablePrimary"])
+        except PyMongoError:
+            return False
+
+    def wait_primary_other_than(self, member: int) -> int:
+        """Which has been elected in its place; the old one may believe that it is the primary still."""
+        others = [other for other in range(len(self._ports)) if other != member]
+        found: list[int] = []
+
+        def is_elected() -> bool:
+            found[:] = [other for other in others if self.is_primary(other)]
+            return bool(found)
+
+        wait_until(is_elected, "another primary is elected", seconds=30)
+        return found[0]
+
+    def wait_whole(self) -> None:
+        """Returns when each member has what the primary has, and all know each other."""
+
+        def is_whole() -> bool:
+            states = []
+            for member in range(len(self._ports)):
+                try:
+                    with self.direct(member) as client, pymongo.timeout(1):
+                        status = client.admin.command("replSetGetStatus")
+                except PyMongoError:
+                    return False
+                states.append(sorted(one["stateStr"] for one in status["members"]))
+            return all(one == ["PRIMARY", "SECONDARY", "SECONDARY"] for one in states)
+
+        wait_until(is_whole, "the set is whole", seconds=60)
+        with self.direct(self.primary()) as client:
+            note = {"note": "is everybody here?"}
+            client.admin.command("appendOplogNote", data=note, writeConcern={"w": 3, "wtimeout": 30_000})
+
+    # --- Torments: each begins with a primary, and ends with a set that is whole ---
+
+    @contextmanager
+    def stepped_down(self) -> Iterator[int]:
+        old = self.primary()
+        with self.direct(old) as client:
+            client.admin.command("replSetStepDown", 3, secondaryCatchUpPeriodSecs=2)
+        yield old
+        self.wait_whole()
+
+    @contextmanager
+    def killed(self) -> Iterator[int]:
+        """The primary, at once; started again when the block ends."""
+        old = self.primary()
+        pid = self._network.pids[old]
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: not _is_alive(pid), "the primary is dead")
+        try:
+            yield old
+        finally:
+            self._start(old)
+        self.wait_whole()
+
+    def _start(self, member: int) -> None:
+        command = self._commands[member]
+        log = self._server.members[member].folder / "mongod.log"
+        process = subprocess.Popen(
+            ["sh", "-c", _UNTIL_LET_GO, "sh", str(log), *command.arguments],
+            env=command.environment,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self._restarted.append(process)
+        assert process.stdout is not None
+        self._network.pids[member] = int(process.stdout.readline())
+
+    @contextmanager
+    def stopped(self) -> Iterator[int]:
+        """The primary does nothing at all; thawed, it does not know yet that it has a successor."""
+        old = self.primary()
+        os.kill(self._network.pids[old], signal.SIGSTOP)
+        try:
+            yield old
+        finally:
+            os.kill(self._network.pids[old], signal.SIGCONT)
+        self.wait_whole()
+
+    @contextmanager
+    def without_majority(self) -> Iterator[int]:
+        """Both others do nothing: the primary takes writes that nobody can acknowledge, and then no more."""
+        old = self.primary()
+        others = [pid for member, pid in enumerate(self._network.pids) if member != old]
+        for pid in others:
+            os.kill(pid, signal.SIGSTOP)
+        try:
+            yield old
+        finally:
+            for pid in others:
+                os.kill(pid, signal.SIGCONT)
+        self.wait_whole()
+
+    @contextmanager
+    def cut_off(self) -> Iterator[int]:
+        """The primary from the other members. Clients reach it, and it takes their writes until it notices."""
+        old = self.primary()
+        self._network.cut_off(old)
+        try:
+            yield old
+        finally:
+            self._network.cut_off(None)
+        self.wait_whole()
+
+    def end(self) -> None:
+        for process in self._restarted:
+            process.communicate()
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except OSError:
+        return False
+
+
+@contextmanager
+def replica_set() -> Iterator[ReplicaSet]:
+    """A set of one's own, for as long as the block."""
+    with ExitStack() as stack:
+        network = Network()
+        server = stack.enter_context(embedded_mongod(members=3))
+        network.pids = [member.pid for member in server.members]
+        relays = []
+        for number, member in enumerate(server.members):
+            relays.append(MemberRelay(network, number, member.port))
+            stack.callback(relays[-1].end)
+        members = ReplicaSet(server, network, relays)
+        stack.callback(members.end)
+        yield members
+
+
+def pause(seconds: float) -> None:
+    """How long a torment lasts cannot be waited for: it is what the test is about."""
+    time.sleep(seconds)
