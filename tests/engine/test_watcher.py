@@ -16,7 +16,7 @@ from trio_monque.engine import notices
 from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.engine.nursery import Engine, EngineLimits
 from trio_monque.engine.run import CancelReason, Run
-from trio_monque.engine.watcher import LEAVING_PATIENCE, LONGEST_DELAY
+from trio_monque.engine.watcher import CLAIM_PATIENCE, LEAVING_PATIENCE, LONGEST_DELAY
 
 TOLD = (notices.StreamConnected, notices.StreamFailed, notices.StreamClosed, notices.StreamFallback)
 
@@ -111,6 +111,18 @@ async def test_k116_what_is_told_to_be_due_later_is_looked_for_then(autojump_clo
         shelf.due = [40.5]
 
 
+async def test_k117_what_is_due_later_is_not_lost_beside_what_is_due_now(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
+        await trio.sleep(1)
+        before = len(shelf.claimed_at)
+        shelf.due = [20.25, 31.5]
+        # One answer told of three.
+        stream.say(Hints(due=trio.current_time(), last_due=31.5))
+        await trio.sleep(40)
+    assert shelf.claimed_at[before:] == [1.0, 20.25, 31.5]
+
+
 async def test_k117_two_future_items_are_on_time_under_steady_traffic(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     shelf.due = [20.25, 31.5]
@@ -180,6 +192,28 @@ async def test_one_that_opens_and_breaks_at_once_again_and_again_is_not_up(autoj
         assert told(shelf).count("StreamFallback") == 1
 
 
+async def test_k119_each_outage_is_told_as_a_fallback_once(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script([broken()] * 5)
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(100)
+        assert told(shelf).count("StreamFallback") == 1
+        stream.say(Hints())  # It was up.
+        stream.faults = [broken()] * 5
+        stream.say(broken())
+        await trio.sleep(100)
+        assert told(shelf).count("StreamFallback") == 2
+        assert told(shelf)[-1] == "StreamConnected"
+
+
+async def test_stream_that_ends_in_order_again_and_again_is_no_busy_loop(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    for _ in range(5):
+        stream.say(Hints(ended=True))
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(4.5)
+        assert stream.opened_at == [0.0, 1.0, 2.0, 3.0, 4.0]
+
+
 async def test_k120_where_there_is_no_stream_it_is_told_once_and_polls_go_on(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([StreamFailedError(PermissionError("no"), is_final=True)])
     async with running(engine_with(stream, shelf, poll_interval=5.0)):
@@ -223,6 +257,35 @@ async def test_request_to_end_is_looked_for_at_once_among_the_claims_it_concerns
         # The one that follows the opening aside, which may have found some claimed already.
         assert [renewal for renewal in shelf.renewed if renewal[0] > 0] == [(1.51, [2])]
         assert reasons == {2: CancelReason.USER}
+        nursery.cancel_scope.cancel()
+
+
+async def test_request_about_a_claim_that_is_in_flight_is_not_lost(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(handler=sleeping(1000), claim_takes=0.25), Script()
+    async with running(engine_with(stream, shelf, heartbeat_interval=300.0, safety_poll_interval=1000.0)) as nursery:
+        await trio.sleep(1)
+        shelf.items = [1]
+        shelf.unwanted.add(1)
+        stream.say(Hints(look=True))
+        await trio.sleep(0.1)
+        # The database has granted it, and the answer is on its way.
+        stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+        await trio.sleep(1)
+        assert shelf.settled[1].reason is CancelReason.USER
+        nursery.cancel_scope.cancel()
+
+
+async def test_claim_that_hangs_does_not_keep_others_from_being_asked_to_end(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(items=[1], handler=sleeping(1000)), Script()
+    async with running(engine_with(stream, shelf, heartbeat_interval=300.0, safety_poll_interval=1000.0)) as nursery:
+        await trio.sleep(1)
+        shelf.claim_takes = 100.0
+        stream.say(Hints(look=True))
+        stream.say(Hints(is_asked_to_end=lambda claim: claim == 7))
+        stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+        shelf.unwanted.add(1)
+        await trio.sleep(2 * CLAIM_PATIENCE + 0.5)
+        assert shelf.settled[1].reason is CancelReason.USER
         nursery.cancel_scope.cancel()
 
 

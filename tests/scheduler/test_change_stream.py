@@ -18,17 +18,19 @@ import pytest
 import trio
 from bson import ObjectId
 from pymongo import MongoClient
+from pymongo.errors import OperationFailure
 
 from tests.faults.test_open_and_close import Connections, threads
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
-from tests.support.standalone import standalone_server
+from tests.support.standalone import restricted_server, standalone_server
 from trio_monque import (
     ChangeStreamClosed,
     ChangeStreamConnected,
     ChangeStreamError,
     ChangeStreamFallback,
     Event,
+    JobError,
     Monque,
     RunningJob,
     Scheduler,
@@ -38,6 +40,7 @@ from trio_monque import (
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store import indexes, watch
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import fail_next
 
 RARELY = 60.0
 """Seconds between polls. A test of this file that needs one fails by its time limit."""
@@ -78,6 +81,10 @@ class Heard:
 
     async def wait_started(self, *jobs: Any) -> None:
         await self.wait(lambda: {*jobs} <= self.started.keys())
+
+    @property
+    def errors(self) -> list[JobError]:
+        return [event for event in self.events if isinstance(event, JobError)]
 
     @property
     def stream(self) -> list[str]:
@@ -176,6 +183,16 @@ async def test_k116_delayed_jobs_of_another_process_start_on_time(db: Database, 
         await heard.wait_started(first, second)
     assert 0.39 <= heard.started[first] - begun < 0.75
     assert 0.79 <= heard.started[second] - begun < 1.2
+
+
+async def test_k117_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database, jobs: Collection) -> None:
+    heard, monque = Heard("now", "later"), Monque(db).sync
+    async with heard.open(db):
+        await heard.wait_connected()
+        begun = trio.current_time()
+        both = jobs.insert_many([monque.document("now"), monque.document("later", delay=1.0)])
+        await heard.wait_started(*both.inserted_ids)
+    assert 0.95 <= heard.started[both.inserted_ids[1]] - begun < 2.0
 
 
 async def test_k117_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(
@@ -277,6 +294,31 @@ async def test_k119_server_that_is_restarted_is_heard_again(tmp_path: Path, unus
         client.close()
 
 
+@pytest.mark.parametrize("code", [280, 286])
+async def test_k119_stream_whose_place_is_lost_is_opened_again_and_what_was_missed_is_found(
+    db: Database, node: NodePeer, code: int
+) -> None:
+    heard = Heard()
+    async with heard.open(db) as scheduler:
+        await heard.wait_connected()
+        # The answer that told of the job is the one that is lost.
+        with fail_next(scheduler, OperationFailure("no", code), when="after", command="hear of changes"):
+            job = node.enqueue("greet")
+            await heard.wait_connected(times=2)
+        await heard.wait_started(job)
+    assert heard.stream.count("ChangeStreamError") == 1
+
+
+async def test_k120_user_without_the_right_polls_and_that_is_told_once() -> None:
+    heard = Heard()
+    with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:
+        async with heard.open(restricted["x"], poll_interval=0.1):
+            await heard.wait(lambda: bool(heard.stream))
+            await heard.wait_started(NodePeer(restricted["x"]["monque_jobs"]).enqueue("greet"))
+            await heard.wait_started(NodePeer(restricted["x"]["monque_jobs"]).enqueue("greet"))
+    assert heard.stream == ["ChangeStreamFallback"]
+
+
 async def test_k120_standalone_server_is_polled_and_that_is_told_once() -> None:
     heard = Heard()
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
@@ -302,26 +344,66 @@ async def test_k121_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Datab
     assert looks == 0 if change_stream else looks >= 5
 
 
-@pytest.mark.parametrize("how", ["drop", "rename", "drop database"])
+@pytest.mark.parametrize("how", ["drop", "rename", "drop database", "replace", "drop and make again"])
+@pytest.mark.parametrize("change_stream", [True, False])
 async def test_k122_indexes_of_a_collection_that_vanished_are_made_again_and_jobs_run(
-    db: Database, jobs: Collection, client: MongoClient[Any], node: NodePeer, how: str
+    db: Database, jobs: Collection, client: MongoClient[Any], node: NodePeer, how: str, change_stream: bool
 ) -> None:
     heard = Heard()
+
+    def drop_and_make_again() -> None:
+        jobs.drop()
+        node.enqueue("elsewhere")
+
     vanish: dict[str, Callable[[], object]] = {
         "drop": jobs.drop,
         "rename": partial(jobs.rename, "elsewhere"),
         "drop database": partial(client.drop_database, db.name),
+        "replace": partial(db["another"].rename, "monque_jobs", dropTarget=True),
+        "drop and make again": drop_and_make_again,
     }
+    db["another"].insert_one({})
     wanted = {index.document["name"] for index in indexes.ALL}
-    async with heard.open(db) as scheduler:
-        await heard.wait_connected()
+    # Without a stream, by the polls, and by them alone: none of these enqueues is the scheduler's own.
+    polls = {} if change_stream else {"change_stream": False, "poll_interval": 0.05}
+    async with heard.open(db, **polls) as scheduler:
+        if change_stream:
+            await heard.wait_connected()
+        await heard.wait_started(node.enqueue("greet"))
         vanish[how]()
+        if not change_stream:
+            # Where there is no collection, there is nothing to find, and nothing to index.
+            await heard.wait_started(node.enqueue("greet"))
         with trio.fail_after(SOON):
             while not wanted <= jobs.index_information().keys():
                 await trio.sleep(0.01)
-        if how == "drop database":
+        if change_stream and how == "drop database":
             await heard.wait_connected(times=2)
         await heard.wait_started(node.enqueue("greet"), (await scheduler.enqueue("greet")).id)
+
+
+async def test_k122_indexes_that_cannot_be_made_again_yet_end_no_scheduler(db: Database, jobs: Collection) -> None:
+    heard, monque = Heard(), Monque(db).sync
+    async with heard.open(db):
+        await heard.wait_connected()
+        # Two jobs of one key, which come with the collection that takes the place of the old one.
+        twins = [monque.document("greet", unique_key="one", delay=1000) for _ in range(2)]
+        db["another"].insert_many(twins)
+        db["another"].rename("monque_jobs", dropTarget=True)
+        await heard.wait(lambda: any("could not create the indexes" in str(event.error) for event in heard.errors))
+        jobs.update_one({"_id": twins[0]["_id"]}, {"$set": {"status": "cancelled"}})
+        await heard.wait_started(NodePeer(jobs).enqueue("greet"))
+
+
+async def test_k122_database_that_is_being_dropped_ends_no_scheduler(db: Database, node: NodePeer) -> None:
+    heard = Heard()
+    async with heard.open(db) as scheduler:
+        await heard.wait_connected()
+        dropping = OperationFailure("database is in the process of being dropped", 215)
+        with fail_next(scheduler, dropping, command="create the indexes"):
+            db.drop_collection("monque_jobs")
+            await heard.wait(lambda: bool(heard.errors))
+        await heard.wait_started(node.enqueue("greet"))
 
 
 async def test_request_to_cancel_reaches_the_handler_within_a_tenth_of_a_second(db: Database) -> None:
@@ -338,7 +420,8 @@ async def test_request_to_cancel_reaches_the_handler_within_a_tenth_of_a_second(
 
     heard.workers = workers
     took = []
-    async with heard.open(db):
+    # No beat comes in time: it is the stream that tells.
+    async with heard.open(db, heartbeat_interval=300.0):
         await heard.wait_connected()
         for _ in range(20):
             document = await elsewhere.document("long")
@@ -392,6 +475,10 @@ async def test_thirty_cycles_leave_no_thread_and_no_connection(mongod: Any, db: 
 
 def _open_streams(client: MongoClient[Any], database: str) -> int:
     cursors = client.admin.aggregate(
-        [{"$currentOp": {"idleCursors": True}}, {"$match": {"ns": f"{database}.$cmd.aggregate"}}]
+        # The namespace of one that is being waited for is another than that of an idle one.
+        [
+            {"$currentOp": {"idleCursors": True}},
+            {"$match": {"ns": {"$in": [f"{database}.$cmd.aggregate", f"{database}.$cmd"]}}},
+        ]
     )
     return len(list(cursors))

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
 
 from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import Monque, open_scheduler
+from trio_monque import Monque, NewJob, SyncMonque, open_scheduler
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing
@@ -92,7 +92,7 @@ def test_claim_costs_the_same_beside_a_long_history(store: JobCollection, jobs: 
 
 
 async def test_indexes_are_made_before_the_first_write_unless_skipped(db: Database, jobs: Collection) -> None:
-    await Monque(db, skip_index_creation=True).enqueue("greet")
+    await Monque(db, skip_index_creation=True).enqueue("greet", unique_key="one")
     async with open_scheduler(db, skip_index_creation=True):
         pass
     assert list(jobs.index_information()) == ["_id_"]
@@ -100,6 +100,29 @@ async def test_indexes_are_made_before_the_first_write_unless_skipped(db: Databa
     assert list(jobs.index_information()) == ["_id_"]
     await Monque(db).enqueue("greet")
     assert len(jobs.index_information()) == len(indexes.ALL) + 1
+
+
+@pytest.mark.parametrize(
+    "enqueue",
+    [
+        lambda monque: monque.enqueue("greet", unique_key="one"),
+        lambda monque: monque.enqueue_many([NewJob(name="greet", unique_key="one")]),
+        lambda monque: monque.schedule("0 9 * * *", "greet", unique_key="one"),
+    ],
+    ids=["enqueue", "enqueue_many", "schedule"],
+)
+@pytest.mark.parametrize("made_again", [False, True])
+def test_unique_key_is_not_used_without_its_index_although_nobody_told_of_the_drop(
+    db: Database, jobs: Collection, enqueue: Callable[[SyncMonque], object], made_again: bool
+) -> None:
+    monque = Monque(db).sync
+    enqueue(monque)
+    jobs.drop()
+    if made_again:
+        jobs.insert_one({})
+    enqueue(monque)
+    assert indexes.UNIQUE_KEY.document["name"] in jobs.index_information()
+    assert jobs.count_documents({"uniqueKey": "one"}) == 1
 
 
 async def test_scheduler_makes_the_indexes_when_it_starts(db: Database, jobs: Collection) -> None:

@@ -12,12 +12,10 @@ from typing import Any
 import pytest
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
-from pymongo.database import Database as PyMongoDatabase
-from pymongo.errors import OperationFailure
 
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
-from tests.support.standalone import standalone_server
+from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import Monque
 from trio_monque.errors import MonqueConnectionError
@@ -156,6 +154,13 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
     assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
+def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(store: JobCollection, db: Database) -> None:
+    db["monque_jobs.instances"].insert_one({"_id": "leaving:us"})
+    with watching(store) as opened:
+        assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
+        assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
+
+
 @pytest.mark.parametrize(
     "vanish",
     [
@@ -218,17 +223,10 @@ def test_standalone_server_has_no_stream() -> None:
             open_watch(handle(alone["x"]), "us")
 
 
-@pytest.mark.parametrize(("code", "error"), [(13, NoStreamError), (286, MonqueConnectionError)])
-def test_missing_right_is_no_reason_to_try_again_and_a_lost_place_is(
-    store: JobCollection, monkeypatch: pytest.MonkeyPatch, code: int, error: type[Exception]
-) -> None:
-    def refuse(*_: Any, **__: Any) -> None:
-        raise OperationFailure("no", code)
-
-    monkeypatch.setattr(PyMongoDatabase, "aggregate", refuse)
-    with pytest.raises(error) as caught:
-        open_watch(store, "us")
-    assert type(caught.value) is error
+def test_user_without_the_right_to_the_database_has_no_stream() -> None:
+    with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:
+        with pytest.raises(NoStreamError, match="rights"):
+            open_watch(handle(restricted["x"]), "us")
 
 
 def test_cursor_that_was_killed_is_an_error(store: JobCollection) -> None:

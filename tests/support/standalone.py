@@ -8,6 +8,9 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
 
 from trio_monque.embedded import launcher, replica_set
 from trio_monque.embedded.binary import find_binary
@@ -15,9 +18,25 @@ from trio_monque.embedded.process import ServerCommand, SupervisedServers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.admin import ping
 
+COLLECTIONS = ["monque_jobs", "monque_jobs.instances"]
+JOBS_ONLY = ["find", "insert", "update", "remove", "createCollection", "createIndex"]
+
 
 @contextmanager
-def standalone_server() -> Iterator[str]:
+def restricted_server() -> Iterator[str]:
+    """One where the user of the connection string may use the collections of the jobs in "x", and nothing else."""
+    with standalone_server("--auth") as uri:
+        with MongoClient[Any](uri) as nobody:  # Before there is a user, this machine may make the first.
+            nobody["admin"].command("createUser", "root", pwd="root", roles=["root"])
+        with MongoClient[Any](uri, username="root", password="root") as root:
+            privileges = [{"resource": {"db": "x", "collection": one}, "actions": JOBS_ONLY} for one in COLLECTIONS]
+            root["x"].command("createRole", "worker", privileges=privileges, roles=[])
+            root["x"].command("createUser", "worker", pwd="worker", roles=["worker"])
+        yield uri.replace("//", "//worker:worker@") + "x?retryWrites=false"
+
+
+@contextmanager
+def standalone_server(*arguments: str) -> Iterator[str]:
     """Its connection string, for as long as the block."""
     folder = Path(tempfile.mkdtemp(prefix="trio-monque-standalone-")).resolve()
     (port,) = launcher._choose_ports(launcher.LaunchOptions(1, None, None))
@@ -25,6 +44,7 @@ def standalone_server() -> Iterator[str]:
     data.mkdir()
     as_member = launcher._command(find_binary(folder), port, data)
     alone = [part for part in as_member.command if part not in ("--replSet", replica_set.NAME)]
+    alone += arguments
     server = SupervisedServers([ServerCommand(alone, as_member.environment, as_member.log)], grace=0.0, remove=folder)
     try:
         uri = f"mongodb://{replica_set.HOST}:{port}/"

@@ -6,13 +6,13 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextvars import copy_context
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any, Final
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartlyEnqueuedError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob
 from ..store import inserting
-from ..store.connection import JobCollection
 from ..store.inserting import Parcel
 from .ground import Ground
 from .intake import Intake, looked_up
@@ -70,7 +70,7 @@ def send(ground: Ground, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
                 in_flight.result()
             if sent.errors:
                 break
-            in_flight = sender.submit(copy_context().run, _send_slice, ground.jobs, intake, parcels, sent)
+            in_flight = sender.submit(copy_context().run, _send_slice, ground, intake, parcels, sent)
         if in_flight is not None:
             in_flight.result()
     for place, first in first_of.items():
@@ -105,7 +105,7 @@ def _slices(drafts: Sequence[Draft], places: Sequence[int]) -> Iterator[Sequence
         yield piece
 
 
-def _send_slice(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_slice(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
     plain = [place for place, parcel in parcels.items() if parcel.job.unique_key is None]
     unique = [place for place, parcel in parcels.items() if parcel.job.unique_key is not None]
     if plain:
@@ -119,17 +119,19 @@ def _send_slice(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parce
             else:
                 sent.jobs[place] = parcels[place].job
     if unique and not sent.errors:
-        _send_unique(jobs, intake, {place: parcels[place] for place in unique}, sent)
+        _send_unique(ground, intake, {place: parcels[place] for place in unique}, sent)
 
 
-def _send_unique(jobs: JobCollection, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_unique(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+    jobs = ground.jobs
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
     # The first sending may be applied yet, whatever becomes of a second one.
     may_be_applied = False
     try:
         try:
-            numbers = inserting.insert_where_keys_are_free(jobs, list(parcels.values()))
+            insert = partial(inserting.insert_where_keys_are_free, jobs, list(parcels.values()))
+            numbers = ground.with_indexes(insert)
             sent.jobs.update({places[number]: parcels[places[number]].job for number in numbers})
         except MonqueConnectionError as error:
             may_be_applied = error.unknown_outcome

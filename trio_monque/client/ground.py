@@ -3,24 +3,35 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Callable
+from dataclasses import replace
 from datetime import datetime
+from typing import TypeVar
 
 from ..clock import ServerClock, virtual_time
+from ..errors import MonqueConnectionError
 from ..options import ClientConfig
 from ..store import indexes
 from ..store.connection import JobCollection, known_primary, measure_clock_offset
+from ..store.indexes import IndexesGoneError
+
+T = TypeVar("T")
+
+# Between the making of the indexes and the call they may be lost once more. A bound: it is no chance then.
+MOST_LOSSES = 3
 
 
 class Ground:
     """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
 
     def __init__(self, jobs: JobCollection, config: ClientConfig) -> None:
-        self.jobs = jobs
+        self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
         self.config = config
         self.clock = ServerClock()
         self._timekeeper: tuple[str, int] | None = None
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
+        self._were_made = False
 
     def now(self) -> datetime:
         """The server's time; measures the offset to it first where that is unknown, old, or another server's."""
@@ -54,5 +65,22 @@ class Ground:
             return
         with self._indexing:
             if not self._indexed:
-                indexes.ensure(self.jobs)
-                self._indexed = True
+                try:
+                    indexes.ensure(self.jobs)
+                except MonqueConnectionError as error:
+                    # They could be made once. What keeps them from it now passes (two live jobs of one unique key
+                    # that came in meanwhile, say), and is no reason for a scheduler to end.
+                    error.transient = error.transient or self._were_made
+                    raise
+                self._indexed = self._were_made = True
+
+    def with_indexes(self, call: Callable[[], T]) -> T:
+        """What `call` returns, once there are indexes: made again where it finds that they are gone."""
+        for _ in range(MOST_LOSSES):
+            self.ensure_indexes()
+            try:
+                return call()
+            except IndexesGoneError:
+                self.forget_indexes()
+        self.ensure_indexes()
+        return call()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import TypeVar
 
 from ..errors import MonqueConnectionError, MonqueError
@@ -101,14 +102,15 @@ class Intake:
     def send_unique(self, new: Parcel, session: ClientSession | None = None) -> Job:
         """Inserts a job with a unique key, or returns the one that has it."""
         jobs = self._ground.jobs
+        insert = partial(inserting.insert_unless_key_is_in_use, jobs, new, session)
         try:
-            return inserting.insert_unless_key_is_in_use(jobs, new, session)
+            return self._ground.with_indexes(insert)
         except MonqueConnectionError as error:
             there = looked_up(error, lambda: inserting.stored_job(jobs, new.job.id))
         if there is not None:
             return there
         try:
-            return inserting.insert_unless_key_is_in_use(jobs, new, session)
+            return self._ground.with_indexes(insert)
         except MonqueConnectionError as error:
             error.unknown_outcome = True
             raise

@@ -31,8 +31,9 @@ class Managing:
     async def cancel_job(self, job_id: ObjectId | str) -> Job | None:
         """Cancels a job; a pending one at once, a processing one by asking the scheduler that runs it.
 
-        A run that is asked hears of it with its next heartbeat: it is cancelled, and its job is then
-        `cancelled` however the run ends, but for a one-off job whose handler succeeded all the same.
+        A run that is asked hears of it at once by its scheduler's change stream, or else with its next
+        heartbeat: it is cancelled, and its job is then `cancelled` however the run ends, but for a one-off
+        job whose handler succeeded all the same.
 
         Returns:
             The job as it is now; None where there is none of that id, or the id cannot be one. A job that

@@ -2,8 +2,8 @@
 
 A scheduler in virtual time does not poll, so what a client of its run did must reach it here: that there
 is something to look for now, that a job is due later, or that a transaction is open which may hold jobs.
-Whoever is not of this run (another process, a driver used by hand) is heard through polls in production,
-and in tests by the kit, which has every scheduler look before it moves the clock.
+Whoever is not of this run (another process, a driver used by hand) is heard through the change stream or polls in
+production, and in tests by the kit, which has every scheduler look before it moves the clock.
 """
 
 from __future__ import annotations

@@ -66,12 +66,27 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._stop = stop
         self._fruitless = 0
         self.progress = Progress("claimer")
+        self._begun = 0
+        self._ended = 0
+
+    @property
+    def is_claiming(self) -> bool:
+        """A claim is in flight: something may be ours already that is not held yet."""
+        return self._ended < self._begun
+
+    async def wait_claimed(self) -> None:
+        """Returns when what the claim in flight has granted is held."""
+        begun = self._begun
+        while self._ended < begun:
+            await self._runner.wait_changed()
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
         delay = FIRST_RETRY
         while not self._stop.draining.is_set():
+            self._begun += 1
             found = await self._claim(running)
+            self._ended = self._begun
             if found is _Found.FAILED:
                 with self._pauses.timeout_after_fault(delay):
                     await self._wake.wait()

@@ -15,12 +15,14 @@ class Hints:
     Attributes:
         look: Something may be due now, and later: nobody knows.
         due: The earliest moment, on trio's clock, at which something is due; it may have passed. Infinity for none.
+        last_due: The latest; others may be between them.
         is_asked_to_end: Of which claims somebody wants the runs to end; None for of none.
         ended: The stream is over, in order: it is opened again.
     """
 
     look: bool = False
     due: float = math.inf
+    last_due: float = -math.inf
     is_asked_to_end: Callable[[Any], bool] | None = None
     ended: bool = False
 

@@ -108,6 +108,7 @@ class Engine(Generic[ClaimT, SettlementT]):
                 stream,
                 source,
                 self._runner,
+                self._claimer,
                 self.waker,
                 poll_interval=limits.poll_interval,
                 safety_poll_interval=limits.safety_poll_interval,

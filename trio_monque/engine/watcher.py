@@ -8,6 +8,7 @@ from typing import Any, Final
 import trio
 
 from . import notices
+from .claimer import Claimer
 from .heartbeat import renew
 from .hints import Hints, HintStream, StreamFailedError
 from .progress import Progress
@@ -26,6 +27,9 @@ FAILURES_TO_TELL: Final = 3
 # Not a debounce: nothing that happens puts the next answer off.
 PACE: Final = 0.01
 
+# Seconds that a request to end waits for a claim in flight, which may be the one that it concerns.
+CLAIM_PATIENCE: Final = 1.0
+
 # Seconds to get out of the wait for hints when the end has come. Well within the engine's hard bound.
 LEAVING_PATIENCE: Final = 0.5
 
@@ -40,6 +44,7 @@ class Watcher:
         stream: HintStream,
         source: Source[Any, Any],
         runner: Runner[Any, Any],
+        claimer: Claimer[Any, Any],
         waker: Waker,
         *,
         poll_interval: float,
@@ -49,6 +54,7 @@ class Watcher:
         self._stream = stream
         self._source = source
         self._runner = runner
+        self._claimer = claimer
         self._waker = waker
         self._poll_interval = poll_interval
         self._safety_poll_interval = safety_poll_interval
@@ -62,10 +68,14 @@ class Watcher:
         try:
             while not self._ending.is_set():
                 try:
+                    opened_at = trio.current_time()
                     self.progress.ask()
                     await self._stream.open()
                     self.progress.answered()
                     await self._follow()
+                    # Whatever ends it again and again must not make a busy loop of this one.
+                    with trio.move_on_at(opened_at + FIRST_DELAY):
+                        await self._ending.wait()
                 except StreamFailedError as failure:
                     if failure.is_final:
                         self._source.tell(notices.StreamFallback(failure.error))
@@ -115,13 +125,19 @@ class Watcher:
             self._is_waiting = False
 
     async def _pass_on(self, hints: Hints) -> None:
-        if hints.look:
+        # A wake alone finds what is due now; where something is due later, too, that must be asked for.
+        if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
         if hints.due < math.inf:
             self._waker.expect(hints.due)
         if hints.is_asked_to_end is not None:
             # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
             await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)
+            if self._claimer.is_claiming:
+                # It may be about what is claimed in this very moment, and not held yet.
+                with trio.move_on_after(CLAIM_PATIENCE):
+                    await self._claimer.wait_claimed()
+                await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1

@@ -167,8 +167,8 @@ class JobSource:
         unpaused = {name: count for name, count in wanted.items() if name not in paused}
         if not unpaused:
             return claiming.Taken(())
-        self._ground.ensure_indexes()
-        return claiming.claim_batch(self._leased, unpaused, choose, now, stamp, suspects=suspects)
+        claim = partial(claiming.claim_batch, self._leased, unpaused, choose, now, stamp, suspects=suspects)
+        return self._ground.with_indexes(claim)
 
     async def _measure_clock_offset(self) -> None:
         await self._door.call(self._ground.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)

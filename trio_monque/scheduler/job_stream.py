@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -28,6 +29,7 @@ class _Digest:
 
     is_anything: bool = False
     due: datetime | None = None
+    last_due: datetime | None = None
     cancelled: set[ObjectId] = field(default_factory=set)
 
 
@@ -54,7 +56,8 @@ class JobStream:
         cancelled = digest.cancelled
         return Hints(
             look=digest.is_anything,
-            **({} if digest.due is None else {"due": self._ground.clock.on_run_clock(digest.due)}),
+            due=math.inf if digest.due is None else self._ground.clock.on_run_clock(digest.due),
+            last_due=-math.inf if digest.last_due is None else self._ground.clock.on_run_clock(digest.last_due),
             is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
             ended=not opened.is_open,
         )
@@ -112,8 +115,9 @@ class JobStream:
             return
         if change.due is None:
             digest.is_anything = True
-        elif digest.due is None or change.due < digest.due:
-            digest.due = change.due
+        else:
+            digest.due = change.due if digest.due is None else min(digest.due, change.due)
+            digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)
 
 
 def _close(opened: Watch | None) -> None:

@@ -19,6 +19,7 @@ from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import applied
+from . import indexes
 from .codec import FIELD, OWN_OPTIONS, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
@@ -53,12 +54,16 @@ def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, *, suspe
     """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims.
 
     Without `suspects` these are not seen: a row of them must not hide the innocents behind it.
+
+    Raises:
+        IndexesGoneError: The claim index is not there, although it should be.
     """
     also = {} if suspects else filter_of(transitions.UNSUSPECTED)
     names = iter([name for name, slots in wanted.items() if slots > 0])
     found: list[Job] = []
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
-        found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also))
+        with indexes.relied_on():
+            found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also))
     return [job for job in found if job.claimed_by is None or _tell_leftover(jobs, job)]
 
 
@@ -76,8 +81,10 @@ def _look(
 ) -> Iterable[Any]:
     first, *others = wanted
     due = {**_due(jobs, first, now), **also}
+    index = indexes.hint(jobs, indexes.CLAIM)
     if not others:
-        return collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1)
+        return collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1, hint=index)
+    hinted: dict[str, Any] = {} if index is None else {"hint": index}
     # One query for all names together would be filled by a single one with a long backlog.
     return collection.aggregate(
         [
@@ -93,6 +100,7 @@ def _look(
             ),
         ],
         batchSize=sum(wanted.values()) + 1,
+        **hinted,
     )
 
 

@@ -44,6 +44,7 @@ class JobCollection:
         collection: The handle.
         codec: Reads what the handle returns.
         operation_timeout: Seconds that one call may take.
+        has_indexes: Commands may name the index that serves them: where it is gone, they fail and tell so.
         broken: The ids of documents that are no jobs, as far as they were met.
         left_over: The ids of pending jobs that bore an owner when they were met.
         refused: The ids of jobs whose ends the server has refused to store.
@@ -53,6 +54,7 @@ class JobCollection:
     collection: Collection
     codec: Codec
     operation_timeout: float
+    has_indexes: bool = False
     broken: set[object] = field(default_factory=set, compare=False)
     left_over: set[object] = field(default_factory=set, compare=False)
     refused: set[object] = field(default_factory=set, compare=False)

@@ -7,10 +7,14 @@ is the same in keys, options and name.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any, Final
 
 from pymongo import ASCENDING, IndexModel
+from pymongo import errors as driver
 
+from ..errors import MonqueConnectionError
 from .codec import FIELD
 from .connection import JobCollection
 from .outcomes import command
@@ -45,6 +49,39 @@ UNIQUE_KEY: Final = _index(
 LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
 
 ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING)
+
+# BadValue, NoQueryExecutionPlans: what the server says to a hint for an index that is not there.
+_NO_SUCH_INDEX: Final = frozenset({2, 291})
+
+
+class IndexesGoneError(MonqueConnectionError):
+    """Nothing was done: the index that was named is not there. The collection was dropped, renamed or replaced."""
+
+
+def hint(jobs: JobCollection, index: IndexModel) -> str | None:
+    """The name of the index, for a command that must not be done without it.
+
+    Naming it costs the server nothing, and is how a collection that lost its indexes is noticed where no
+    change stream tells: a look by poll, and an enqueue with a unique key, fail instead of doing without.
+    """
+    return index.document["name"] if jobs.has_indexes else None
+
+
+@contextmanager
+def relied_on() -> Iterator[None]:
+    """Raises IndexesGoneError where the server says that the index of a hint is not there."""
+    try:
+        yield
+    except driver.OperationFailure as error:
+        codes = {error.code}
+        if isinstance(error, driver.BulkWriteError):
+            codes = {entry["code"] for entry in error.details["writeErrors"]}
+        if codes & _NO_SUCH_INDEX:
+            raise IndexesGoneError(
+                "the jobs collection has lost its indexes, again and again: somebody drops, renames or replaces it",
+                transient=True,
+            ) from error
+        raise
 
 
 @command("create the indexes")

@@ -19,6 +19,7 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
+from . import indexes
 from .codec import FIELD, document_of, filter_of
 from .connection import JobCollection
 from .outcomes import command, has_unknown_outcome, translated
@@ -108,12 +109,17 @@ def _in_use(name: str, unique_key: str | OneOf | None) -> dict[str, Any]:
 
 @command(_PURPOSE)
 def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: ClientSession | None = None) -> Job:
-    """Inserts a job with a unique key, or returns the pending or processing one that has it."""
+    """Inserts a job with a unique key, or returns the pending or processing one that has it.
+
+    Raises:
+        IndexesGoneError: Nothing would keep the key unique.
+    """
     # A lost race ends in a duplicate key, and the next look finds the winner. Unless it ended meanwhile,
     # and so on: a bound, for a race that is lost for ever is none.
     for remaining in reversed(range(10)):
         try:
-            return _upsert(jobs, new, session)
+            with indexes.relied_on():
+                return _upsert(jobs, new, session, indexes.hint(jobs, indexes.UNIQUE_KEY))
         except driver.DuplicateKeyError as error:
             if (error.details or {}).get("keyPattern") == {"_id": 1}:
                 # An earlier sending was applied late, and its job has ended already: the key is free again.
@@ -130,13 +136,14 @@ def _echo(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> 
     return jobs.codec.decode(document)
 
 
-def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None) -> Job:
+def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None, index: str | None = None) -> Job:
     found = jobs.collection.find_one_and_update(
         _in_use(new.job.name, new.job.unique_key),
         {"$setOnInsert": new.document},
         upsert=True,
         return_document=ReturnDocument.AFTER,
         session=session,
+        hint=index,
     )
     return jobs.codec.decode(found)
 
@@ -146,13 +153,18 @@ def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -
     """Inserts jobs with unique keys, all different, in one unordered statement; which were inserted, by place.
 
     The others lost: to a job that was there, or to one that came at the same time.
+
+    Raises:
+        IndexesGoneError: Nothing would keep the keys unique.
     """
+    index = indexes.hint(jobs, indexes.UNIQUE_KEY)
     upserts = [
-        UpdateOne(_in_use(one.job.name, one.job.unique_key), {"$setOnInsert": one.document}, upsert=True)
+        UpdateOne(_in_use(one.job.name, one.job.unique_key), {"$setOnInsert": one.document}, upsert=True, hint=index)
         for one in parcels
     ]
     try:
-        result = jobs.collection.bulk_write(upserts, ordered=False)
+        with indexes.relied_on():
+            result = jobs.collection.bulk_write(upserts, ordered=False)
     except driver.BulkWriteError as error:
         _refused(error)
         return {entry["index"] for entry in error.details["upserted"]}

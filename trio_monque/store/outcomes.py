@@ -34,8 +34,11 @@ PASSING_CODES = frozenset(
         89,  # NetworkTimeout
         91,  # ShutdownInProgress
         112,  # WriteConflict
+        117,  # ConflictingOperationInProgress: an index is being made by another, under the same name
         189,  # PrimarySteppedDown
+        215,  # DatabaseDropPending: as soon as it is gone, it can be made again
         262,  # ExceededTimeLimit
+        276,  # IndexBuildAborted: the collection was dropped meanwhile
         279,  # ClientDisconnect: it ended the command because the connection was gone
         317,  # PooledConnectionsDropped
         462,  # IngressRequestRateLimitExceeded

@@ -15,6 +15,7 @@ from enum import Enum, auto
 from typing import Any, Final
 
 import pymongo
+from bson import ObjectId
 from bson.errors import BSONError
 from pymongo import ReadPreference, WriteConcern
 from pymongo import errors as driver
@@ -35,6 +36,9 @@ thread that waits is left behind for so long at most, and `ANSWER_MARGIN`."""
 
 ANSWER_MARGIN: Final = 5.0
 """Seconds beyond that after which a server that did not answer is taken for gone."""
+
+CLOSING_PATIENCE: Final = 1.0
+"""Seconds that letting go of a cursor may take: where the server does not answer, it forgets it by itself."""
 
 _LEAVING: Final = "leaving:"
 
@@ -95,7 +99,6 @@ class Watch:
     operation_timeout: float
     interference: list[Interference]
     _cursor: CommandCursor[Mapping[str, Any]]
-    _patience_to_close: float
 
     @property
     def is_open(self) -> bool:
@@ -117,8 +120,8 @@ class Watch:
         return changes
 
     def close(self) -> None:
-        """Lets go of the cursor. Never raises: where the server does not answer, it forgets the cursor by itself."""
-        with suppress(driver.PyMongoError), pymongo.timeout(self._patience_to_close):
+        """Lets go of the cursor, within `CLOSING_PATIENCE`. Never raises."""
+        with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_PATIENCE):
             self._cursor.close()
 
 
@@ -140,7 +143,7 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
         if error.code in _NO_STREAM:
             raise NoStreamError(str(translated(error, "open the change stream", writes=False))) from error
         raise
-    return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor, jobs.operation_timeout)
+    return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor)
 
 
 @command("end the wait for changes")
@@ -150,10 +153,11 @@ def end_wait(jobs: JobCollection, instance_id: str) -> None:
     Otherwise by a mark, of which nothing remains.
     """
     marks = _instances(jobs)
-    if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).matched_count:
+    if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).modified_count:
         return
     mark = {"_id": _LEAVING + instance_id}
-    marks.replace_one(mark, mark, upsert=True)
+    # Another value each time: where one remained of a life that was killed, writing the same again would be no event.
+    marks.replace_one(mark, {"at": ObjectId()}, upsert=True)
     marks.delete_one(mark)
 
 
