@@ -288,3 +288,9 @@ def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
 def check_count(option: str, value: object, *, at_least: int) -> None:
     """For arguments that count something: raises InvalidOptionError unless `value` is whole and large enough."""
     _check_integer(option, value, at_least=at_least)
+
+
+def check_whole(option: str, value: object, *, least: int, most: int) -> None:
+    """For arguments that are whole numbers of a range, both ends included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOptionError(option, value, f"must be a whole number from {least} to {most}")

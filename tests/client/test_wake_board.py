@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime, timedelta
+from datetime import timedelta
 
 import pytest
 import trio
@@ -32,8 +32,8 @@ class Heard:
     def look(self) -> None:
         self.told.append("look")
 
-    def expect(self, due: datetime) -> None:
-        self.told.append(due)
+    def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
+        self.told.append((list(jobs), new))
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
         self.told.append(is_open)
@@ -54,14 +54,14 @@ class Heard:
         await trio.sleep_forever()
 
 
-async def test_schedulers_of_the_same_collection_hear_of_the_job_that_is_due_first() -> None:
+async def test_schedulers_of_the_same_collection_hear_of_the_jobs() -> None:
     one, two, other = Heard(), Heard(), Heard()
     later = replace(JOB, next_run_at=PAST + timedelta(hours=1))
     with on_the_board("db.jobs", one), on_the_board("db.jobs", two), on_the_board("db.other", other):
-        Announcer("db.jobs").announce([later, JOB])
+        Announcer("db.jobs").announce([later, JOB], new=True)
         Announcer("db.jobs").announce_unknown()
     Announcer("db.jobs").announce([JOB])
-    assert one.told == two.told == [PAST, "look"]
+    assert one.told == two.told == [([later, JOB], True), "look"]
     assert other.told == []
 
 
@@ -83,9 +83,9 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
 
     with on_the_board("db.jobs", one):
         await trio.to_thread.run_sync(Announcer("db.jobs").announce, [JOB])
-        assert one.told == [PAST]
+        assert one.told == [([JOB], False)]
         await trio.to_thread.run_sync(from_a_thread_of_its_own)
-    assert one.told == [PAST]
+    assert one.told == [([JOB], False)]
 
 
 async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:

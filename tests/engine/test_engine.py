@@ -20,7 +20,7 @@ from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
 from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError
-from trio_monque.engine.source import ClaimState, Demand, Granted
+from trio_monque.engine.source import ClaimState, Demand, Granted, Tip
 from trio_monque.engine.wake import WakeSignal
 from trio_monque.observations import Sighting
 
@@ -60,6 +60,8 @@ class Shelf:
     settling_faults: list[Exception] = field(default_factory=list)
     renewal_faults: list[Exception] = field(default_factory=list)
     claimed_at: list[float] = field(default_factory=list)
+    asked_for_one: list[object] = field(default_factory=list)
+    unsure: set[object] = field(default_factory=set)
     due: list[float] = field(default_factory=list)
     asked_at: list[float] = field(default_factory=list)
     ask_faults: list[Exception] = field(default_factory=list)
@@ -105,6 +107,19 @@ class Shelf:
             self.items[:0] = granted
             raise self.claim_faults.pop(0)
         return Granted(granted)
+
+    async def claim_one(self, tip: Tip) -> Granted[int]:
+        self.asked_for_one.append(tip.key)
+        await trio.sleep(self.claim_takes)
+        if self.claim_faults:
+            raise self.claim_faults.pop(0)
+        if tip.key in self.unsure:
+            return Granted([], more=True)
+        if tip.key not in self.items:
+            return Granted([])
+        assert isinstance(tip.key, int)
+        self.items.remove(tip.key)
+        return Granted([tip.key])
 
     async def next_due(self, lanes: Set[str]) -> float | None:
         self.asked_at.append(trio.current_time())

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from collections import Counter
 from datetime import UTC, datetime, timedelta
+from itertools import pairwise
 
-from trio_monque.engine.fairness import share_slots, suspect_alone
+import pytest
+
+from trio_monque.engine.fairness import Turns, suspect_alone
 from trio_monque.engine.slots import Slots
 
 
@@ -14,18 +17,55 @@ def lane(candidate: str) -> str:
 
 
 def test_all_that_fit_are_taken_in_their_order() -> None:
-    assert share_slots(["a1", "b1", "a2"], 3, lane, turn=0) == ["a1", "b1", "a2"]
+    assert Turns().share(["a1", "b1", "a2"], 3, lane) == ["a1", "b1", "a2"]
 
 
 def test_lanes_take_turns_where_slots_are_scarce() -> None:
     backlog = [f"a{number}" for number in range(10)] + ["b0", "b1", "c0"]
-    assert share_slots(backlog, 6, lane, turn=0) == ["a0", "b0", "c0", "a1", "b1", "a2"]
+    assert Turns().share(backlog, 6, lane) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
 def test_with_one_slot_each_lane_has_its_turn() -> None:
     backlog = ["a0", "a1", "b0", "b1", "c0", "c1"]
-    served = Counter(lane(share_slots(backlog, 1, lane, turn)[0]) for turn in range(30))
-    assert served == {"a": 10, "b": 10, "c": 10}
+    turns = Turns()
+    served = [lane(turns.share(backlog, 1, lane)[0]) for _ in range(30)]
+    assert served == ["a", "b", "c"] * 10
+
+
+def test_lane_that_comes_late_has_its_turn_within_a_round() -> None:
+    turns, others = Turns(), ["a0", "b0", "c0"]
+    for _ in range(7):
+        turns.share(others, 1, lane)
+    served = [lane(turns.share(["0late", *others], 1, lane)[0]) for _ in range(4)]
+    assert sorted(served) == ["0", "a", "b", "c"]
+
+
+def test_lane_that_waits_for_nothing_gains_nothing() -> None:
+    turns = Turns()
+    for _ in range(100):
+        turns.share(["a0", "b0"], 1, lane)
+    # It had its turns while the others waited, and was gone: it does not come back with a claim on many.
+    turns.share(["z0", "a0"], 1, lane)
+    served = Counter(lane(turns.share(["a0", "b0", "z0"], 1, lane)[0]) for _ in range(30))
+    assert served == {"a": 10, "b": 10, "z": 10}
+
+
+@pytest.mark.parametrize("ahead", [1, 5, 20])
+@pytest.mark.parametrize("slots", [1, 3])
+def test_lower_priority_waits_for_so_many_slots_more_and_no_longer(ahead: int, slots: int) -> None:
+    turns, backlog = Turns(), [f"{name}{number}" for name in "xyl" for number in range(10)]
+    served: list[str] = []
+    while len(served) < 600:
+        served += [lane(one) for one in turns.share(backlog, slots, lane, {"x": ahead, "y": ahead, "l": 0}.__getitem__)]
+    places = [place for place, name in enumerate(served) if name == "l"]
+    waits = {later - place for place, later in pairwise([-1, *places])}
+    assert max(waits) <= ahead + 3
+    assert min(waits) >= ahead
+    assert abs(served.count("x") - served.count("y")) <= 1
+
+
+def test_great_priority_starts_first_where_all_wait_alike() -> None:
+    assert Turns().share(["a0", "b0", "a1", "b1"], 3, lane, {"a": 0, "b": 2}.__getitem__) == ["b0", "b1", "a0"]
 
 
 def test_demand_is_bounded_by_each_lane_and_by_all() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -33,6 +33,10 @@ def polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers poll in virtual time as they do in real time, instead of being told of everything."""
     monkeypatch.setattr(scheduler_module, "virtual_time", lambda: None)
     monkeypatch.setattr(scheduler_module, "JobStream", lambda *_: None)
+
+
+def batched(names: Sequence[str], count: int) -> Sequence[Sequence[str]]:
+    return [names[place : place + count] for place in range(0, len(names), count)]
 
 
 class Log:
@@ -232,11 +236,11 @@ async def test_f58_wakes_during_a_look_cause_one_full_look_more(
 
             interceptor.before(is_claim, meanwhile)
             recorder.commands.clear()
-            await scheduler.enqueue("job")
+            await scheduler.enqueue_many([NewJob(name="job")] * 2)
             await quiesce()
             assert interceptor.times == 1
-            # The job that was seen still runs: no end of it has caused the second look.
-            assert (log.running, recorder.count(is_look), trio.current_time()) == (2, 2, 0)
+            # The jobs that were seen still run: no end of them has caused the second look.
+            assert (log.running, recorder.count(is_look), trio.current_time()) == (3, 2, 0)
 
 
 # --- Fairness and refilling ---
@@ -268,6 +272,28 @@ async def test_f60_job_of_another_worker_starts_within_a_round_although_others_n
             (started,) = (at for at, one in starts if one == name)
             # The four names take turns, at each instant at which slots become free.
             assert len({at for at, _ in starts if at <= started}) <= 4
+
+
+@pytest.mark.parametrize("slots", [1, 2])
+async def test_priority_orders_names_and_starves_none(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, slots: int
+) -> None:
+    workers, started = Workers(), list[str]()
+
+    async def work(job: RunningJob[Any]) -> None:
+        started.append(job.name)
+        await trio.sleep(1)
+
+    workers.register("high", work, priority=3)
+    workers.register("low", work, priority=-2)
+    # The backlog of the lower one is older, and both outlast the test.
+    await monque.enqueue_many([NewJob(name="low", run_at=PAST) for _ in range(30)])
+    await monque.enqueue_many([NewJob(name="high") for _ in range(100)])
+    async with open_test_scheduler(workers, instance_concurrency=slots, shutdown_timeout=0):
+        await trio.sleep(59.5 / slots)
+    # Five slots more than in turns of equals, and then it has its turn. (Of those that start at once, any is first.)
+    in_turn = ([*["high"] * 6, "low"] * 10)[:60]
+    assert [*map(sorted, batched(started, slots))] == [*map(sorted, batched(in_turn, slots))]
 
 
 ENDS: dict[str, Callable[[], object]] = {
@@ -341,9 +367,10 @@ async def test_f65_claim_that_fails_is_tried_again_though_nothing_else_happens(
         await scheduler.enqueue("job")
         await quiesce()
         with fail_next(scheduler, error, command=command):
-            await scheduler.enqueue("job")
+            # Two: one alone is claimed without a look.
+            await scheduler.enqueue_many([NewJob(name="job")] * 2)
             await trio.sleep(1)
-        assert log.starts == [0.0, 0.0]  # The first one runs all the while.
+        assert log.starts == [0.0] * 3  # The first one runs all the while.
         if "look" in command:
             # A lost answer to the claim itself is looked up, and told only where that fails, too.
             assert [event.error.__cause__ for event in told] == [error]

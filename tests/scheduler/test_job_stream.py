@@ -11,6 +11,7 @@ from tests.support.node_peer import NodePeer
 from trio_monque import Monque, Workers
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
+from trio_monque.scheduler.told import Told
 from trio_monque.store.types import Collection, Database
 
 
@@ -21,7 +22,7 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
     paused = PausedNames(monque._door, rests=False)
-    stream = JobStream(monque._ground, monque._door, workers, paused, "us")
+    stream = JobStream(monque._ground, monque._door, workers, paused, "us", Told())
     await stream.open()
     now = monque._ground.clock.now()
     for seconds in order:

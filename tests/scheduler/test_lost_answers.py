@@ -24,6 +24,7 @@ from trio_monque import (
     JobError,
     JobFailed,
     LeaseLost,
+    Monque,
     MonqueConnectionError,
     RunningJob,
     Workers,
@@ -80,8 +81,8 @@ async def test_claim_whose_answer_was_lost_is_found_and_run_once(
 ) -> None:
     runs = Runs()
     proxy.lose("update", matches=is_claim)
+    await Monque(behind).enqueue("job")  # Found by a look: on an idle scheduler it would be claimed by its id.
     async with open_scheduler(behind, runs.workers, listeners=runs.listeners) as scheduler:
-        await scheduler.enqueue("job")
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
         assert trio.current_time() == 0  # No lease had to end for it.
@@ -102,8 +103,8 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
 
     monkeypatch.setattr(claiming, "resolve", blind_once)
     proxy.lose("update", matches=is_claim)
+    await Monque(behind).enqueue("job")
     async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
-        await scheduler.enqueue("job")
         await trio.sleep(9.999)
         await assert_enqueued(scheduler, status="processing", count=1)
         assert runs.attempts == []  # Whether it is held is not known: it does not run.

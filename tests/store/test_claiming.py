@@ -204,3 +204,49 @@ def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
     candidates = claiming.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": one.id}, {"$set": {"rescues": 2}})
     assert [job.id for job in claiming.take(store, candidates, PAST, stamp()).jobs] == [other.id]
+
+
+def test_one_job_is_claimed_by_its_id_in_one_command_and_is_what_the_database_holds(
+    mongod: EmbeddedServer, db: Database, store: JobCollection
+) -> None:
+    job, recorder = insert(store, data={"n": 1}), Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        taken = claiming.take_one(handle(client[db.name]), job.id, "greet", PAST, stamp())
+    assert [name for name, _ in recorder.commands if name != "endSessions"] == ["findAndModify"]
+    assert [as_stored(store, job)] == list(taken.jobs)
+    assert (taken.jobs[0].attempts, taken.more) == (1, False)
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"$set": {"nextRunAt": PAST + timedelta(milliseconds=1)}},
+        {"$set": {"status": "cancelled"}},
+        {"$set": {"status": "processing", "claimedBy": "another"}},
+        {"$set": {"claimedBy": "left over"}},
+        {"$set": {"name": "other"}},
+        {"$set": {"attempts": 1}},
+        {"$set": {"attempts": "many"}},
+        {"$set": {"rescues": 2}},
+    ],
+)
+def test_claim_of_one_repeats_the_whole_condition(store: JobCollection, jobs: Collection, change: Any) -> None:
+    job = insert(store)
+    jobs.update_one({"_id": job.id}, change)
+    before = jobs.find_one({"_id": job.id})
+    assert claiming.take_one(store, job.id, "greet", PAST, stamp()) == claiming.Taken([])
+    assert jobs.find_one({"_id": job.id}) == before
+
+
+def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked_at_again(
+    store: JobCollection,
+) -> None:
+    many = [insert(store, "many", run_at=PAST - timedelta(seconds=100 - number)) for number in range(30)]
+    few = [insert(store, "few") for _ in range(3)]
+    wanted = {"many": 5, "few": 5}
+    taken = claiming.claim_batch(store, wanted, lambda found: found, PAST, stamp(), passed_over={"many": 10, "few": 5})
+    assert [job.id for job in taken.jobs if job.name == "many"] == [job.id for job in many[10:15]]
+    assert {job.id for job in taken.jobs if job.name == "few"} == {job.id for job in few}
+    assert (taken.tried, set(taken.full), set(taken.short)) == (8, {"many"}, {"few"})
+    alone = claiming.claim_batch(store, {"many": 5}, lambda found: found, PAST, stamp(), passed_over={"many": 3})
+    assert [job.id for job in alone.jobs] == [job.id for job in many[3:8]]

@@ -60,7 +60,7 @@ def of_update(job_id: Any, *, is_pending: bool = True, **fields: Any) -> Change:
 def test_new_job_is_told_with_its_name_and_when_it_is_due(store: JobCollection, jobs: Collection) -> None:
     with watching(store) as opened:
         (due,) = heard(opened, store, lambda: insert(store, "greet"))
-        assert due == Change(Kind.JOB, due.job_id, "greet", is_pending=True, due=PAST)
+        assert due == Change(Kind.JOB, due.job_id, "greet", is_new=True, is_pending=True, due=PAST)
         (later,) = heard(opened, store, lambda: NodePeer(jobs).enqueue("other", nextRunAt=LATER))
         assert (later.name, later.is_pending, later.due) == ("other", True, LATER)
 

@@ -35,7 +35,9 @@ class Interceptor(monitoring.CommandListener):
 
 
 def is_claim(name: str, command: Any) -> bool:
-    """The guarded write of a claim cycle."""
+    """The guarded write of a claim cycle, or of one job by its id."""
+    if name == "findAndModify":
+        return bool(command["update"].get("$set", {}).get("status") == "processing")
     return name == "update" and command["updates"][0]["u"].get("$set", {}).get("status") == "processing"
 
 

@@ -74,7 +74,7 @@ class Enqueuing:
                 job = await self._group.enqueue(draft)
             else:
                 job = await self._door.call(partial(self._intake.send, draft, session))
-        self._announcer.announce([job], session)
+        self._announcer.announce([job], session, new=True)
         return job
 
     async def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
@@ -93,7 +93,7 @@ class Enqueuing:
             return []
         with self._announcer.also_if_lost():
             jobs = await self._door.call(partial(enqueue_many.send, self._ground, self._intake, drafts))
-        self._announcer.announce(jobs)
+        self._announcer.announce(jobs, new=True)
         return jobs
 
     async def now(self, worker: str | Named, data: Any = None) -> Job:

@@ -47,7 +47,7 @@ class Producer:
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
         with self._announcer.also_if_lost():
             job = self._intake.send(draft, session)
-        self._announcer.announce([job], session)
+        self._announcer.announce([job], session, new=True)
         return job
 
     def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
@@ -55,7 +55,7 @@ class Producer:
         drafts = enqueue_many.checked(self._intake, new_jobs)
         with self._announcer.also_if_lost():
             jobs = enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
-        self._announcer.announce(jobs)
+        self._announcer.announce(jobs, new=True)
         return jobs
 
     def now(self, worker: str | Named, data: Any = None) -> Job:

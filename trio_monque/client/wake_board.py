@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from datetime import datetime
 from typing import Protocol
 
 import trio
@@ -34,8 +33,8 @@ class Neighbour(Protocol):
     def look(self) -> None:
         """Something may be due now."""
 
-    def expect(self, due: datetime) -> None:
-        """A job is due then."""
+    def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
+        """These jobs are pending, at least one. If `new`, they were just inserted, or were found to be there."""
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
         """Jobs may appear, unannounced, for as long as `is_open` and right after."""
@@ -93,16 +92,15 @@ class Announcer:
     def __init__(self, namespace: str) -> None:
         self._namespace = namespace
 
-    def announce(self, jobs: Sequence[Job], session: ClientSession | None = None) -> None:
-        """These jobs are there now; those that are not pending mean nothing."""
-        pending = [job.next_run_at for job in jobs if job.status is JobStatus.PENDING]
+    def announce(self, jobs: Sequence[Job], session: ClientSession | None = None, *, new: bool = False) -> None:
+        """These jobs are there now, or they are `new`; those that are not pending mean nothing."""
+        pending = [job for job in jobs if job.status is JobStatus.PENDING]
         if not pending:
             return
         if session is not None and session.in_transaction:
             self._tell(lambda neighbour: neighbour.look_while(lambda: session.in_transaction))
         else:
-            due = min(pending)
-            self._tell(lambda neighbour: neighbour.expect(due))
+            self._tell(lambda neighbour: neighbour.expect(pending, new=new))
 
     def announce_unknown(self) -> None:
         """There may be jobs that nobody knows."""

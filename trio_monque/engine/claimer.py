@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Awaitable, Callable
 from enum import Enum, auto
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -15,8 +17,8 @@ from .progress import Progress
 from .run import CancelReason
 from .runner import Runner
 from .slots import Slots
-from .source import Granted, Source
-from .wake import WakeSignal
+from .source import Demand, Granted, Source, Tip
+from .wake import Wake, WakeSignal
 from .waker import Waker
 
 ClaimT = TypeVar("ClaimT")
@@ -35,6 +37,9 @@ LONGEST_RETRY: Final = 2.0
 
 # Others were faster, again and again: they will have taken what there is. Or something that looks due cannot be taken.
 MOST_FRUITLESS: Final = 10
+
+
+LOOK: Final = Wake(look=True)
 
 
 class _Found(Enum):
@@ -79,14 +84,20 @@ class Claimer(Generic[ClaimT, SettlementT]):
         begun = self._begun
         while self._ended < begun:
             await self._runner.wait_changed()
+        # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
+        self._is_all_taken = False
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
         delay = FIRST_RETRY
+        wake = LOOK
         while not self._stop.draining.is_set():
             self._begun += 1
-            found = await self._claim(running)
+            found = await self._answer(wake, running)
             self._ended = self._begun
+            if self._stop.draining.is_set():
+                return  # The wake that would tell may have been taken with others.
+            wake = LOOK
             if found is _Found.FAILED:
                 with self._pauses.timeout_after_fault(delay):
                     await self._wake.wait()
@@ -100,32 +111,84 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 self.progress.wait_for_others()
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().lanes.keys())
-            await self._wake.wait()
+            wake = await self._wake.wait()
 
-    async def _claim(self, running: trio.Nursery) -> _Found:
+    async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
+        if wake.look or not self._is_all_taken:
+            return await self._look(running)
+        if wake.tip is None:
+            # There is room, and nothing for it. Where nobody tells what others do, it is a chance to see that.
+            return _Found.NOT_LOOKED if self._waker.is_told else await self._look(running)
+        if wake.tip.lane not in self._slots.lanes:
+            return _Found.NOT_LOOKED
+        # Those who made theirs in the same statement are about to tell, too, and one look finds all of them.
+        await trio.lowlevel.checkpoint()
+        later = self._wake.take()
+        if later.look or later.tip not in (None, wake.tip):
+            return await self._look(running)
+        return await self._take(wake.tip, running)
+
+    async def _look(self, running: trio.Nursery) -> _Found:
+        self._is_all_taken = False
         demand = self._slots.demand()
         if demand.total == 0:
             return _Found.NOT_LOOKED
         if self._too_many_unsettled():
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
+        granted = await self._ask(partial(self._source.claim, demand), running)
+        if granted is None:
+            return _Found.FAILED
+        self._is_all_taken = self._are_all(granted, demand)
+        self._fruitless = 0 if granted.claims else self._fruitless + 1
+        again = granted.more and self._fruitless < MOST_FRUITLESS and not self._stop.draining.is_set()
+        return _Found.MORE if again else _Found.ALL
+
+    async def _take(self, tip: Tip, running: trio.Nursery) -> _Found:
+        """The one that was told, without a look."""
+        if tip.lane not in self._slots.demand().lanes or self._too_many_unsettled():
+            return await self._look(running)
+        # Until that is known, nothing is.
+        self._is_all_taken = False
+        granted = await self._ask(partial(self._source.claim_one, tip), running)
+        if granted is None:
+            return _Found.FAILED
+        self._is_all_taken = not granted.more
+        if granted.more:
+            self._waker.look()
+        # One that could not be had was taken by somebody else, or changed, which is told by itself.
+        return _Found.NOT_LOOKED
+
+    async def _ask(
+        self, claim: Callable[[], Awaitable[Granted[ClaimT]]], running: trio.Nursery
+    ) -> Granted[ClaimT] | None:
+        """What was granted, and has been started; None for a fault that passes."""
         sent = trio.current_time()
         self.progress.ask()
         try:
-            granted = await self._source.claim(demand)
+            granted = await claim()
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
             self.progress.fail(error)
             self._source.tell(notices.ClaimFailed(error))
-            return _Found.FAILED
+            return None
         finally:
             self._runner.changed()
         self.progress.answered(len(granted.claims))
         self._start(granted, sent, running)
-        self._fruitless = 0 if granted.claims else self._fruitless + 1
-        again = granted.more and self._fruitless < MOST_FRUITLESS and not self._stop.draining.is_set()
-        return _Found.MORE if again else _Found.ALL
+        return granted
+
+    def _are_all(self, granted: Granted[ClaimT], demand: Demand) -> bool:
+        """Whether nothing that is due was left behind: every lane was looked at, and had less than it could start."""
+        taken = Counter(map(self._source.lane_of, granted.claims))
+        return (
+            not granted.more
+            and demand.suspects > 0
+            and len(granted.claims) < demand.total
+            and demand.lanes.keys() == self._slots.lanes
+            and all(taken[lane] < most for lane, most in demand.lanes.items())
+        )
 
     def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
         for claim in granted.claims:

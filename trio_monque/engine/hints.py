@@ -7,6 +7,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from .source import Tip
+
 
 @dataclass(frozen=True, slots=True)
 class Hints:
@@ -16,6 +18,7 @@ class Hints:
         look: Something may be due now, and later: nobody knows.
         due: The earliest moment, on trio's clock, at which something is due; it may have passed. Infinity for none.
         last_due: The latest; others may be between them.
+        tip: Which item that is, where nothing else was heard and it is a new one.
         is_asked_to_end: Of which claims somebody wants the runs to end; None for of none.
         ended: The stream is over, in order: it is opened again.
     """
@@ -23,6 +26,7 @@ class Hints:
     look: bool = False
     due: float = math.inf
     last_due: float = -math.inf
+    tip: Tip | None = None
     is_asked_to_end: Callable[[Any], bool] | None = None
     ended: bool = False
 

@@ -121,7 +121,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             # Free at the verdict, so that the next claim overlaps this settlement.
             del self._running[run]
             self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
-            self._wake.set()
+            self._wake.make_room()
         if run.is_gone:
             self._lost(run)
         elif run.abandoned:

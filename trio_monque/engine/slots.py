@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import Counter
+from collections.abc import Set
 from typing import Final
 
 from .source import Demand
@@ -26,6 +27,11 @@ class Slots:
 
     def set_limit(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
+
+    @property
+    def lanes(self) -> Set[str]:
+        """All that have a limit."""
+        return self._limits.keys()
 
     @property
     def capacity(self) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
@@ -27,6 +27,19 @@ class Demand:
     total: int
     lanes: Mapping[str, int]
     suspects: int = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Tip:
+    """One item that has just come to be, and is due: it can be asked for by itself.
+
+    Attributes:
+        key: What the source knows it by.
+        lane: Its lane.
+    """
+
+    key: Hashable
+    lane: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +88,13 @@ class Source(Protocol[ClaimT, SettlementT]):
 
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
         """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
+        ...
+
+    async def claim_one(self, tip: Tip) -> Granted[ClaimT]:
+        """Takes this one item, in one round trip, if it still can be had. Cancelled, it strands nothing.
+
+        `more` where it cannot tell: a look must.
+        """
         ...
 
     async def next_due(self, lanes: Set[str]) -> float | None:

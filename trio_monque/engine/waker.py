@@ -11,7 +11,7 @@ import trio
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
-from .source import Source
+from .source import Source, Tip
 from .wake import WakeSignal
 
 # After a failed question: a server that elects returns within seconds.
@@ -27,6 +27,9 @@ class Waker:
     It knows the earliest moment of all that it was told of since it asked the source, and what the
     source answered. That is asked once after each moment that has come, and after each poll: whatever
     else changes in this run is told (`expect`). What others change is found by polls.
+
+    Attributes:
+        is_told: What others change is told, too, at once: then polls are for safety, or there is no need for any.
 
     Args:
         poll_interval: Seconds from one poll to the next; infinity for none. Jobs of open transactions
@@ -47,6 +50,7 @@ class Waker:
         self._wake = wake
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
+        self.is_told = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
         self._next = math.inf
         self._poll_at = math.inf
@@ -66,16 +70,20 @@ class Waker:
         self._changed.set()
         self._wake.set()
 
-    def poll_every(self, seconds: float) -> None:
+    def poll_every(self, seconds: float, *, is_told: bool = False) -> None:
         """From now on, and first of all now."""
+        self.is_told = is_told
         self._poll_interval = seconds
         self._poll_at = math.inf
         self.look()
 
-    def expect(self, moment: float) -> None:
-        """Something is due then, on trio's clock."""
+    def expect(self, moment: float, tip: Tip | None = None) -> None:
+        """Something is due then, on trio's clock: this one, where only one is."""
         if moment <= trio.current_time():
-            self._wake.set()
+            if tip is None:
+                self._wake.set()
+            else:
+                self._wake.tip(tip)
         elif moment < self._next:
             self._next = moment
             self._changed.set()

@@ -98,7 +98,7 @@ class Watcher:
     async def _follow(self) -> None:
         self._source.tell(notices.StreamConnected())
         # What happened before it was open nobody tells: this looks, too; and then for requests.
-        self._waker.poll_every(self._safety_poll_interval)
+        self._waker.poll_every(self._safety_poll_interval, is_told=True)
         try:
             await self._pass_on(_ANY_REQUEST)
             while not self._ending.is_set():
@@ -129,7 +129,7 @@ class Watcher:
         if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
         if hints.due < math.inf:
-            self._waker.expect(hints.due)
+            self._waker.expect(hints.due, hints.tip)
         if hints.is_asked_to_end is not None:
             # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
             await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)

@@ -6,7 +6,6 @@ import logging
 import math
 import secrets
 from collections.abc import Callable, Mapping, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -18,22 +17,22 @@ from ..client.ground import Ground
 from ..client.rescued import Rescued
 from ..clock import virtual_time
 from ..engine import notices
-from ..engine.fairness import share_slots, suspect_alone
 from ..engine.run import CancelReason, Run, RunEnd
-from ..engine.source import ClaimState, Demand, Granted
+from ..engine.source import ClaimState, Demand, Granted, Tip
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions
-from ..jobs.fences import ClaimId, ClaimStamp, claim_id
+from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..observations import Sighting
-from ..options import LEASE_IN_BEATS, SchedulerConfig
-from ..store import claiming, leases, managing, queries, settling
+from ..options import SchedulerConfig
+from ..store import leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
 from ..threads import HoldingLimiter
 from .beats import Beats
+from .claims import Claims
 from .disowned import DisownedClaims
 from .job_run import call_handler, verdict_of
 from .paused_names import PausedNames
@@ -48,8 +47,6 @@ logger = logging.getLogger("trio_monque.scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
-
-Choice = Callable[[Sequence[Job]], Sequence[Job]]
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
@@ -75,19 +72,14 @@ class JobSource:
         self._workers = workers
         self._teller = teller
         self._config = config
-        # An answer that takes longer than a beat would come too late for what it is asked for.
-        self._leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
         self._running_job = running_job
         self._announce = announce
-        self._paused = paused
-        self._claimed = claimed
         self._rescues = Rescues(ground, door, teller, announce, on_the_run)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
-        self._turn = 0
-        self._looked_at: datetime | None = None
         self._beats = Beats()
         self._disowned = DisownedClaims(ground.jobs)
+        self.claims = Claims(ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed)
 
     # --- What a claim is ---
 
@@ -118,96 +110,13 @@ class JobSource:
     # --- Claiming ---
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        if self._ground.is_clock_stale():
-            await self._measure_clock_offset()
-        self._looked_at = now = self._ground.clock.now()
-        stamp = ClaimStamp.new(
-            self._config.scheduler_instance_id, now, self._config.heartbeat_interval, secrets.token_hex(6)
-        )
-        self._beats.claimed(now)
-        self._turn += 1
-        turn, chosen = self._turn, list[Job]()
+        return await self.claims.claim(demand)
 
-        def choose(found: Sequence[Job]) -> Sequence[Job]:
-            fair = share_slots(found, slots=demand.total, lane_of=self.lane_of, turn=turn)
-            # Of those that are due at one moment, the one that was made first.
-            chosen[:] = suspect_alone(fair, found, transitions.is_suspect, lambda job: (job.next_run_at, job.id))
-            return chosen
-
-        try:
-            taken = await self._door.hand_over(
-                partial(self._claim_batch, demand.lanes, choose, now, stamp, suspects=demand.suspects > 0),
-                orphan=partial(self._give_back, stamp),
-                channel=Channel.CLAIMS,
-            )
-        except MonqueConnectionError as error:
-            if not error.unknown_outcome:
-                raise
-            held = await self._resolve(stamp, chosen)
-            if not held:
-                raise
-            # What was not found is due as before, as far as anybody knows.
-            return self._granted(held, more=len(held) < len(chosen))
-        return self._granted(taken.jobs, more=taken.more)
-
-    def _granted(self, jobs: Sequence[Job], *, more: bool = False) -> Granted[Job]:
-        if jobs:
-            self._claimed()
-        # A suspect was claimed alone: others may wait behind it.
-        return Granted(jobs, more=more or any(map(transitions.is_suspect, jobs)))
-
-    def _claim_batch(
-        self, wanted: Mapping[str, int], choose: Choice, now: datetime, stamp: ClaimStamp, *, suspects: bool
-    ) -> claiming.Taken:
-        """In a thread: of what nobody has paused.
-
-        Where the collection was dropped or renamed, its indexes first; that costs nothing otherwise.
-        """
-        paused = self._paused.look_up(self._leased)
-        unpaused = {name: count for name, count in wanted.items() if name not in paused}
-        if not unpaused:
-            return claiming.Taken(())
-        claim = partial(claiming.claim_batch, self._leased, unpaused, choose, now, stamp, suspects=suspects)
-        return self._ground.with_indexes(claim)
-
-    async def _measure_clock_offset(self) -> None:
-        await self._door.call(self._ground.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
+    async def claim_one(self, tip: Tip) -> Granted[Job]:
+        return await self.claims.claim_one(tip)
 
     async def next_due(self, lanes: Set[str]) -> float | None:
-        assert self._looked_at is not None, "it is asked after a look"
-        # Not after now: what came to be due since the look would be neither claimed nor told.
-        due = await self._next_due(sorted(lanes - self._paused.names), self._looked_at)
-        return None if due is None else self._ground.clock.on_run_clock(due)
-
-    async def earliest_pending(self) -> datetime | None:
-        """When the first job is or was due of all that could be claimed here."""
-        return await self._next_due(sorted(set(self._workers.names) - self._paused.names), BEFORE_ALL)
-
-    async def _next_due(self, names: Sequence[str], after: datetime) -> datetime | None:
-        if not names:
-            return None
-        ask = partial(claiming.next_due, self._ground.jobs, names, after)
-        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
-
-    def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
-        """In a thread that nobody waits for: what was granted too late."""
-        claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
-        self._announce(None)
-
-    async def _resolve(self, stamp: ClaimStamp, chosen: Sequence[Job]) -> Sequence[Job]:
-        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
-        held: Sequence[Job] = ()
-        with suppress(MonqueConnectionError):
-            held = await self._door.hand_over(
-                partial(claiming.resolve, self._leased, stamp, self._beats.next(self._ground.clock.now())),
-                orphan=partial(self._give_back, stamp),
-                channel=Channel.CLAIMS,
-            )
-        if {job.id for job in held} == {job.id for job in chosen}:
-            return held
-        lease = LEASE_IN_BEATS * self._config.heartbeat_interval
-        self._disowned.add(stamp, [job.id for job in held], until=trio.current_time() + lease)
-        return held
+        return await self.claims.next_due(lanes)
 
     # --- Running ---
 
@@ -304,7 +213,7 @@ class JobSource:
         if not claims:
             return []
         found = await self._door.call(
-            partial(leases.renew, self._leased, claims, self._beats.next(self._ground.clock.now())),
+            partial(leases.renew, self.claims.leased, claims, self._beats.next(self._ground.clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )

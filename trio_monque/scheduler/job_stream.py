@@ -11,6 +11,7 @@ from typing import Any, TypeVar
 
 from ..client.ground import Ground
 from ..engine.hints import Hints, StreamFailedError
+from ..engine.source import Tip
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..store import watch
@@ -18,6 +19,7 @@ from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 from ..store.watch import Kind, NoStreamError, Watch
 from .paused_names import PausedNames
+from .told import NewJobKey, Told
 from .workers import Workers
 
 T = TypeVar("T")
@@ -25,23 +27,44 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Digest:
-    """What one answer of the server comes to."""
+    """What one answer of the server comes to.
+
+    Attributes:
+        is_anything: Something may be due, nobody knows when.
+        due: The earliest moment at which a job is due.
+        count: How many are due some time.
+        new: Which of them are new.
+        tip: The last new one.
+        cancelled: Whose runs somebody wants to end.
+    """
 
     is_anything: bool = False
     due: datetime | None = None
     last_due: datetime | None = None
+    count: int = 0
+    new: list[ObjectId] = field(default_factory=list)
+    tip: Tip | None = None
     cancelled: set[ObjectId] = field(default_factory=set)
 
 
 class JobStream:
     """Used on the run's own thread; each wait is in a thread of its own, through the door."""
 
-    def __init__(self, ground: Ground, door: Door, workers: Workers, paused: PausedNames, instance_id: str) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        door: Door,
+        workers: Workers,
+        paused: PausedNames,
+        instance_id: str,
+        told: Told,
+    ) -> None:
         self._ground = ground
         self._door = door
         self._workers = workers
         self._paused = paused
         self._instance_id = instance_id
+        self._told = told
         self._watch: Watch | None = None
 
     async def open(self) -> None:
@@ -54,10 +77,15 @@ class JobStream:
         opened = self._opened
         digest = await self._call(lambda: self._digest(opened.read()), lambda _: opened.close())
         cancelled = digest.cancelled
+        tip = digest.tip if digest.count == 1 else None
+        if tip is not None and digest.new[0] in self._told:
+            digest.due = tip = None  # The client's word came while this one was read.
+        self._told.add(digest.new)
         return Hints(
             look=digest.is_anything,
             due=math.inf if digest.due is None else self._ground.clock.on_run_clock(digest.due),
             last_due=-math.inf if digest.last_due is None else self._ground.clock.on_run_clock(digest.last_due),
+            tip=tip,
             is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
             ended=not opened.is_open,
         )
@@ -115,9 +143,15 @@ class JobStream:
             return
         if change.due is None:
             digest.is_anything = True
-        else:
-            digest.due = change.due if digest.due is None else min(digest.due, change.due)
-            digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)
+            return
+        if change.is_new and change.name is not None:
+            if change.job_id in self._told:
+                return
+            digest.new.append(change.job_id)
+            digest.tip = Tip(NewJobKey(change.job_id, change.due), change.name)
+        digest.count += 1
+        digest.due = change.due if digest.due is None else min(digest.due, change.due)
+        digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)
 
 
 def _close(opened: Watch | None) -> None:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
-from datetime import datetime
+from collections.abc import Sequence
 from typing import Any
 
 from ..client.ground import Ground
 from ..engine.nursery import Engine
+from ..engine.source import Tip
+from ..jobs.job import Job
 from .paused_names import PausedNames
+from .told import NewJobKey, Told
 
 
 class EngineOnTheBoard:
     """Hears of jobs, on the collection's time; the engine's timers are on trio's clock. And says whether it works."""
 
-    def __init__(self, engine: Engine[Any, Any], ground: Ground, paused: PausedNames, instance_id: str) -> None:
+    def __init__(
+        self, engine: Engine[Any, Any], ground: Ground, paused: PausedNames, told: Told, instance_id: str
+    ) -> None:
         self.instance_id = instance_id
         self._ground = ground
         self._paused = paused
+        self._told = told
         self.is_idle = engine.is_idle
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
@@ -30,5 +36,12 @@ class EngineOnTheBoard:
         # Not before: a claim that begins now must find out that it does not know.
         self.look()
 
-    def expect(self, due: datetime) -> None:
-        self._expect(self._ground.clock.on_run_clock(due))
+    def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
+        if new:
+            jobs = [job for job in jobs if job.id not in self._told]
+            self._told.add(job.id for job in jobs)
+        if not jobs:
+            return
+        first = min(jobs, key=lambda job: job.next_run_at)
+        tip = Tip(NewJobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
+        self._expect(self._ground.clock.on_run_clock(first.next_run_at), tip)

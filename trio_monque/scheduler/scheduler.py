@@ -30,6 +30,7 @@ from .presence import Presence
 from .running_job import RunningJob
 from .settlements import JobSettlement
 from .telling import SchedulerReport, Teller
+from .told import Told
 from .workers import Handler, Worker, WorkerOptions, Workers
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class Scheduler(Monque, Observable):
         self._ended = trio.Event()
         rests = self._virtual is not None
         self._paused = PausedNames(self._door, rests=rests)
+        told = Told()
         self._source = JobSource(
             self._ground,
             self._door,
@@ -102,7 +104,7 @@ class Scheduler(Monque, Observable):
                 stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
             ),
             # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
-            JobStream(self._ground, self._door, self._workers, self._paused, self.id)
+            JobStream(self._ground, self._door, self._workers, self._paused, self.id, told)
             if config.change_stream and not rests
             else None,
         )
@@ -118,7 +120,7 @@ class Scheduler(Monque, Observable):
         self._engine.accompany(self._presence.run, self._presence.progress, self._presence.end)
         look_for_resumes = partial(self._paused.run, self._ground.jobs, self._engine.waker.look)
         self._engine.accompany(look_for_resumes, self._paused.progress)
-        self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, self.id)
+        self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, told, self.id)
         for name in self._workers.names:
             self._open_lane(name)
 

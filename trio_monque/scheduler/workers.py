@@ -14,12 +14,15 @@ from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_name, check_on_exhausted
 from ..jobs.verdicts import ErrorTypes
-from ..options import check_count, check_seconds
+from ..options import check_count, check_seconds, check_whole
 from .running_job import RunningJob
 
 T = TypeVar("T")
 
 Handler = Callable[[RunningJob[T]], Awaitable[object]] | Callable[[RunningJob[T]], object]
+
+HIGHEST_PRIORITY = 10
+"""And the lowest is its negative: a name waits for so many slots twice, and for its turn among its equals."""
 
 
 class WorkerOptions(TypedDict, total=False):
@@ -32,6 +35,7 @@ class WorkerOptions(TypedDict, total=False):
     retry_on: type[BaseException] | ErrorTypes | None
     discard_on: type[BaseException] | ErrorTypes
     payload: Callable[..., Any] | None
+    priority: int
     store_result: bool
 
 
@@ -49,6 +53,8 @@ class WorkerSettings:
         discard_on: These errors are never tried again.
         payload: Makes `job.data` of what is stored: a dataclass, or anything callable with the stored
             value. Data that it refuses is never tried again.
+        priority: Who starts first when there are fewer slots than due jobs: the greater one, from -10 to 10.
+            So many slots more than a name of priority 0 does a name of less wait, and then has its turn.
         store_result: Store what the handler returns; it must be a BSON value.
     """
 
@@ -59,6 +65,7 @@ class WorkerSettings:
     retry_on: type[BaseException] | ErrorTypes | None = None
     discard_on: type[BaseException] | ErrorTypes = ()
     payload: Callable[..., Any] | None = None
+    priority: int = 0
     store_result: bool = False
 
     def __post_init__(self) -> None:
@@ -72,6 +79,7 @@ class WorkerSettings:
             check_seconds("backoff", self.backoff, zero=True)
         if self.payload is not None and not callable(self.payload):
             raise InvalidOptionError("payload", self.payload, "must be a type, or callable with the stored value")
+        check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
         for option in ("retry_on", "discard_on"):
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
 
@@ -163,7 +171,7 @@ class Workers:
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
             replace: Take the place of a worker of that name.
             options: See WorkerSettings: concurrency, timeout, max_retries, backoff, retry_on, discard_on,
-                payload, store_result.
+                payload, priority, store_result.
 
         Raises:
             InvalidJobIdentifierError: No job can have that name.

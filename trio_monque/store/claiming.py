@@ -3,22 +3,25 @@
 from __future__ import annotations
 
 import logging
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 from itertools import islice
+from types import MappingProxyType
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import ASCENDING
+from pymongo import ASCENDING, ReturnDocument
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
+from ..errors import BrokenDocumentError
 from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
-from ..jobs.transition import applied
+from ..jobs.transition import OneOf, applied
 from . import indexes
 from .codec import FIELD, OWN_OPTIONS, filter_of, update_of
 from .connection import JobCollection
@@ -30,6 +33,7 @@ logger = logging.getLogger("trio_monque.store")
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
 
+_NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
 _BY_ID = {"_id": 1}
 # Without a tie-break: with one, the claim index could not give the order, and the server would sort.
 _NEXT_RUN_AT = FIELD["next_run_at"]
@@ -43,17 +47,31 @@ class Taken:
     Attributes:
         jobs: The claimed jobs, exactly as the database holds them.
         more: Whether there may be more to take at once: others were faster with some of what was seen.
+        tried: How many candidates there were.
+        full: The names of which there were as many candidates as were wanted.
+        short: The names that had fewer, beyond those that were to be passed over.
     """
 
     jobs: Sequence[Job]
     more: bool = False
+    tried: int = 0
+    full: frozenset[str] = frozenset()
+    short: frozenset[str] = frozenset()
 
 
 @command("look for due jobs", writes=False)
-def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, *, suspects: bool = True) -> Sequence[Job]:
+def look(
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    now: datetime,
+    *,
+    suspects: bool = True,
+    passed_over: Mapping[str, int] = _NOTHING,
+) -> Sequence[Job]:
     """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims.
 
-    Without `suspects` these are not seen: a row of them must not hide the innocents behind it.
+    The first ones of a name are `passed_over`, where that says how many. Without `suspects` these are not
+    seen: a row of them must not hide the innocents behind it.
 
     Raises:
         IndexesGoneError: The claim index is not there, although it should be.
@@ -63,7 +81,7 @@ def look(jobs: JobCollection, wanted: Mapping[str, int], now: datetime, *, suspe
     found: list[Job] = []
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
         with indexes.relied_on():
-            found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also))
+            found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also, passed_over))
     return [job for job in found if job.claimed_by is None or _tell_leftover(jobs, job)]
 
 
@@ -77,23 +95,37 @@ def _tell_leftover(jobs: JobCollection, job: Job) -> bool:
 
 
 def _look(
-    jobs: JobCollection, wanted: Mapping[str, int], now: datetime, also: Mapping[str, Any], collection: Collection
+    jobs: JobCollection,
+    wanted: Mapping[str, int],
+    now: datetime,
+    also: Mapping[str, Any],
+    passed_over: Mapping[str, int],
+    collection: Collection,
 ) -> Iterable[Any]:
     first, *others = wanted
     due = {**_due(jobs, first, now), **also}
     index = indexes.hint(jobs, indexes.CLAIM)
     if not others:
-        return collection.find(due, sort=_EARLIEST, limit=wanted[first], batch_size=wanted[first] + 1, hint=index)
+        return collection.find(
+            due,
+            sort=_EARLIEST,
+            skip=passed_over.get(first, 0),
+            limit=wanted[first],
+            batch_size=wanted[first] + 1,
+            hint=index,
+        )
     hinted: dict[str, Any] = {} if index is None else {"hint": index}
     # One query for all names together would be filled by a single one with a long backlog.
     return collection.aggregate(
         [
-            *_earliest(due, wanted[first]),
+            *_earliest(due, wanted[first], passed_over.get(first, 0)),
             *(
                 {
                     "$unionWith": {
                         "coll": collection.name,
-                        "pipeline": _earliest({**_due(jobs, name, now), **also}, wanted[name]),
+                        "pipeline": _earliest(
+                            {**_due(jobs, name, now), **also}, wanted[name], passed_over.get(name, 0)
+                        ),
                     }
                 }
                 for name in others
@@ -121,8 +153,9 @@ def _but_broken(jobs: JobCollection, due: dict[str, Any]) -> dict[str, Any]:
     return due
 
 
-def _earliest(due: Mapping[str, Any], limit: int) -> list[dict[str, Any]]:
-    return [{"$match": due}, {"$sort": dict(_EARLIEST)}, {"$limit": limit}]
+def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, Any]]:
+    passing_over = [{"$skip": skip}] if skip else []
+    return [{"$match": due}, {"$sort": dict(_EARLIEST)}, *passing_over, {"$limit": limit}]
 
 
 @command("look for the next due job", writes=False)
@@ -187,18 +220,60 @@ def claim_batch(
     stamp: ClaimStamp,
     *,
     suspects: bool = True,
+    passed_over: Mapping[str, int] = _NOTHING,
 ) -> Taken:
-    """One claim cycle: look, choose, take. Two round trips, or three where the copies were not exact."""
+    """One claim cycle: look, choose, take.
+
+    Two round trips; one more where the copies were not exact, and one more where the first candidates were
+    passed over and there were too few behind them: these names are looked at again, from their head.
+    """
     while True:
         known = len(jobs.broken) + len(jobs.left_over)
-        candidates = choose(look(jobs, wanted, now, suspects=suspects))
+        found = look(jobs, wanted, now, suspects=suspects, passed_over=passed_over)
+        short = _short(found, {name: wanted[name] for name in passed_over})
+        if short:
+            again = look(jobs, {name: wanted[name] for name in short}, now, suspects=suspects)
+            found = [*(job for job in found if job.name not in short), *again]
+        candidates = choose(found)
         # What cannot be claimed was found, and is passed over from now on: behind it there may be something.
         has_hidden = len(jobs.broken) + len(jobs.left_over) > known
         if candidates:
             taken = take(jobs, candidates, now, stamp)
-            return Taken(taken.jobs, more=taken.more or has_hidden)
+            full = frozenset(wanted) - _short(found, wanted)
+            return Taken(taken.jobs, taken.more or has_hidden, len(candidates), full, short)
         if not has_hidden:
-            return Taken([])
+            return Taken([], short=short)
+
+
+def _short(found: Sequence[Job], wanted: Mapping[str, int]) -> frozenset[str]:
+    """The names of which there is less than was wanted."""
+    counted = Counter(job.name for job in found)
+    return frozenset(name for name, most in wanted.items() if counted[name] < most)
+
+
+@command("claim jobs")
+def take_one(jobs: JobCollection, job_id: ObjectId, name: str, now: datetime, stamp: ClaimStamp) -> Taken:
+    """Claims one new job by its id, if it still is claimable and nobody ever claimed it. One round trip.
+
+    Not for suspects: these have been claimed. Nothing was looked at, so what is no job shows only now: it is
+    given back, and a look must tell.
+    """
+    transition = transitions.claim([name], now, stamp, {**transitions.UNSUSPECTED, "attempts": OneOf((None, 0))})
+    # Raw: where it cannot be decoded, it is claimed all the same, and must be known.
+    found = jobs.raw.find_one_and_update(
+        {"_id": job_id, **filter_of(transition.guard)},
+        update_of(transition),
+        hint=_BY_ID,
+        return_document=ReturnDocument.AFTER,
+    )
+    if found is None:
+        return Taken([])
+    try:
+        return Taken([jobs.codec.decode(found)])
+    except BrokenDocumentError:
+        given_back = transitions.release_all(stamp, now)
+        jobs.collection.update_one({"_id": job_id, **filter_of(given_back.guard)}, update_of(given_back))
+        return Taken([], more=True)
 
 
 @command("find out about a claim")

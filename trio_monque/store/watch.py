@@ -74,6 +74,7 @@ class Change:
         kind: What it was.
         job_id: Of a job, its id.
         name: Its name where it is known (of updates it is not), or the name that was paused or resumed.
+        is_new: Of a job: it was inserted, and is whole enough to be claimed by its id.
         is_pending: Of a job: the write made or left it pending, as far as can be seen.
         due: When it is due, where that was written.
         cancel_requested: Somebody wants its run to end.
@@ -82,6 +83,7 @@ class Change:
     kind: Kind
     job_id: Any = None
     name: str | None = None
+    is_new: bool = False
     is_pending: bool = False
     due: datetime | None = None
     cancel_requested: bool = False
@@ -202,7 +204,7 @@ def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
         {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
     ]
     # What a job carries would travel to every instance, and could make an event too large to be told.
-    kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at")]
+    kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
     return [
         {"$changeStream": {}},
         {"$match": {"$or": waking}},
@@ -215,6 +217,16 @@ def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
             }
         },
     ]
+
+
+def _is_claimable(inserted: Mapping[str, Any]) -> bool:
+    """Whether it is worth a try; one that bears an owner is left to a look, which tells of it."""
+    return (
+        inserted.get(FIELD["status"]) == "pending"
+        and isinstance(inserted.get(FIELD["name"]), str)
+        and isinstance(inserted.get(FIELD["next_run_at"]), datetime)
+        and inserted.get(FIELD["claimed_by"]) is None
+    )
 
 
 def _changes(event: Mapping[str, Any]) -> Sequence[Change]:
@@ -242,6 +254,7 @@ def _changes(event: Mapping[str, Any]) -> Sequence[Change]:
             Kind.JOB,
             document_id,
             name if isinstance(name, str) else None,
+            is_new=event["operationType"] == "insert" and _is_claimable(written),
             is_pending=is_pending,
             due=due if isinstance(due, datetime) else None,
             cancel_requested=written.get(FIELD["cancel_requested_at"]) is not None,

@@ -148,11 +148,11 @@ async def _drain(scheduler: Scheduler) -> None:
         await _settle_down()
         if not _are_idle(scheduler):
             continue
-        due = await source.earliest_pending()
+        due = await source.claims.earliest_pending()
         if due is None or due > scheduler._ground.now():
             return
         await _settle_down()
-        if _are_idle(scheduler) and await source.earliest_pending() == due:
+        if _are_idle(scheduler) and await source.claims.earliest_pending() == due:
             raise AssertionError(f"a job that is due since {due} is not claimed; see the log for what keeps it")
 
 

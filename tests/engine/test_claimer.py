@@ -1,0 +1,144 @@
+"""One item that was told of is asked for by itself, and a free slot is no reason to look where nothing is left."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine.nursery import Engine
+from trio_monque.engine.source import Tip
+
+
+def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> Engine[int, Any]:
+    engine = engine_of(shelf, rests=rests, poll_interval=1000.0)
+    engine.slots.set_limit("all", slots)
+    return engine
+
+
+def tell(engine: Engine[int, Any], shelf: Shelf, item: int, lane: str = "all") -> None:
+    shelf.items.append(item)
+    engine.waker.expect(trio.current_time(), Tip(item, lane))
+
+
+async def test_one_new_item_is_taken_without_a_look_before_and_after(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        for item in range(3):
+            tell(engine, shelf, item)
+            await trio.sleep(10)
+    assert (shelf.asked_for_one, sorted(shelf.settled)) == ([0, 1, 2], [0, 1, 2])
+    assert shelf.claimed_at == [0.0]
+
+
+async def test_item_that_somebody_else_took_costs_no_look(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        engine.waker.expect(1.0, Tip(7, "all"))
+        await trio.sleep(10)
+        tell(engine, shelf, 8)
+        await trio.sleep(10)
+    assert (shelf.asked_for_one, sorted(shelf.settled), shelf.claimed_at) == ([7, 8], [8], [0.0])
+
+
+async def test_item_of_which_nothing_is_known_is_looked_for(autojump_clock: MockClock) -> None:
+    shelf = Shelf(unsure={7})
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        tell(engine, shelf, 7)
+        await trio.sleep(10)
+    assert (shelf.asked_for_one, sorted(shelf.settled), shelf.claimed_at) == ([7], [7], [0.0, 1.0])
+
+
+async def test_two_at_once_are_looked_for_and_one_told_twice_is_one(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = idle(shelf, slots=5)
+    async with running(engine):
+        await trio.sleep(1)
+        tell(engine, shelf, 1)
+        tell(engine, shelf, 2)
+        await trio.sleep(10)
+        assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0, 1.0])
+        tell(engine, shelf, 3)
+        engine.waker.expect(11.0, Tip(3, "all"))
+        await trio.sleep(10)
+    assert (shelf.asked_for_one, shelf.claimed_at, sorted(shelf.settled)) == ([3], [0.0, 1.0], [1, 2, 3])
+
+
+async def test_what_found_no_slot_starts_when_one_is_free(autojump_clock: MockClock) -> None:
+    shelf = Shelf(handler=sleeping(5))
+    engine = idle(shelf, slots=1)
+    async with running(engine):
+        await trio.sleep(1)
+        tell(engine, shelf, 1)
+        await trio.sleep(1)
+        tell(engine, shelf, 2)
+        await trio.sleep(1)
+        tell(engine, shelf, 3)
+        await trio.sleep(20)
+    # The third was older than nothing that waits, and does not jump the queue.
+    assert (shelf.asked_for_one, sorted(shelf.settled)) == ([1], [1, 2, 3])
+    assert shelf.claimed_at[:3] == [0.0, 6.0, 11.0]
+
+
+async def test_backlog_behind_what_was_taken_is_not_jumped(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1, 2, 3], handler=sleeping(5))
+    engine = idle(shelf, slots=1)
+    async with running(engine):
+        await trio.sleep(1)
+        tell(engine, shelf, 4)
+        await trio.sleep(30)
+    assert (shelf.asked_for_one, list(shelf.settled)) == ([], [1, 2, 3, 4])
+
+
+async def test_item_of_a_lane_that_is_not_ours_costs_nothing(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        engine.waker.expect(1.0, Tip(7, "another"))
+        await trio.sleep(10)
+    assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0])
+
+
+async def test_claim_of_one_that_fails_is_made_up_for_by_looks(autojump_clock: MockClock) -> None:
+    shelf = Shelf()
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        shelf.claim_faults = [NotNowError()]
+        tell(engine, shelf, 7)
+        await trio.sleep(10)
+    assert (shelf.asked_for_one, sorted(shelf.settled)) == ([7], [7])
+
+
+@pytest.mark.parametrize("rests", [True, False])
+async def test_free_slot_is_a_reason_to_look_where_nobody_tells_what_others_do(
+    autojump_clock: MockClock, rests: bool
+) -> None:
+    shelf = Shelf(items=[1])
+    async with running(idle(shelf, rests=rests)):
+        await trio.sleep(10)
+    assert shelf.claimed_at == ([0.0] if rests else [0.0, 1.0])
+
+
+async def test_wake_during_the_claim_of_one_is_not_lost(autojump_clock: MockClock) -> None:
+    shelf = Shelf(claim_takes=2.0)
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(5)
+        tell(engine, shelf, 1)
+        await trio.sleep(1)
+        tell(engine, shelf, 2)
+        shelf.items.append(3)
+        engine.waker.look()
+        await trio.sleep(10)
+    assert sorted(shelf.settled) == [1, 2, 3]

@@ -1,0 +1,95 @@
+"""Where to look for candidates while others take what is seen. Pure, but for the draw."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Collection, Mapping
+from typing import Final
+
+FRUITLESS_TO_SPREAD: Final = 2
+"""After so many takes in a row of which less than half was won, candidates come from all over the queue's head."""
+
+QUIET_TO_RETURN: Final = 32
+"""After so many takes in a row of which nothing was lost, from its very head again, and in their order."""
+
+HEAD_EVERY: Final = 16
+"""Of the takes meanwhile, one in so many is from the very head: what is due first must not be passed over for ever."""
+
+# Two instances hit the same batch with a chance of one in so many. Of eight that draw at once, each loses at most
+# seven 64ths of what it has seen, and with as few as 32 batches twice that.
+MOST_BATCHES: Final = 64
+LEAST_BATCHES: Final = 32
+
+# The server walks over what is passed over, for about a microsecond each: large batches have fewer to choose from.
+FURTHEST: Final = 6400
+
+
+class Contention:
+    """Notices that others take what this instance has just seen, and draws where it looks instead.
+
+    Attributes:
+        tried: How many candidates it has tried to take.
+        won: How many of them it got.
+    """
+
+    def __init__(self, draw: Callable[[int], int] = random.randrange) -> None:
+        self.tried = 0
+        self.won = 0
+        self._draw = draw
+        self._is_spread = False
+        self._fruitless = 0
+        self._quiet = 0
+        self._turn = 0
+        self._drawn: dict[str, int] = {}
+        # How many batches a lane is known to hold, where it was not long enough.
+        self._depth: dict[str, int] = {}
+
+    @property
+    def is_spread(self) -> bool:
+        """Whether candidates come from all over the head of the queue."""
+        return self._is_spread
+
+    def passed_over(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
+        """How many of the first candidates each lane passes over in the next look; none for those that are missing."""
+        self._drawn = {}
+        if self._is_spread:
+            self._turn += 1
+            if self._turn % HEAD_EVERY:
+                self._drawn = {lane: self._draw(self._batches(lane, count)) for lane, count in wanted.items() if count}
+        # In whole batches: else the first candidates would be hit less often than all that follow.
+        return {lane: batch * wanted[lane] for lane, batch in self._drawn.items() if batch}
+
+    def _batches(self, lane: str, count: int) -> int:
+        most = max(LEAST_BATCHES, min(MOST_BATCHES, FURTHEST // count))
+        return min(most, self._depth.get(lane, most))
+
+    def took(self, tried: int, won: int, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
+        """How the take after that look went.
+
+        Args:
+            tried, won: Candidates.
+            full: The lanes that had as many candidates as were wanted: there may be more of them.
+            short: The lanes that had fewer, beyond what they passed over.
+        """
+        self.tried += tried
+        self.won += won
+        self._learn_depths(full, short)
+        if self._is_spread:
+            self._quiet = self._quiet + 1 if won == tried else 0
+            if self._quiet >= QUIET_TO_RETURN:
+                self._is_spread, self._fruitless = False, 0
+                self._depth.clear()
+            return
+        # Where there was all that there is, there is nowhere else to look.
+        is_fruitless = bool(full) and 2 * won < tried
+        self._fruitless = self._fruitless + 1 if is_fruitless else 0
+        if self._fruitless >= FRUITLESS_TO_SPREAD:
+            self._is_spread, self._quiet = True, 0
+            self._turn = self._draw(HEAD_EVERY)  # Not all instances go back to the head at once.
+
+    def _learn_depths(self, full: Collection[str], short: Collection[str]) -> None:
+        for lane in short:
+            self._depth[lane] = max(1, self._drawn.get(lane, 1))
+        for lane in full:
+            if lane in self._depth and lane not in short:
+                self._depth[lane] += 1

@@ -1,0 +1,193 @@
+"""How a scheduler claims jobs, through the door: what nobody has paused, in turn, and by one cycle at a time."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Iterable, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
+
+import trio
+
+from ..client.ground import Ground
+from ..engine.contention import Contention
+from ..engine.fairness import Turns, suspect_alone
+from ..engine.source import Demand, Granted, Tip
+from ..errors import MonqueConnectionError
+from ..jobs import transitions
+from ..jobs.fences import ClaimStamp
+from ..jobs.job import Job
+from ..options import LEASE_IN_BEATS, SchedulerConfig
+from ..store import claiming
+from ..store.claiming import Taken
+from ..store.offload import Channel, Door
+from ..store.types import ObjectId
+from .beats import Beats
+from .disowned import DisownedClaims
+from .paused_names import PausedNames
+from .told import NewJobKey
+from .workers import Workers
+
+BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
+
+
+class Claims:
+    """Looks for due jobs and takes them. What an answer hides is resolved, and what is not found is disowned.
+
+    Attributes:
+        leased: The collection, for whatever must be answered within a beat.
+        contention: How much other instances take of what is seen here.
+    """
+
+    def __init__(
+        self,
+        ground: Ground,
+        door: Door,
+        workers: Workers,
+        config: SchedulerConfig,
+        paused: PausedNames,
+        beats: Beats,
+        disowned: DisownedClaims,
+        announce: Callable[[Sequence[Job] | None], None],
+        claimed: Callable[[], None],
+    ) -> None:
+        # An answer that takes longer than a beat would come too late for what it is asked for.
+        self.leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
+        self.contention = Contention()
+        self._ground = ground
+        self._door = door
+        self._workers = workers
+        self._config = config
+        self._paused = paused
+        self._beats = beats
+        self._disowned = disowned
+        self._announce = announce
+        self._claimed = claimed
+        self._turns = Turns()
+        self._looked_at: datetime | None = None
+
+    async def claim(self, demand: Demand) -> Granted[Job]:
+        self._looked_at = now = await self._now()
+        stamp, chosen = self._stamp(now), list[Job]()
+
+        def choose(found: Sequence[Job]) -> Sequence[Job]:
+            fair = self._turns.share(found, demand.total, lambda job: job.name, self._priority_of)
+            # Of those that are due at one moment, the one that was made first.
+            chosen[:] = suspect_alone(fair, found, transitions.is_suspect, lambda job: (job.next_run_at, job.id))
+            return chosen
+
+        def take() -> Taken:
+            paused = self._paused.look_up(self.leased)
+            lanes = {name: count for name, count in demand.lanes.items() if name not in paused}
+            if not lanes:
+                return Taken([])
+            return claiming.claim_batch(
+                self.leased, lanes, choose, now, stamp, suspects=demand.suspects > 0, passed_over=passed_over
+            )
+
+        passed_over = self.contention.passed_over(demand.lanes)
+        taken = await self._taken(take, stamp, lambda: [job.id for job in chosen])
+        self.contention.took(taken.tried, len(taken.jobs), full=taken.full, short=taken.short)
+        return self._granted(taken)
+
+    async def claim_one(self, tip: Tip) -> Granted[Job]:
+        key, now = tip.key, await self._now()
+        assert isinstance(key, NewJobKey)
+        if key.due > now:
+            return Granted([], more=True)  # The server's time was measured anew.
+        stamp = self._stamp(now)
+
+        def take() -> Taken:
+            before = self._paused.names
+            paused = self._paused.look_up(self.leased)
+            taken = Taken([])
+            if tip.lane not in paused:
+                taken = claiming.take_one(self.leased, key.id, tip.lane, now, stamp)
+            # What was resumed meanwhile is found by a look, and nobody else may notice now.
+            return replace(taken, more=taken.more or bool(before - paused))
+
+        return self._granted(await self._taken(take, stamp, lambda: [key.id]))
+
+    async def _now(self) -> datetime:
+        if self._ground.is_clock_stale():
+            await self._door.call(self._ground.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return self._ground.clock.now()
+
+    def _stamp(self, now: datetime) -> ClaimStamp:
+        self._beats.claimed(now)
+        config = self._config
+        return ClaimStamp.new(config.scheduler_instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+
+    def _priority_of(self, lane: str) -> int:
+        worker = self._workers.get(lane)
+        return 0 if worker is None else worker.settings.priority
+
+    async def _taken(
+        self, take: Callable[[], Taken], stamp: ClaimStamp, tried: Callable[[], Sequence[ObjectId]]
+    ) -> Taken:
+        """What `take` took, which tried to take these; resolved where the answer was lost.
+
+        Where the collection was dropped or renamed, its indexes are made first; that costs nothing otherwise.
+        """
+        try:
+            return await self._door.hand_over(
+                partial(self._ground.with_indexes, take),
+                orphan=partial(self._give_back, stamp),
+                channel=Channel.CLAIMS,
+            )
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome:
+                raise
+            ids = tried()
+            held = await self._resolve(stamp, ids)
+            if not held:
+                raise
+            # What was not found is due as before, as far as anybody knows.
+            return Taken(held, more=len(held) < len(ids), tried=len(held))
+
+    def _granted(self, taken: Taken) -> Granted[Job]:
+        if taken.jobs:
+            self._claimed()
+        # A suspect was claimed alone: others may wait behind it.
+        return Granted(taken.jobs, more=taken.more or any(map(transitions.is_suspect, taken.jobs)))
+
+    def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
+        """In a thread that nobody waits for: what was granted too late."""
+        claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
+        self._announce(None)
+
+    async def _resolve(self, stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Sequence[Job]:
+        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
+        held: Sequence[Job] = ()
+        with suppress(MonqueConnectionError):
+            held = await self._door.hand_over(
+                partial(claiming.resolve, self.leased, stamp, self._beats.next(self._ground.clock.now())),
+                orphan=partial(self._give_back, stamp),
+                channel=Channel.CLAIMS,
+            )
+        if {job.id for job in held} == set(tried):
+            return held
+        lease = LEASE_IN_BEATS * self._config.heartbeat_interval
+        self._disowned.add(stamp, [job.id for job in held], until=trio.current_time() + lease)
+        return held
+
+    # --- What is due later ---
+
+    async def next_due(self, lanes: Set[str]) -> float | None:
+        assert self._looked_at is not None, "it is asked after a look"
+        # Not after now: what came to be due since the look would be neither claimed nor told.
+        due = await self._next_due(lanes, self._looked_at)
+        return None if due is None else self._ground.clock.on_run_clock(due)
+
+    async def earliest_pending(self) -> datetime | None:
+        """When the first job is or was due of all that could be claimed here."""
+        return await self._next_due(self._workers.names, BEFORE_ALL)
+
+    async def _next_due(self, lanes: Iterable[str], after: datetime) -> datetime | None:
+        names = sorted(set(lanes) - self._paused.names)
+        if not names:
+            return None
+        ask = partial(claiming.next_due, self._ground.jobs, names, after)
+        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
