@@ -12,6 +12,10 @@ test *arguments:
 thorough:
     MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol
 
+# Kills, freezes and a broken network, on a real server; MONQUE_TEST_SEED draws other faults.
+faults *arguments:
+    python -m pytest tests/faults {{arguments}}
+
 # Style and format.
 lint:
     python -m ruff check

@@ -16,6 +16,7 @@ import pytest
 
 import trio_monque
 import trio_monque.testing
+from tests.faults import promises
 from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from tests.support.store import PAST, handle, insert, stamp
@@ -194,6 +195,15 @@ def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> N
     assert len(named) > 40
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
+
+
+def test_page_on_faults_has_every_rule_of_the_checker_and_the_tests_that_it_names() -> None:
+    told = [row[0].strip("`") for row in rows("explanation/faults.md", "## Who judges")]
+    assert told == [rule.__name__ for rule in (*promises.RULES, promises.nothing_is_run_in_vain)]
+    sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/faults").glob("test_*.py"))
+    named = re.findall(r"`(test_\w+)`", (DOCS / "explanation/faults.md").read_text(encoding="utf-8"))
+    assert len(named) == 4
+    assert [name for name in named if f"def {name}(" not in sources] == []
 
 
 def test_page_on_leases_has_every_condition_that_the_model_takes_out_and_what_happens() -> None:

@@ -19,12 +19,12 @@ from .records import Record, read
 REPOSITORY: Final = Path(__file__).parents[2]
 
 
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
-    """Returns when the condition holds."""
+def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
+    """Returns when the condition holds; looks at it with pauses of so many seconds."""
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(0.005)
+        time.sleep(pause)
 
 
 @contextmanager
@@ -52,7 +52,7 @@ class OwnServer:
 
 
 class WorkerProcess:
-    """One process of `worker.py`."""
+    """One process of `worker.py`, or of another module that is started in the same way."""
 
     def __init__(self, process: subprocess.Popen[str], name: str, records: Path) -> None:
         self.process = process
@@ -94,14 +94,21 @@ class WorkerProcess:
 
 @contextmanager
 def worker_process(
-    name: str, uri: str, database: str, records: Path, *, unfenced: bool = False, **options: Any
+    name: str,
+    uri: str,
+    database: str,
+    records: Path,
+    *,
+    unfenced: bool = False,
+    module: str = "tests.faults.worker",
+    **options: Any,
 ) -> Iterator[WorkerProcess]:
     """A process that waits for its `open`; killed at the end if it still runs."""
     order = {"name": name, "uri": uri, "database": database, "records": str(records), "unfenced": unfenced}
     with (
         records.with_name(f"{name}.log").open("w") as log,
         subprocess.Popen(
-            [sys.executable, "-m", "tests.faults.worker", json.dumps({**order, "options": options})],
+            [sys.executable, "-m", module, json.dumps({**order, "options": options})],
             cwd=REPOSITORY,
             env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
             stdin=subprocess.PIPE,

@@ -1,4 +1,13 @@
-"""What handlers wrote down of their own runs, and the checker that reads it. Knows nothing of the library."""
+"""What handlers wrote down of their own runs, and the checker that reads it. Knows nothing of the library.
+
+The kinds of records, beside those that one test has for itself:
+
+- of a run: "start" (in detail: the token of its claim), "passed" (a checkpoint), "saved", "cancelled" (why),
+  "verdict" ("succeeded", "failed", "snoozed"), "end";
+- of events: "told completed", "told failed", "lost";
+- of callers: "acknowledged" (a job; in detail the number in its data), "managed" ("cancel", "delete", "reschedule");
+- of the test: "killed", "frozen", "thawed" (which process).
+"""
 
 from __future__ import annotations
 
@@ -47,7 +56,9 @@ class Recorder:
 
 
 def read(path: Path) -> Sequence[Record]:
-    """What has been written so far."""
+    """What has been written so far; of a folder, in all its files, each of which is one process's."""
+    if path.is_dir():
+        return sorted((one for file in path.glob("*.records") for one in read(file)), key=lambda one: one.at)
     text = path.read_text() if path.exists() else ""
     complete = text[: text.rfind("\n") + 1]
     return [Record(*json.loads(line)) for line in complete.splitlines()]

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import pytest
 from pymongo.uri_parser import parse_uri
@@ -60,7 +60,7 @@ def fleet(
 
     The rescuer of these tests is faster than the library's own, and independent of it.
     """
-    options = {
+    options: dict[str, Any] = {
         "worker_concurrency": JOBS,
         "heartbeat_interval": HEARTBEAT,
         "poll_interval": 0.02,

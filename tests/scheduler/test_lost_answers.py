@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -17,7 +18,7 @@ from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
-from tests.support.lossy_proxy import LossyProxy, lossy_proxy
+from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import (
     JobCompleted,
@@ -32,6 +33,7 @@ from trio_monque import (
 )
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
+from trio_monque.scheduler.disowned import DisownedClaims
 from trio_monque.store import claiming, managing, settling
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
@@ -112,6 +114,44 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=1)
     assert runs.attempts == [2]
+
+
+async def test_release_of_a_disowned_claim_that_fails_is_tried_again_soon_and_not_a_beat_later(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runs = Runs()
+    monkeypatch.setattr(claiming, "resolve", lambda *_: [])
+    proxy.lose("update", matches=is_claim)
+    proxy.lose("update", Loss.REQUEST, times=2, matches=partial(sets_status, "pending"))
+    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
+        await scheduler.enqueue("job")
+        await trio.sleep(10)
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1)
+        assert trio.current_time() == 10
+    assert len(proxy.lost) == 3
+    assert runs.attempts == [2]
+
+
+def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_others(
+    behind: Database, proxy: LossyProxy, jobs: Collection
+) -> None:
+    store = handle(behind)
+    disowned, marks = DisownedClaims(store), [stamp("first"), stamp("second")]
+    for mark in marks:
+        claim(store, 1, mark)
+        disowned.add(mark, [], until=math.inf)
+    proxy.lose(
+        "update",
+        Loss.REQUEST,
+        times=2,
+        matches=lambda it: it["documents"][0]["q"]["claimToken"] == marks[0].claim_token,
+    )
+    for _ in range(2):
+        with pytest.raises(MonqueConnectionError):
+            disowned.give_back(PAST, moment=0)
+    assert jobs.distinct("claimToken") == [marks[0].claim_token]
+    assert disowned.give_back(PAST, moment=0) == 1
 
 
 @pytest.mark.parametrize("lost", [1, 3])

@@ -3,20 +3,14 @@
 from __future__ import annotations
 
 import socket
-import struct
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from enum import Enum
-from typing import Any
 
-import bson
-
-Command = dict[str, Any]
-
-_HEADER = struct.Struct("<iiii")  # Length, request id, the request that is answered, kind of message.
-_OP_MSG = 2013
+from . import wire
+from .wire import Command, break_off
 
 
 class Loss(Enum):
@@ -106,10 +100,10 @@ def lossy_proxy(server: tuple[str, int]) -> Iterator[LossyProxy]:
     try:
         yield proxy
     finally:
-        _break(listener)
+        break_off(listener)
         acceptor.join()
         for connection in connections:
-            _break(connection)
+            break_off(connection)
         for thread in threads:
             thread.join()
         for connection in (listener, *connections):
@@ -118,64 +112,25 @@ def lossy_proxy(server: tuple[str, int]) -> Iterator[LossyProxy]:
 
 def _requests(proxy: LossyProxy, client: socket.socket, upstream: socket.socket, doomed: dict[int, _Rule]) -> None:
     with suppress(OSError):
-        while message := _message(client):
-            rule = proxy.rule_for(_command(message))
+        while message := wire.message(client):
+            rule = proxy.rule_for(wire.command(message))
             if rule is not None and rule.loss is Loss.REQUEST:
                 rule.after()
                 break
             if rule is not None:
-                doomed[_HEADER.unpack_from(message)[1]] = rule
+                doomed[wire.request_id(message)] = rule
             upstream.sendall(message)
-    _break(client)
-    _break(upstream)
+    break_off(client)
+    break_off(upstream)
 
 
 def _answers(_: LossyProxy, client: socket.socket, upstream: socket.socket, doomed: dict[int, _Rule]) -> None:
     with suppress(OSError):
-        while message := _message(upstream):
-            rule = doomed.get(_HEADER.unpack_from(message)[2])
+        while message := wire.message(upstream):
+            rule = doomed.get(wire.answers(message))
             if rule is not None:
                 rule.after()
                 break
             client.sendall(message)
-    _break(client)
-    _break(upstream)
-
-
-def _break(connection: socket.socket) -> None:
-    with suppress(OSError):
-        connection.shutdown(socket.SHUT_RDWR)
-
-
-def _message(connection: socket.socket) -> bytes:
-    header = _exactly(connection, _HEADER.size)
-    return header and header + _exactly(connection, _HEADER.unpack(header)[0] - _HEADER.size)
-
-
-def _exactly(connection: socket.socket, count: int) -> bytes:
-    received = b""
-    while len(received) < count:
-        more = connection.recv(count - len(received))
-        if not more:
-            return b""
-        received += more
-    return received
-
-
-def _command(message: bytes) -> Command:
-    """The body of an OP_MSG, with its first document sequence, if there is one, under "documents"."""
-    if _HEADER.unpack_from(message)[3] != _OP_MSG:
-        return {"": None}
-    at = _HEADER.size + 4
-    body: Command = {}
-    extra: Command = {}
-    while at < len(message):
-        kind, at = message[at], at + 1
-        size = struct.unpack_from("<i", message, at)[0]
-        if kind == 0:
-            body = bson.decode(message[at : at + size])
-        else:
-            documents = message.index(b"\0", at + 4) + 1
-            extra["documents"] = bson.decode_all(message[documents : at + size])
-        at += size
-    return {**body, **extra}
+    break_off(client)
+    break_off(upstream)

@@ -18,7 +18,7 @@ from .source import ClaimState, Source
 
 logger = logging.getLogger("trio_monque.engine")
 
-# A failed renewal is tried again after this share of the interval, not a whole one later.
+# What failed is tried again after this share of the interval, not a whole one later.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
@@ -58,9 +58,18 @@ async def run_heartbeat(
 
 
 async def run_errands(
-    source: Source[Any, Any], runner: Runner[Any, Any], interval: float, progress: Progress, *, rests: bool
+    source: Source[Any, Any],
+    runner: Runner[Any, Any],
+    pauses: Pauses,
+    interval: float,
+    progress: Progress,
+    *,
+    rests: bool,
 ) -> NoReturn:
-    """Beside the heartbeat, and at its pace. With `rests` only while there are any."""
+    """Beside the heartbeat, and at its pace. With `rests` only while there are any.
+
+    What fails is tried again soon: a lease has three beats only, and what is given back later counts as a death.
+    """
     while True:
         if rests and not source.has_errands():
             progress.wait_for_others()
@@ -68,11 +77,13 @@ async def run_errands(
             continue
         progress.plan(trio.current_time() + interval)
         await trio.sleep(interval)
-        await do_errands(source, progress)
+        while not await do_errands(source, progress):
+            await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
         runner.changed()
 
 
-async def do_errands(source: Source[Any, Any], progress: Progress) -> None:
+async def do_errands(source: Source[Any, Any], progress: Progress) -> bool:
+    """Whether that was answered."""
     progress.ask()
     try:
         await source.do_errands()
@@ -80,9 +91,10 @@ async def do_errands(source: Source[Any, Any], progress: Progress) -> None:
         if not source.is_transient(error):
             raise
         progress.fail(error)
-        logger.info("left to the next beat, if there is one: %s", error)
-    else:
-        progress.go_on()  # It may have had nothing to ask for.
+        logger.info("left for later, if there is one: %s", error)
+        return False
+    progress.go_on()  # It may have had nothing to ask for.
+    return True
 
 
 async def renew(

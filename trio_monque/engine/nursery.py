@@ -264,7 +264,14 @@ class Engine(Generic[ClaimT, SettlementT]):
 
     async def _do_errands(self) -> None:
         limits = self._limits
-        await run_errands(self._source, self._runner, limits.heartbeat_interval, self._errands, rests=limits.rests)
+        await run_errands(
+            self._source,
+            self._runner,
+            self._pauses,
+            limits.heartbeat_interval,
+            self._errands,
+            rests=limits.rests,
+        )
 
     async def _do_last_errand(self) -> None:
         """What is to be given back at every beat is given back once more, as there is no next one."""

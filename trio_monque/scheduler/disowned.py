@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
+from ..errors import MonqueConnectionError
 from ..jobs.fences import ClaimStamp
 from ..store import claiming
 from ..store.connection import JobCollection
@@ -35,10 +36,18 @@ class DisownedClaims:
         self._claims[stamp] = _Disowned(until, held)
 
     def give_back(self, now: datetime, moment: float) -> int:
-        """In a thread, two at once perhaps. How many had been applied since, at that moment on trio's clock."""
+        """In a thread, two at once perhaps. How many had been applied since, at that moment on trio's clock.
+
+        One that fails comes last the next time: it must not stand in the way of the others.
+        """
         given_back = 0
         for stamp, disowned in list(self._claims.items()):
-            given_back += claiming.release_all(self._jobs, stamp, now, but=disowned.held)
+            try:
+                given_back += claiming.release_all(self._jobs, stamp, now, but=disowned.held)
+            except MonqueConnectionError:
+                if self._claims.pop(stamp, None) is not None:
+                    self._claims[stamp] = disowned
+                raise
             if moment > disowned.until:
                 self._claims.pop(stamp, None)
         return given_back

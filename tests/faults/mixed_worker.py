@@ -1,0 +1,104 @@
+"""A worker process for a mixture of jobs, to be killed, frozen and cut off. Started by `processes.py`.
+
+Its handler writes down what happens to it, by itself, whatever the scheduler believes.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import trio
+from pymongo import MongoClient
+
+from trio_monque import JobCompleted, JobFailed, LeaseLost, RunningJob, Snooze, Workers, run_until_signalled
+
+from .impatience import impatient_driver
+from .mixture import NAME
+from .records import Recorder
+
+
+class PlannedError(Exception):
+    """A failure that is planned."""
+
+
+class Handlers:
+    def __init__(self, recorder: Recorder) -> None:
+        self._recorder = recorder
+        self.workers = Workers()
+        self.workers.register(NAME, self.mixed)
+
+    async def mixed(self, job: RunningJob[dict[str, Any]]) -> None:
+        write = partial(self._write, job)
+        write("start", str(job.job.claim_token))
+        try:
+            await self._work(job)
+        except trio.Cancelled:
+            write("cancelled", str(job.cancel_reason))
+            raise
+        except Snooze:
+            write("verdict", "snoozed")
+            raise
+        except Exception as error:
+            write("verdict", "failed")
+            if not isinstance(error, PlannedError):
+                write("error", repr(error))
+            raise
+        else:
+            write("verdict", "succeeded")
+        finally:
+            write("end")
+
+    async def _work(self, job: RunningJob[dict[str, Any]]) -> None:
+        for _ in range(job.data["steps"]):
+            await trio.sleep(job.data["step"])
+            self._write(job, "passed")
+        if job.data["snoozes"] and job.saved is None:
+            await job.save({"token": job.job.claim_token})
+            raise Snooze(after=0.02)
+        if job.fail_count < job.data["fails"]:
+            raise PlannedError
+
+    def _write(self, job: RunningJob[Any], what: str, detail: str = "") -> None:
+        self._recorder.write(what, str(job.id), job.attempt, detail)
+
+
+async def run(order: dict[str, Any]) -> None:
+    recorder = Recorder(Path(order["records"]), order["name"])
+    client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
+
+    def tell(what: str, event: JobCompleted | JobFailed | LeaseLost) -> None:
+        recorder.write(what, str(event.job.id), event.job.attempts)
+
+    async with trio.open_nursery() as nursery:
+        await nursery.start(
+            partial(
+                run_until_signalled,
+                client[order["database"]],
+                Handlers(recorder).workers,
+                listeners={
+                    JobCompleted: partial(tell, "told completed"),
+                    JobFailed: partial(tell, "told failed"),
+                    LeaseLost: partial(tell, "lost"),
+                },
+                scheduler_instance_id=order["name"],
+                **order["options"],
+            )
+        )
+        recorder.write("ready")
+    recorder.write("left")
+
+
+def main() -> None:
+    order = json.loads(sys.argv[1])
+    print("loaded", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    with impatient_driver():
+        trio.run(run, order)
+
+
+if __name__ == "__main__":
+    main()

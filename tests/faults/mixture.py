@@ -1,0 +1,165 @@
+"""What jobs the scenarios are made of, and who enqueues them. Drawn from a seed."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+from trio_monque import Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
+from trio_monque.store.types import Database
+
+from .records import Recorder
+
+NAME: Final = "mixed"
+MANY: Final = 25
+KEYS: Final = 10
+SCHEDULES: Final = 10
+RARELY: Final = "0 0 29 2 *"
+AN_HOUR: Final = 3600.0
+
+
+def drawn(random: Random, number: int) -> dict[str, Any]:
+    """The data of a job: how many steps of how many seconds; whether it fails first, and is snoozed first."""
+    takes_long = random.random() < 0.02
+    return {
+        "n": number,
+        "steps": 5 if takes_long else random.randint(1, 2),
+        "step": 0.1 if takes_long else random.uniform(0, 0.01),
+        "fails": int(random.random() < 0.1),
+        "snoozes": random.random() < 0.1,
+    }
+
+
+class Enqueuer:
+    """Enqueues by blocking calls, and writes down what was acknowledged.
+
+    Args:
+        max_retries: Of every job, instead of as many as it is planned to fail and one.
+    """
+
+    def __init__(self, monque: Monque, recorder: Recorder, seed: int, *, max_retries: int | None = None) -> None:
+        self._calls = monque.sync
+        self._recorder = recorder
+        self._random = Random(seed)
+        self._max_retries = max_retries
+
+    def _draw(self, number: int) -> tuple[dict[str, Any], int]:
+        data = drawn(self._random, number)
+        return data, self._max_retries or 1 + data["fails"]
+
+    def declare_schedules(self) -> None:
+        """Each has an occurrence at once, and the next one in years."""
+        for number in range(SCHEDULES):
+            job = self._calls.schedule(RARELY, NAME, drawn(self._random, -1 - number), unique_key=f"rare-{number}")
+            self._calls.reschedule_job(job.id, datetime.now(UTC))
+            self._recorder.write("acknowledged", str(job.id))
+
+    def enqueue(self, numbers: range) -> None:
+        """A job for each number, in one way or another."""
+        remaining = iter(numbers)
+        while (number := next(remaining, None)) is not None:
+            way = self._random.random()
+            if way < 0.06:
+                self._many([number, *(one for _, one in zip(range(MANY - 1), remaining, strict=False))])
+            elif way < 0.2:
+                self._keyed(number)
+            else:
+                self._one(number)
+            if way > 0.98:
+                self._manage()
+
+    def enqueue_at_once(self, numbers: Sequence[int]) -> None:
+        """The same with few statements."""
+        for first in range(0, len(numbers), 500):
+            self._many(numbers[first : first + 500])
+
+    def _one(self, number: int) -> None:
+        data, max_retries = self._draw(number)
+        try:
+            job = self._calls.enqueue(NAME, data, max_retries=max_retries)
+        except MonqueConnectionError as error:
+            self._failed(error, number)
+        else:
+            self._recorder.write("acknowledged", str(job.id), detail=str(number))
+
+    def _keyed(self, number: int) -> None:
+        """Whoever has the key already is the job."""
+        data, max_retries = self._draw(number)
+        key = f"key-{self._random.randrange(KEYS)}"
+        try:
+            job = self._calls.enqueue(NAME, data, unique_key=key, max_retries=max_retries)
+        except MonqueConnectionError as error:
+            self._failed(error, number)
+        else:
+            assert job.unique_key == key
+            self._recorder.write("acknowledged", str(job.id), detail=str(job.data["n"]))
+
+    def _many(self, numbers: Sequence[int]) -> None:
+        drawn_jobs = [self._draw(number) for number in numbers]
+        new = [NewJob(name=NAME, data=data, max_retries=max_retries) for data, max_retries in drawn_jobs]
+        try:
+            told = [(str(job.id), job.data["n"]) for job in self._calls.enqueue_many(new)]
+        except PartlyEnqueuedError as error:
+            told = [(str(job), numbers[place]) for place, job in error.enqueued.items()]
+            self._failed(error, numbers[0])
+        except MonqueConnectionError as error:
+            told = []
+            self._failed(error, numbers[0])
+        for job, number in told:
+            self._recorder.write("acknowledged", job, detail=str(number))
+
+    def _failed(self, error: Exception, number: int) -> None:
+        self._recorder.write("not acknowledged", detail=f"{number}: {error}")
+
+    def _manage(self) -> None:
+        """By hand, of a job that is not due for long."""
+        what = self._random.choice(["cancel", "delete", "reschedule"])
+        try:
+            job = self._calls.enqueue("elsewhere", delay=AN_HOUR)
+        except MonqueConnectionError:
+            return
+        try:
+            if what == "cancel":
+                self._calls.cancel_job(job.id)
+            elif what == "delete":
+                self._calls.delete_job(job.id)
+            else:
+                self._calls.reschedule_job(job.id, datetime.now(UTC) + timedelta(days=1))
+        except MonqueConnectionError:
+            return
+        else:
+            self._recorder.write("managed", str(job.id), detail=what)
+
+
+@contextmanager
+def in_threads(work: Callable[[int], None], count: int) -> Iterator[Callable[[], bool]]:
+    """Works in so many threads, each with its number; gives whether all have ended. Raises what one raised."""
+    faults: list[BaseException] = []
+
+    def run(number: int) -> None:
+        try:
+            work(number)
+        except BaseException as fault:  # noqa: BLE001  # It is raised below.
+            faults.append(fault)
+
+    threads = [threading.Thread(target=run, args=(number,)) for number in range(count)]
+    for thread in threads:
+        thread.start()
+    try:
+        yield lambda: not any(thread.is_alive() for thread in threads)
+    finally:
+        for thread in threads:
+            thread.join()
+    if faults:
+        raise faults[0]
+
+
+def is_over(db: Database) -> bool:
+    """All that is due within a day has ended."""
+    soon = datetime.now(UTC) + timedelta(days=1)
+    live = {"name": NAME, "status": {"$in": ["pending", "processing"]}, "nextRunAt": {"$lt": soon}}
+    return db["monque_jobs"].find_one(live, {"_id": 1}) is None

@@ -1,0 +1,317 @@
+"""The checker of what was promised, rule by rule: from what handlers and callers wrote down, and what is stored.
+
+Knows nothing of the library. `broken` gives a line for each promise that was broken; `test_promises.py` shows of
+each rule that it can. What the records mean is said in `records.py`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import pairwise
+from typing import Any, Final
+
+from .history import CLAIM_FIELDS, Change, Claim, claims
+from .records import Record, Span, by_job, spans
+
+LIVE: Final = ("pending", "processing")
+
+# How a claim ended that its own run settled -> what its handler must have written down.
+VERDICTS: Final = {"completed": "succeeded", "failed": "failed", "snoozed": "snoozed"}
+
+
+@dataclass(frozen=True)
+class Evidence:
+    """All that there is to judge by.
+
+    Attributes:
+        records: Of all processes.
+        changes: Of the collection, in order.
+        lease: Seconds.
+        rescued_within: Seconds from the last sign of life of a dead instance until its jobs are pending again.
+    """
+
+    records: Sequence[Record]
+    changes: Sequence[Change]
+    lease: float
+    rescued_within: float = math.inf
+
+    @cached_property
+    def claims(self) -> Sequence[Claim]:
+        return list(claims(self.changes))
+
+    @cached_property
+    def documents(self) -> Mapping[str, Mapping[str, Any]]:
+        last = {change.job: change.after for change in self.changes}
+        return {job: document for job, document in last.items() if document is not None}
+
+    @cached_property
+    def tokens(self) -> Mapping[tuple[str, str, int], str]:
+        """The claim of each run."""
+        return {(one.process, one.job, one.attempt): one.detail for one in self._of("start")}
+
+    @cached_property
+    def silenced(self) -> Mapping[str, Sequence[tuple[float, float]]]:
+        """When each process was dead, or frozen for longer than its lease: from when on, and until when."""
+        found: dict[str, list[tuple[float, float]]] = defaultdict(list)
+        for one in self._of("killed"):
+            found[one.detail].append((one.at, math.inf))
+        for one in self._of("frozen"):
+            thawed = [other.at for other in self._of("thawed") if other.detail == one.detail and other.at > one.at]
+            if min(thawed, default=math.inf) - one.at > self.lease:
+                found[one.detail].append((one.at, min(thawed, default=math.inf)))
+        return found
+
+    @cached_property
+    def runs(self) -> Sequence[Span]:
+        """One that was killed or frozen in its course ended then."""
+        return [
+            Span(run.job, run.attempt, run.process, run.start, min([run.end, *self._silenced_during(run)]))
+            for run in spans(self.records)
+        ]
+
+    def _silenced_during(self, run: Span) -> Iterator[float]:
+        for since, _ in self.silenced.get(run.process, ()):
+            if run.start <= since:
+                yield since
+
+    def _of(self, *whats: str) -> Sequence[Record]:
+        return [one for one in self.records if one.what in whats]
+
+    def by_token(self, *whats: str) -> Mapping[str, Sequence[Record]]:
+        """What runs wrote down of these kinds."""
+        found: dict[str, list[Record]] = defaultdict(list)
+        for one in self._of(*whats):
+            found[self.tokens.get((one.process, one.job, one.attempt), "")].append(one)
+        return found
+
+
+Rule = Callable[[Evidence], Iterator[str]]
+
+
+def acknowledged_jobs_have_ended(evidence: Evidence) -> Iterator[str]:
+    """Each is there, and has ended; an occurrence of a schedule has run."""
+    occurred = {claim.job for claim in evidence.claims if claim.ended and claim.ended[0] == "completed"}
+    for record in evidence._of("acknowledged"):
+        document = evidence.documents.get(record.job)
+        if document is None:
+            yield f"acknowledged and lost: job {record.job}"
+        elif "repeatInterval" in document:
+            if document["status"] != "pending" or record.job not in occurred:
+                yield f"a schedule did not go on: job {record.job}"
+        elif document["status"] in LIVE:
+            yield f"not ended: job {record.job} is {document['status']}"
+
+
+def nothing_was_enqueued_twice(evidence: Evidence) -> Iterator[str]:
+    """The number in its data is that of one call; whoever was acknowledged was told the right job."""
+    numbered: dict[int, list[str]] = defaultdict(list)
+    for change in evidence.changes:
+        if change.before is None and change.after is not None and "n" in (change.after.get("data") or ()):
+            numbered[change.after["data"]["n"]].append(change.job)
+    for number, jobs in numbered.items():
+        if len(jobs) > 1:
+            yield f"enqueued {len(jobs)} times: number {number}"
+    for record in evidence._of("acknowledged"):
+        if record.detail and record.job not in numbered[int(record.detail)]:
+            yield f"told another job: number {record.detail}"
+
+
+def claims_are_of_free_jobs(evidence: Evidence) -> Iterator[str]:
+    """Taken from pending, owned by nobody; each with a token of its own and a greater attempt than all before."""
+    attempts: dict[str, int] = defaultdict(int)
+    tokens: set[tuple[str, str]] = set()
+    for claim in sorted(evidence.claims, key=lambda one: (one.taken.at, one.attempt)):
+        before = claim.taken.before or {}
+        if before.get("status") != "pending" or before.get("claimedBy") is not None:
+            yield f"a claim on what was not free: attempt {claim.attempt} of job {claim.job}"
+        if claim.attempt <= attempts[claim.job]:
+            yield f"attempts do not grow: {attempts[claim.job]}, then {claim.attempt} of job {claim.job}"
+        if (claim.job, claim.token) in tokens:
+            yield f"one token twice: job {claim.job}"
+        attempts[claim.job] = max(claim.attempt, attempts[claim.job])
+        tokens.add((claim.job, claim.token))
+
+
+def settlements_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
+    """A claim ends as the run under this very claim ended, and is given back only where that was cut short or lost."""
+    verdicts, excused = evidence.by_token("verdict"), evidence.by_token("cancelled", "lost")
+    started = evidence.by_token("start")
+    for claim in evidence.claims:
+        how = "held" if claim.ended is None else claim.ended[0]
+        mine = {one.detail for one in verdicts.get(claim.token, ()) if one.job == claim.job}
+        which = f"attempt {claim.attempt} of job {claim.job}"
+        if how in VERDICTS and VERDICTS[how] not in mine:
+            yield f"{how} without the claim: {which}"
+        was_started = any(one.job == claim.job for one in started.get(claim.token, ()))
+        if how == "released" and was_started and not any(one.job == claim.job for one in excused.get(claim.token, ())):
+            yield f"released without the claim: {which}"
+        if how == "replaced":
+            yield f"a claim over a claim: {which}"
+        if how == "given up":
+            yield f"given up for its deaths: {which}"
+
+
+def reports_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
+    """What a run saves bears its token, and is written while that holds."""
+    for change in evidence.changes:
+        after, before = change.after or {}, change.before or {}
+        saved = after.get("saved")
+        if saved is not None and saved != before.get("saved") and saved["token"] != after.get("claimToken"):
+            yield f"saved without the claim: job {change.job}"
+
+
+def ended_claims_leave_nothing(evidence: Evidence) -> Iterator[str]:
+    """What is not claimed bears nothing of a claim: no renewal, for one, that came too late."""
+    for change in evidence.changes:
+        after = change.after or {"status": "processing"}
+        left = [name for name in CLAIM_FIELDS if after.get(name) is not None]
+        if after["status"] != "processing" and left:
+            yield f"{', '.join(left)} of an ended claim: job {change.job}"
+
+
+def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
+    """And no claim is run twice."""
+    starts = Counter((one.job, one.attempt) for one in evidence._of("start"))
+    for (job, attempt), count in starts.items():
+        if count > 1:
+            yield f"started {count} times: attempt {attempt} of job {job}"
+    for of_job in by_job(evidence.runs):
+        latest = of_job[0]
+        for earlier, run in pairwise(of_job):
+            latest = max(latest, earlier, key=lambda one: one.end)
+            if run.start <= latest.end:
+                yield f"two runs at once: attempts {latest.attempt} and {run.attempt} of job {run.job}"
+            if run.attempt <= earlier.attempt:
+                yield f"attempts do not grow: {earlier.attempt}, then {run.attempt} of job {run.job}"
+
+
+def thawed_runs_stop(evidence: Evidence) -> Iterator[str]:
+    """Only the code up to the next checkpoint still runs. That was passed already, perhaps: a second one was not."""
+    thawed = {
+        process: max(until for _, until in silences if until < math.inf)
+        for process, silences in evidence.silenced.items()
+        if any(until < math.inf for _, until in silences)
+    }
+    frozen = {
+        (run.process, run.job, run.attempt)
+        for run in spans(evidence.records)
+        for since, until in evidence.silenced.get(run.process, ())
+        if until < math.inf and run.start <= since < run.end
+    }
+    passed = Counter(
+        run
+        for one in evidence._of("passed", "saved")
+        for run in [(one.process, one.job, one.attempt)]
+        if run in frozen and one.at > thawed[one.process]
+    )
+    for (process, job, attempt), count in passed.items():
+        if count > 1:
+            yield f"{process} went on after the thaw: {count} checkpoints in attempt {attempt} of job {job}"
+
+
+def rescues_are_of_the_silent(evidence: Evidence) -> Iterator[str]:
+    """Nobody's claim is taken away earlier than a lease after its last sign of life."""
+    for claim in evidence.claims:
+        if claim.ended and claim.ended[0] in ("rescued", "given up"):
+            silent_for = (claim.ended[1].at - claim.beat_at).total_seconds()
+            if silent_for < claim.lease:
+                yield f"taken from the living: attempt {claim.attempt} of job {claim.job}, after {silent_for} s"
+
+
+def the_dead_are_rescued_in_time(evidence: Evidence) -> Iterator[str]:
+    """What a killed process left behind is pending again within the bound. Of frozen ones, too."""
+    last = max((change.at for change in evidence.changes), default=None)
+    for claim in evidence.claims:
+        if claim.by not in evidence.silenced or last is None:
+            continue
+        until = last if claim.ended is None else claim.ended[1].at
+        took = (until - claim.beat_at).total_seconds()
+        if claim.ended is None or (claim.ended[0] == "rescued" and took > evidence.rescued_within):
+            yield f"processing by the dead for {took} s: attempt {claim.attempt} of job {claim.job}"
+
+
+def unique_keys_are_held(evidence: Evidence) -> Iterator[str]:
+    """At no moment two live jobs of one name with one key."""
+    live: dict[tuple[str, str], set[str]] = defaultdict(set)
+    for change in evidence.changes:
+        for document in (change.before, change.after):
+            if document is not None and document.get("uniqueKey") is not None:
+                live[document["name"], document["uniqueKey"]].discard(change.job)
+        after = change.after
+        if after is not None and after.get("uniqueKey") is not None and after["status"] in LIVE:
+            holders = live[after["name"], after["uniqueKey"]]
+            holders.add(change.job)
+            if len(holders) > 1:
+                yield f"{len(holders)} live jobs have key {after['uniqueKey']}"
+
+
+def events_are_true(evidence: Evidence) -> Iterator[str]:
+    """Told once, and only of what was written."""
+    written = {(claim.job, claim.attempt): claim.ended[0] for claim in evidence.claims if claim.ended}
+    told = Counter((one.what, one.job, one.attempt) for one in evidence._of("told completed", "told failed"))
+    for (what, job, attempt), count in told.items():
+        if count > 1:
+            yield f"{what} {count} times: attempt {attempt} of job {job}"
+        if written.get((job, attempt)) != what.removeprefix("told "):
+            yield f"{what}, and not so written: attempt {attempt} of job {job}"
+
+
+def managed_jobs_are_as_told(evidence: Evidence) -> Iterator[str]:
+    """What was done by hand was done; of what nobody was told, either may be."""
+    cancelled = {job for job, one in evidence.documents.items() if one["status"] == "cancelled"}
+    for record in evidence._of("managed"):
+        is_there = record.job in evidence.documents
+        done = {
+            "cancel": record.job in cancelled,
+            "delete": not is_there,
+            "reschedule": is_there and bool(evidence.documents[record.job].get("rev")),
+        }
+        if not done[record.detail]:
+            yield f"told as done, and not done: {record.detail} of job {record.job}"
+
+
+RULES: Final[Sequence[Rule]] = (
+    acknowledged_jobs_have_ended,
+    nothing_was_enqueued_twice,
+    claims_are_of_free_jobs,
+    settlements_are_of_the_claim,
+    reports_are_of_the_claim,
+    ended_claims_leave_nothing,
+    runs_do_not_overlap,
+    thawed_runs_stop,
+    rescues_are_of_the_silent,
+    the_dead_are_rescued_in_time,
+    unique_keys_are_held,
+    events_are_true,
+    managed_jobs_are_as_told,
+)
+
+
+def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
+    """What a run ended with was written, and told as written. But for the dead, and for runs that fenced themselves.
+
+    None of RULES: where connections break, claims are lost whose renewals only seemed to arrive.
+    """
+    ends = {(claim.job, claim.token): claim.ended[0] for claim in evidence.claims if claim.ended}
+    lost = {(one.job, token) for token, records in evidence.by_token("lost").items() for one in records}
+    told = {(one.job, token) for token, records in evidence.by_token("told completed").items() for one in records}
+    for token, records in evidence.by_token("verdict").items():
+        for one in records:
+            how = ends.get((one.job, token), "held")
+            which = f"attempt {one.attempt} of job {one.job}"
+            if (one.job, token) in lost:
+                # One that fenced itself may have been written all the same, and told then. Of all other ends, a later
+                # claim may have overwritten the receipt.
+                if how == "completed" and (one.job, token) not in told:
+                    yield f"completed, and told as lost: {which}"
+            elif VERDICTS.get(how) != one.detail and one.process not in evidence.silenced:
+                yield f"{one.detail}, and {how}: {which}"
+
+
+def broken(evidence: Evidence, *more: Rule) -> Sequence[str]:
+    """One line for each promise that was broken."""
+    return [line for rule in (*RULES, *more) for line in rule(evidence)]

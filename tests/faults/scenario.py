@@ -1,0 +1,135 @@
+"""A scenario: processes under load, what befalls them, and the verdict of the checker at the end."""
+
+from __future__ import annotations
+
+import math
+import os
+import time
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+from pymongo import MongoClient
+
+from trio_monque import Monque
+from trio_monque.store.types import Database
+
+from . import processes
+from .history import read_history
+from .mixture import Enqueuer, is_over
+from .processes import OwnServer, WorkerProcess, wait_until, worker_process
+from .promises import Evidence, Rule, broken
+from .records import Recorder, read
+
+JOBS: Final = 2000
+SEED: Final = int(os.environ.get("MONQUE_TEST_SEED", "17"))
+HEARTBEAT: Final = 0.4
+LEASE: Final = 3 * HEARTBEAT
+REAPER_PASS: Final = HEARTBEAT / 2
+
+ARRIVAL: Final = 0.1
+"""Seconds in which the server has done what was on its way to it."""
+
+# What is promised is one lease and one pass of the reaper. The rest is for commands on a machine that is busy.
+RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0
+
+OPTIONS: Final[Mapping[str, Any]] = {
+    "worker_concurrency": 20,
+    "heartbeat_interval": HEARTBEAT,
+    "operation_timeout": 2.0,
+    "base_retry_interval": 0.02,
+    "poll_interval": 0.05,
+}
+
+
+@dataclass
+class Scenario:
+    """One of these tests.
+
+    Attributes:
+        folder: The test's own; each process has its records there.
+        recorder: Of the test itself.
+        random: For whatever is left to chance.
+    """
+
+    server: OwnServer
+    db: Database
+    folder: Path
+    seed: int
+
+    def __post_init__(self) -> None:
+        self.records = self.folder / "records"
+        self.records.mkdir()
+        self.recorder = Recorder(self.records / "test.records", "test")
+        self.random = Random(self.seed)
+
+    def enqueuer(self, number: int = 0, db: Database | None = None, **options: Any) -> Enqueuer:
+        monque = Monque(self.db if db is None else db, operation_timeout=OPTIONS["operation_timeout"])
+        return Enqueuer(monque, self.recorder, self.seed * 100 + number, **options)
+
+    def worker(self, name: str, uri: str | None = None, **options: Any) -> AbstractContextManager[WorkerProcess]:
+        return worker_process(
+            name,
+            uri or self.server.uri,
+            self.db.name,
+            self.records / f"{name}.records",
+            module="tests.faults.mixed_worker",
+            **{**OPTIONS, **options},
+        )
+
+    def held_by(self, worker: WorkerProcess) -> int:
+        return self.db["monque_jobs"].count_documents({"status": "processing", "claimedBy": worker.name})
+
+    def kill(self, worker: WorkerProcess) -> None:
+        """While it holds something: it is frozen first, for far less than its lease, so that this cannot change."""
+
+        def is_killed() -> bool:
+            with processes.frozen(worker.pid):
+                time.sleep(ARRIVAL)
+                if is_holding := self.held_by(worker) > 0:
+                    worker.process.kill()
+            return is_holding
+
+        self.wait(is_killed, f"{worker.name} holds something")
+        worker.process.wait()
+        self.recorder.write("killed", detail=worker.name)
+
+    @contextmanager
+    def frozen(self, worker: WorkerProcess) -> Iterator[None]:
+        with processes.frozen(worker.pid):
+            self.recorder.write("frozen", detail=worker.name)
+            yield
+            self.recorder.write("thawed", detail=worker.name)
+
+    def wait_completed(self, count: int) -> None:
+        done = {"status": "completed"}
+        self.wait(lambda: self.db["monque_jobs"].count_documents(done) >= count, f"{count} jobs are completed")
+
+    def wait_over(self, seconds: float = 40.0) -> None:
+        self.wait(lambda: is_over(self.db), "all jobs have ended", seconds)
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+        """Not so often that the question is a part of the load."""
+        wait_until(condition, what, seconds, pause=0.05)
+
+    def evidence(self, rescued_within: float = math.inf) -> Evidence:
+        with MongoClient[Any](self.server.uri, tz_aware=True) as client:
+            changes = read_history(client, self.db.name)
+        return Evidence(read(self.records), changes, LEASE, rescued_within)
+
+    def check(self, *more: Rule, rescued_within: float = math.inf) -> Evidence:
+        """What there is to judge by, where no promise was broken, and every job that is not managed has completed."""
+        evidence = self.evidence(rescued_within)
+        stored = {str(one["_id"]): one for one in self.db["monque_jobs"].find()}
+        again = f"again with MONQUE_TEST_SEED={self.seed}"
+        assert evidence.documents == stored, "the history is that of what is stored"
+        lines = broken(evidence, *more)
+        if lines:
+            (self.folder / "claims").write_text("".join(f"{claim}\n" for claim in evidence.claims))
+        assert not lines, f"{len(lines)} promises broken, {again}; the claims are in {self.folder}: {lines[:20]}"
+        ended = [one["status"] for one in stored.values() if one["name"] == "mixed" and "repeatInterval" not in one]
+        assert set(ended) == {"completed"}, again
+        return evidence

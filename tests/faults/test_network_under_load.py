@@ -1,0 +1,137 @@
+"""Two thousand jobs, and a network that loses replies, breaks connections, delays messages and falls silent."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from pymongo import MongoClient
+from pymongo.uri_parser import parse_uri
+
+from trio_monque.store.types import Database
+
+from .impatience import IMPATIENT, impatient_driver
+from .mixture import in_threads
+from .processes import OwnServer
+from .promises import nothing_is_run_in_vain
+from .proxy import FaultyProxy, Way, faulty_proxy
+from .scenario import HEARTBEAT, JOBS, LEASE, SEED, Scenario
+from .traffic import WRITES, HalfOfThem
+
+pytestmark = pytest.mark.timeout(120)
+
+ENQUEUERS: Final = 4
+ENOUGH: Final = JOBS // 4
+
+# What the driver repeats by itself would hide what the library has to find out.
+UNAIDED: Final = ("retryWrites=false",)
+
+
+@pytest.fixture
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
+    return Scenario(own_server, own_db, tmp_path, SEED)
+
+
+@pytest.fixture
+def address(own_server: OwnServer) -> tuple[str, int | None]:
+    host, port = parse_uri(own_server.uri)["nodelist"][0]
+    return str(host), port
+
+
+@contextmanager
+def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str) -> Iterator[None]:
+    """All the jobs, by several threads, for as long as the block and until it is done.
+
+    A handler that saves something, and meets the fault there, has failed and is tried again, as often as it takes.
+    """
+    with impatient_driver(), ExitStack() as stack:
+        # A client for each: where one loses its connection, the pool of all who share it is emptied.
+        clients = [stack.enter_context(MongoClient[Any](proxy.uri(*options), tz_aware=True)) for _ in range(ENQUEUERS)]
+        databases = [client[scenario.db.name] for client in clients]
+        enqueuers = [scenario.enqueuer(one, db, max_retries=100) for one, db in enumerate(databases)]
+        share = JOBS // ENQUEUERS
+        # On a half-open connection the driver would wait for ever when it says good-bye.
+        stack.callback(proxy.cut)
+        with in_threads(lambda one: enqueuers[one].enqueue(range(one * share, (one + 1) * share)), ENQUEUERS):
+            yield
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["the first half", "the other half"])
+def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_again(
+    scenario: Scenario, address: tuple[str, int | None], first: bool
+) -> None:
+    chooses = HalfOfThem(WRITES, first=first)
+    with ExitStack() as stack:
+        start = stack.enter_context
+        proxy = start(faulty_proxy(address))
+        uri = proxy.uri(IMPATIENT, *UNAIDED)
+        # Whoever leaves cuts its runs, and releases them.
+        one, two, three, four = (start(scenario.worker(name, uri, shutdown_timeout=0)) for name in "1234")
+        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
+        for worker in (one, two, three):
+            worker.open()
+        proxy.lose_replies(chooses)
+        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED):
+            scenario.wait_completed(ENOUGH)
+            scenario.kill(three)
+            four.open()
+            one.end()
+            two.end()
+        scenario.wait_over()
+        four.end()
+    evidence = scenario.check(nothing_is_run_in_vain)
+    assert [one.detail for one in evidence.records if one.what == "not acknowledged"] == []
+    assert proxy.lost >= 0.9 * chooses.chosen.total()
+    expected = WRITES if first else [kind for kind in WRITES if kind not in ("resolve", "release", "rescue")]
+    assert [kind for kind in expected if not chooses.chosen[kind]] == []
+
+
+def torment(proxies: Sequence[FaultyProxy], random: Random, ended: threading.Event, *, faults: int) -> None:
+    """One fault after another, each at one of the proxies. The first is a silence that outlasts a lease."""
+    longest = 1.5 * LEASE
+    for number in range(faults):
+        proxy = proxies[0] if not number else random.choice(proxies)
+        kind = "half-open" if not number else random.choice(["delay", "cut", "half-open"])
+        seconds = longest if not number else random.uniform(0.02, HEARTBEAT)
+        if kind == "delay":
+            with proxy.delayed(random, most=0.05):
+                ended.wait(seconds)
+        elif kind == "cut":
+            proxy.cut(lambda: random.random() < 0.5)
+        else:
+            ways = random.choice([(Way.REQUESTS,), (Way.REPLIES,), tuple(Way)])
+            with proxy.half_open(*ways):
+                ended.wait(seconds)
+        ended.wait(random.uniform(0, 0.1))
+
+
+def test_no_promise_is_broken_by_a_network_that_delays_cuts_and_falls_silent(
+    scenario: Scenario, address: tuple[str, int | None]
+) -> None:
+    impatient = (IMPATIENT, "connectTimeoutMS=500")
+    options = {"operation_timeout": 1.0, "max_rescues": 20}
+    ended = threading.Event()
+    with ExitStack() as stack:
+        start = stack.enter_context
+        proxies = [start(faulty_proxy(address)) for _ in range(3)]
+        one = start(scenario.worker("one", proxies[0].uri(*impatient), **options))
+        two = start(scenario.worker("two", proxies[1].uri(*impatient, *UNAIDED), **options))
+        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
+        one.open()
+        two.open()
+        stack.callback(ended.set)
+        with enqueuing(scenario, proxies[2], *impatient, *UNAIDED):
+            scenario.wait_completed(JOBS // 20)
+            torment(proxies, scenario.random, ended, faults=20)
+        scenario.wait_over()
+        one.end()
+        two.end()
+    evidence = scenario.check()
+    acknowledged = [one for one in evidence.records if one.what == "acknowledged"]
+    assert len(acknowledged) > 0.9 * JOBS
+    assert [one for one in evidence.records if one.what == "lost"], "a lease was lost"
