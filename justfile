@@ -8,9 +8,9 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
-# What is too slow to run always: a thousand random lives of jobs, every guard taken out, and the whole of the protocol.
+# What is too slow to run always: a thousand random lives of jobs and as many schedules, every guard out, all of the protocol.
 thorough:
-    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol
+    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py
 
 # Kills, freezes and a broken network, on a real server; MONQUE_TEST_SEED draws other faults.
 faults *arguments:

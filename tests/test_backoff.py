@@ -5,6 +5,8 @@ import random
 import pytest
 
 from trio_monque.backoff import Backoff
+from trio_monque.jobs.rescues import RescuePolicy
+from trio_monque.options import SchedulerConfig
 
 
 def test_delay_doubles_with_each_failure() -> None:
@@ -31,3 +33,18 @@ def test_jitter_varies_within_its_factor_and_never_above_the_cap() -> None:
     assert min(delays) < 3.2
     assert all(round(delay * 1000) == pytest.approx(delay * 1000) for delay in delays)
     assert max(Backoff(base=100, cap=5, jitter=1).delay(9) for _ in range(50)) <= 5
+
+
+def test_its_chance_goes_by_the_seed_of_pythons_own() -> None:
+    """Of rescues too, which make their own: a deterministic run repeats every delay."""
+    state = random.getstate()
+    try:
+        delays = []
+        for _ in range(2):
+            random.seed(7)
+            policy = RescuePolicy.of(SchedulerConfig())
+            delays.append([policy.backoff.delay(3) for _ in range(5)])
+    finally:
+        random.setstate(state)
+    assert delays[0] == delays[1]
+    assert len(set(delays[0])) > 1

@@ -9,6 +9,11 @@ SHORTEST = 0.001
 """One millisecond: BSON dates hold no less, and a retry that is due at once would spin."""
 
 
+def _chance() -> random.Random:
+    """Seeded by Python's own, so that whoever seeds that can repeat a run."""
+    return random.Random(random.getrandbits(64))
+
+
 @dataclass(frozen=True, kw_only=True)
 class Backoff:
     """Exponential backoff with a cap and jitter.
@@ -23,7 +28,7 @@ class Backoff:
     base: float
     cap: float
     jitter: float
-    chance: random.Random = field(default_factory=random.Random, compare=False, repr=False)
+    chance: random.Random = field(default_factory=_chance, compare=False, repr=False)
 
     def delay(self, fail_count: int) -> float:
         """Seconds until the next try after `fail_count` failures: whole milliseconds, at least one, at most the cap."""

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import math
-import random
 from collections.abc import Callable
 from functools import partial
 from typing import cast
@@ -23,11 +22,7 @@ class Policies:
     def __init__(self, config: SchedulerConfig) -> None:
         self._max_retries = config.max_retries
         self._backoff = Backoff(
-            base=config.base_retry_interval,
-            cap=config.max_backoff_delay,
-            jitter=config.retry_jitter,
-            # Seeded by Python's own, so that whoever seeds that can repeat a run.
-            chance=random.Random(random.getrandbits(64)),
+            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
 
     def policy_of(self, worker: WorkerSettings) -> RetryPolicy:

@@ -1,0 +1,77 @@
+"""Guards of the library, to be taken out one at a time: the schedules must find each."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+import pytest
+from pymongo import UpdateMany, UpdateOne
+
+from trio_monque.client import rescuing
+from trio_monque.engine.lease import LeaseTerms
+from trio_monque.jobs import transitions
+from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.job import Job
+from trio_monque.jobs.transition import applied
+from trio_monque.scheduler.job_source import JobSource
+from trio_monque.store import settling
+
+Mutation = Callable[[pytest.MonkeyPatch], None]
+
+
+def _without(kind: Callable[..., Any], fields: tuple[str, ...]) -> Callable[..., Any]:
+    def made(filter: dict[str, Any], update: object, **options: Any) -> Any:  # noqa: A002  # The driver's name.
+        return kind({name: one for name, one in filter.items() if name not in fields}, update, **options)
+
+    return made
+
+
+def _settling_without(*fields: str) -> Mutation:
+    def mutate(patch: pytest.MonkeyPatch) -> None:
+        for kind in (UpdateOne, UpdateMany):
+            patch.setattr(settling, kind.__name__, _without(kind, fields))
+
+    return mutate
+
+
+def _without_lease(patch: pytest.MonkeyPatch) -> None:
+    """A run goes on until it hears that its claim is gone."""
+    patch.setattr(LeaseTerms, "cancelled_at", lambda self, sent: math.inf)
+    patch.setattr(LeaseTerms, "cleaned_up_by", lambda self, sent: math.inf)
+
+
+def _without_receipts(patch: pytest.MonkeyPatch) -> None:
+    """What was written, and its answer lost, is not known again."""
+    fate = settling._fate
+
+    def blind(statement: settling.Statement, document: Mapping[str, Any]) -> settling.Fate:
+        return fate(statement, {**document, "receipt": None})
+
+    patch.setattr(settling, "_fate", blind)
+
+
+def _without_resolving(patch: pytest.MonkeyPatch) -> None:
+    """A claim whose answer was lost is taken for held."""
+
+    async def guess(self: JobSource, stamp: ClaimStamp, chosen: Sequence[Job]) -> Sequence[Job]:
+        return [applied(job, transitions.claim([job.name], stamp.locked_at, stamp)) for job in chosen]
+
+    patch.setattr(JobSource, "_resolve", guess)
+
+
+def _without_observing(patch: pytest.MonkeyPatch) -> None:
+    """A sign of life is overlooked."""
+    patch.setattr(rescuing, "mark_of", lambda job: (job.claimed_by, job.locked_at, job.claim_token))
+    _settling_without("lastHeartbeat")(patch)
+
+
+MUTATIONS: Final[Mapping[str, Mutation]] = {
+    "no lease": _without_lease,
+    "no receipts": _without_receipts,
+    "a claim is guessed": _without_resolving,
+    "signs of life are overlooked": _without_observing,
+    "settled without the fence": _settling_without("claimedBy", "lockedAt", "claimToken"),
+    "requests to cancel are wiped": _settling_without("cancelRequestedAt"),
+}
