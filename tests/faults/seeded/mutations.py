@@ -15,8 +15,9 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import applied
-from trio_monque.scheduler.job_source import JobSource
-from trio_monque.store import settling
+from trio_monque.scheduler.claims import Claims
+from trio_monque.store import queries, settling
+from trio_monque.store.types import ObjectId
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
 
@@ -55,10 +56,11 @@ def _without_receipts(patch: pytest.MonkeyPatch) -> None:
 def _without_resolving(patch: pytest.MonkeyPatch) -> None:
     """A claim whose answer was lost is taken for held."""
 
-    async def guess(self: JobSource, stamp: ClaimStamp, chosen: Sequence[Job]) -> Sequence[Job]:
-        return [applied(job, transitions.claim([job.name], stamp.locked_at, stamp)) for job in chosen]
+    async def guess(self: Claims, stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Sequence[Job]:
+        seen = [queries.get_job(self.leased, job_id) for job_id in tried]
+        return [applied(job, transitions.claim([job.name], stamp.locked_at, stamp)) for job in seen if job is not None]
 
-    patch.setattr(JobSource, "_resolve", guess)
+    patch.setattr(Claims, "_resolve", guess)
 
 
 def _without_observing(patch: pytest.MonkeyPatch) -> None:
