@@ -73,6 +73,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self.progress = Progress("claimer")
         self._begun = 0
         self._ended = 0
+        # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
+        self._is_all_taken = False
 
     @property
     def is_claiming(self) -> bool:
@@ -84,8 +86,6 @@ class Claimer(Generic[ClaimT, SettlementT]):
         begun = self._begun
         while self._ended < begun:
             await self._runner.wait_changed()
-        # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
-        self._is_all_taken = False
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
