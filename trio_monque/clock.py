@@ -179,7 +179,9 @@ class ServerClock:
         """Whether the offset should be measured before `now` is used. Never in virtual time."""
         return virtual_time() is None and time.monotonic() - self._measured > OFFSET_GOOD_FOR
 
-    def set_offset(self, seconds: float) -> None:
-        """`seconds` is what must be added to this machine's clock to have the server's."""
+    def set_offset(self, seconds: float) -> float:
+        """`seconds` is what must be added to this machine's clock to have the server's. Returns how far it moved."""
+        before = self._offset / timedelta(seconds=1)
         self._offset = timedelta(seconds=seconds)
         self._measured = time.monotonic()
+        return abs(seconds - before)

@@ -123,8 +123,9 @@ async def test_release_of_a_disowned_claim_that_fails_is_tried_again_soon_and_no
     monkeypatch.setattr(claiming, "resolve", lambda *_: [])
     proxy.lose("update", matches=is_claim)
     proxy.lose("update", Loss.REQUEST, times=2, matches=partial(sets_status, "pending"))
+    # Before the start, so that it is claimed by a look: what is told alone is claimed by another command.
+    await Monque(behind).enqueue("job")
     async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
-        await scheduler.enqueue("job")
         await trio.sleep(10)
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=1)

@@ -50,7 +50,7 @@ async def month(db: Database) -> list[Happened]:
 
 
 # A real server does the work of a month twice: some forty thousand statements that are each journaled.
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(400)
 def test_a_month_of_schedules_runs_to_the_minute_and_twice_the_same(
     mongod: EmbeddedServer, monque_db: Database
 ) -> None:

@@ -49,7 +49,9 @@ async def test_retry_whose_answer_was_lost_runs_all_the_same(
     job = await monque.enqueue("job", delay=1000)
     await monque.cancel_job(job.id)
     async with open_test_scheduler(log.workers):
-        with fail_next(monque, GONE, when="after", times=None), pytest.raises(MonqueConnectionError):
+        # Nor can it be found out.
+        lost = fail_next(monque, GONE, when="after", times=None, command="change")
+        with lost, pytest.raises(MonqueConnectionError):
             await monque.retry_job(job.id)
         await trio.sleep(1)
     assert log.starts == [0.0]

@@ -20,6 +20,9 @@ T = TypeVar("T")
 # Between the making of the indexes and the call they may be lost once more. A bound: it is no chance then.
 MOST_LOSSES = 3
 
+MOST_DRIFT = 0.05
+"""Seconds by which the offset to the server's clock may change without anybody being told."""
+
 
 class Ground:
     """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
@@ -28,6 +31,8 @@ class Ground:
         self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
         self.config = config
         self.clock = ServerClock()
+        # Set by a scheduler: its timers were set by the time that was taken for the server's.
+        self.clock_moved: Callable[[], None] = lambda: None
         self._timekeeper: tuple[str, int] | None = None
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
@@ -51,8 +56,9 @@ class Ground:
         primary = known_primary(self.jobs)
         offset = measure_clock_offset(self.jobs)
         if offset is not None:
-            self.clock.set_offset(offset)
             self._timekeeper = primary or known_primary(self.jobs)
+            if self.clock.set_offset(offset) > MOST_DRIFT:
+                self.clock_moved()
 
     def forget_indexes(self) -> None:
         """They may be gone: they are made again before the next write."""

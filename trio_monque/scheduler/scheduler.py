@@ -78,6 +78,7 @@ class Scheduler(Monque, Observable):
         rests = self._virtual is not None
         self._paused = PausedNames(self._door, rests=rests)
         told = Told()
+        self._ground.clock_moved = partial(self._announce, None)
         self._source = JobSource(
             self._ground,
             self._door,
