@@ -1,8 +1,13 @@
-"""A replica set that loses its primary under load, in five ways: nothing is lost, nothing is told wrongly."""
+"""A replica set that loses its primary under load, in five ways: nothing is lost, nothing is told wrongly.
+
+With MONQUE_TEST_THOROUGH=1 in the environment, in all five, and without majorities, where jobs are lost. Each takes
+about ten seconds, most of which are elections.
+"""
 
 from __future__ import annotations
 
 import math
+import os
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
@@ -21,6 +26,8 @@ from .processes import wait_until, worker_process
 from .records import read
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
+
+THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
 
 JOBS: Final = 2000
 SEED: Final = 17
@@ -122,7 +129,7 @@ def run_under(
     return ledger, list(found)
 
 
-@pytest.mark.parametrize("torment", [step_down, kill, freeze, stop_the_others, cut_off])
+@pytest.mark.parametrize("torment", [step_down, kill, freeze, *([stop_the_others] if THOROUGH else []), cut_off])
 def test_no_promise_is_broken_although_the_primary_changes_under_load(
     torment: Torment, three_members: ReplicaSet, three_db: Database, tmp_path: Path
 ) -> None:
@@ -135,6 +142,7 @@ def test_no_promise_is_broken_although_the_primary_changes_under_load(
     assert ledger.keyed
 
 
+@pytest.mark.skipif(not THOROUGH, reason="a check of the tests above, which takes as long as they do")
 def test_the_checker_finds_lost_jobs_where_one_member_may_acknowledge_them(
     three_members: ReplicaSet, three_db: Database, tmp_path: Path
 ) -> None:
