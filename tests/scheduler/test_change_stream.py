@@ -46,7 +46,7 @@ RARELY = 60.0
 """Seconds between polls. A test of this file that needs one fails by its time limit."""
 
 SOON = 20.0
-"""Seconds within which what is heard has happened, however busy the machine; a tenth of the polls' interval."""
+"""Seconds within which what is heard has happened, however busy the machine; less than the polls' interval."""
 
 STREAM = (ChangeStreamConnected, ChangeStreamError, ChangeStreamClosed, ChangeStreamFallback)
 
