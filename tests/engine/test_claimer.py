@@ -9,6 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine.claimer import MOST_FRUITLESS
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.source import Tip
 
@@ -142,3 +143,31 @@ async def test_wake_during_the_claim_of_one_is_not_lost(autojump_clock: MockCloc
         engine.waker.look()
         await trio.sleep(10)
     assert sorted(shelf.settled) == [1, 2, 3]
+
+
+async def test_idle_looks_are_no_lost_races(autojump_clock: MockClock) -> None:
+    """Whoever found nothing to do ten times, and then loses one race, looks again."""
+    shelf = Shelf()
+    engine = idle(shelf)
+    async with running(engine):
+        for _ in range(MOST_FRUITLESS):
+            await trio.sleep(1)
+            engine.wake.set()
+        await trio.sleep(1)
+        shelf.items += [1, 2]
+        shelf.races = 1
+        engine.wake.set()
+        await trio.sleep(10)
+    assert sorted(shelf.settled) == [1, 2]
+
+
+async def test_who_lost_too_many_races_has_as_many_tries_the_next_time(autojump_clock: MockClock) -> None:
+    shelf = Shelf(items=[1], races=MOST_FRUITLESS)
+    engine = idle(shelf)
+    async with running(engine):
+        await trio.sleep(1)
+        assert len(shelf.claimed_at) == MOST_FRUITLESS
+        shelf.races = 1
+        engine.wake.set()
+        await trio.sleep(10)
+    assert list(shelf.settled) == [1]

@@ -140,8 +140,12 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if granted is None:
             return _Found.FAILED
         self._is_all_taken = self._are_all(granted, demand)
-        self._fruitless = 0 if granted.claims else self._fruitless + 1
-        again = granted.more and self._fruitless < MOST_FRUITLESS and not self._stop.draining.is_set()
+        # A look that found nothing lost nothing to others.
+        self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
+        if self._fruitless == MOST_FRUITLESS:
+            self._fruitless = 0
+            return _Found.ALL
+        again = granted.more and not self._stop.draining.is_set()
         return _Found.MORE if again else _Found.ALL
 
     async def _take(self, tip: Tip, running: trio.Nursery) -> _Found:
