@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
@@ -17,7 +18,7 @@ from tests.support.interception import Recorder
 from tests.testing.test_clockwork import Log
 from trio_monque import Monque, MonqueConnectionError, NewJob, RunningJob, Workers
 from trio_monque.store.types import Collection, Database, MongoClient
-from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, quiesce
+from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 from trio_monque.testing import stalls as stalls_module
 
 GONE = AutoReconnect("gone")
@@ -49,8 +50,7 @@ async def test_retry_whose_answer_was_lost_runs_all_the_same(
     job = await monque.enqueue("job", delay=1000)
     await monque.cancel_job(job.id)
     async with open_test_scheduler(log.workers):
-        # Nor can it be found out.
-        lost = fail_next(monque, GONE, when="after", times=None, command="change")
+        lost = fail_next(monque, GONE, when="after", command="change (of )?the job", times=None)
         with lost, pytest.raises(MonqueConnectionError):
             await monque.retry_job(job.id)
         await trio.sleep(1)
@@ -201,3 +201,14 @@ def test_two_who_advance_at_once_both_arrive_on_a_clock_that_is_moved_by_hand() 
     clock = MockClock()
     assert trio.run(main, clock=clock) == 20.0
     assert clock.autojump_threshold == float("inf")
+
+
+async def test_one_of_several_that_is_due_later_starts_on_time_although_another_is_due_now(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    log = Log()
+    async with open_test_scheduler(log.workers):
+        await trio.sleep(1)
+        await monque.enqueue_many([NewJob(name="job"), NewJob(name="job", run_at=now() + timedelta(seconds=60))])
+        await trio.sleep(1000)
+    assert log.starts == [1.0, 61.0]

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+import trio
+
 from ..client.ground import Ground
 from ..engine.nursery import Engine
 from ..engine.source import Tip
@@ -44,4 +46,9 @@ class EngineOnTheBoard:
             return
         first = min(jobs, key=lambda job: job.next_run_at)
         tip = Tip(NewJobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
-        self._expect(self._ground.clock.on_run_clock(first.next_run_at), tip)
+        moments = [self._ground.clock.on_run_clock(job.next_run_at) for job in jobs]
+        self._expect(min(moments), tip)
+        # The look for what is due now finds nothing of what is due later: that needs its own timer.
+        later = min((moment for moment in moments if moment > trio.current_time()), default=None)
+        if later is not None:
+            self._expect(later)
