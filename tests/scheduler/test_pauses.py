@@ -17,13 +17,36 @@ from trio_monque import (
     MonqueConnectionError,
     NewJob,
     RunningJob,
+    Scheduler,
     Workers,
     open_scheduler,
 )
+from trio_monque.engine.contention import Contention
+from trio_monque.scheduler import paused_names
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next, quiesce
 
 T = TypeVar("T")
+
+
+class During:
+    """Something that happens while a call of that purpose is made for the first time."""
+
+    def __init__(self, scheduler: Scheduler, purpose: str, happens: Callable[[], object]) -> None:
+        self._interference = scheduler._ground.jobs.interference
+        self._interference.append(self)
+        self._purpose = purpose
+        self._happens = happens
+
+    def takes(self, purpose: str) -> bool:
+        if purpose != self._purpose or self not in self._interference:
+            return False
+        self._interference.remove(self)
+        return True
+
+    def befall(self, call: Callable[[], T]) -> T:
+        self._happens()
+        return call()
 
 
 class Jobs:
@@ -239,3 +262,58 @@ async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(
         with trio.fail_after(10):
             while work.started != ["b", "a"]:
                 await trio.sleep(0.01)
+
+
+async def test_what_is_due_later_starts_on_time_when_its_name_is_resumed_during_a_look(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    """The look that is under way has not seen the resume, nor has the question after it what is due later."""
+    work = Jobs()
+    await monque.pause("a")
+    await monque.enqueue("a", delay=100)
+    async with open_test_scheduler(work.workers) as scheduler:
+        await trio.sleep(1)
+        During(scheduler, "look for due jobs", lambda: monque.sync.resume("a"))
+        await scheduler.enqueue_many([NewJob(name="b"), NewJob(name="b")])
+        await trio.sleep(1000)
+    assert work.starts == [("b", 1.0), ("b", 1.0), ("a", 100.0)]
+
+
+async def test_what_is_due_later_starts_on_time_when_a_claim_was_the_first_to_see_the_resume(
+    db: Database, monque: Monque, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(paused_names, "KNOWN_FOR", 0.0)
+    work = Jobs()
+    await monque.pause("a")
+    async with open_scheduler(db, work.workers, poll_interval=3600.0, change_stream=False) as scheduler:
+        while scheduler._paused.names != {"a"}:
+            await trio.sleep(0.01)
+        await elsewhere(lambda: monque.sync.enqueue("a", delay=2.0))
+
+        def resume() -> None:
+            thread = threading.Thread(target=monque.sync.resume, args=("a",))
+            thread.start()
+            thread.join()
+
+        During(scheduler, "look which names are paused", resume)
+        await scheduler.enqueue_many([NewJob(name="b"), NewJob(name="b")])
+        with trio.fail_after(10):
+            while work.started != ["b", "b", "a"]:
+                await trio.sleep(0.01)
+
+
+async def test_pause_while_candidates_come_from_all_over_the_queue_ends_no_scheduler(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    contention = Contention(draw=lambda batches: batches - 1)
+    for _ in range(2):
+        contention.took(2, 0, full={"a", "b"})
+    assert contention.is_spread
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        await scheduler.pause("a")
+        scheduler._source.claims.contention = contention
+        for _ in range(2):
+            await scheduler.enqueue_many([NewJob(name="a"), NewJob(name="b")])
+            await drain(scheduler)
+    assert work.started == ["b", "b"]

@@ -83,8 +83,10 @@ class Claims:
             lanes = {name: count for name, count in demand.lanes.items() if name not in paused}
             if not lanes:
                 return Taken([])
+            # Drawn before it was known what is paused.
+            behind = {name: count for name, count in passed_over.items() if name in lanes}
             return claiming.claim_batch(
-                self.leased, lanes, choose, now, stamp, suspects=demand.suspects > 0, passed_over=passed_over
+                self.leased, lanes, choose, now, stamp, suspects=demand.suspects > 0, passed_over=behind
             )
 
         passed_over = self.contention.passed_over(demand.lanes)
@@ -186,8 +188,10 @@ class Claims:
         return await self._next_due(self._workers.names, BEFORE_ALL)
 
     async def _next_due(self, lanes: Iterable[str], after: datetime) -> datetime | None:
-        names = sorted(set(lanes) - self._paused.names)
-        if not names:
-            return None
-        ask = partial(claiming.next_due, self._ground.jobs, names, after)
+        def ask() -> datetime | None:
+            # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
+            # claim may see it after this question.
+            names = sorted(set(lanes) - self._paused.look_up(self.leased))
+            return claiming.next_due(self._ground.jobs, names, after)
+
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -45,6 +45,7 @@ class PausedNames:
         self._lock = threading.Lock()
         self._told = 0
         self._known = _Known(frozenset(), -1, 0.0)
+        self._were_paused: frozenset[str] = frozenset()
         self.is_told = False
 
     @property
@@ -71,6 +72,7 @@ class PausedNames:
         with self._lock:
             if (fresh.told, fresh.asked_at) > (self._known.told, self._known.asked_at):
                 self._known = fresh
+            self._were_paused |= fresh.names
         return fresh.names
 
     async def run(self, jobs: JobCollection, look: Callable[[], None]) -> None:
@@ -80,7 +82,8 @@ class PausedNames:
         """
         while not self._rests:
             await trio.sleep(LOOK_FOR_RESUMES)
-            before = self.names
+            # Not what is known now: a claim that saw the resume first has not asked what is due later.
+            before = self._were_paused
             if not before or self.is_told:
                 continue
             self.progress.ask()
@@ -90,5 +93,7 @@ class PausedNames:
                 self.progress.fail(error)
                 continue  # The claims meet the same, and tell of it.
             self.progress.answered()
+            with self._lock:
+                self._were_paused = (self._were_paused - before) | now
             if before - now:
                 look()
