@@ -10,7 +10,7 @@ test *arguments:
 
 # What is too slow to run always: a thousand random lives of jobs and as many schedules, every guard out, all of the protocol.
 thorough:
-    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py tests/faults/test_elections.py
+    MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py tests/faults/test_elections.py tests/faults/test_clocks_under_load.py
 
 # Kills, freezes and a broken network, on a real server; MONQUE_TEST_SEED draws other faults.
 faults *arguments:

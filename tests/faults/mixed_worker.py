@@ -14,7 +14,16 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
-from trio_monque import JobCompleted, JobFailed, LeaseLost, RunningJob, Snooze, Workers, run_until_signalled
+from trio_monque import (
+    JobCompleted,
+    JobFailed,
+    LeaseLost,
+    RunningJob,
+    Snooze,
+    StaleJobsRecovered,
+    Workers,
+    run_until_signalled,
+)
 
 from .impatience import impatient_driver
 from .mixture import NAME
@@ -73,6 +82,9 @@ async def run(order: dict[str, Any]) -> None:
     def tell(what: str, event: JobCompleted | JobFailed | LeaseLost) -> None:
         recorder.write(what, str(event.job.id), event.job.attempts)
 
+    def tell_recovered(event: StaleJobsRecovered) -> None:
+        recorder.write("told recovered", detail=str(event.count))
+
     async with trio.open_nursery() as nursery:
         await nursery.start(
             partial(
@@ -83,6 +95,7 @@ async def run(order: dict[str, Any]) -> None:
                     JobCompleted: partial(tell, "told completed"),
                     JobFailed: partial(tell, "told failed"),
                     LeaseLost: partial(tell, "lost"),
+                    StaleJobsRecovered: tell_recovered,
                 },
                 scheduler_instance_id=order["name"],
                 **order["options"],
@@ -92,8 +105,7 @@ async def run(order: dict[str, Any]) -> None:
     recorder.write("left")
 
 
-def main() -> None:
-    order = json.loads(sys.argv[1])
+def work(order: dict[str, Any]) -> None:
     print("loaded", flush=True)  # noqa: T201
     sys.stdin.readline()
     with impatient_driver():
@@ -101,4 +113,4 @@ def main() -> None:
 
 
 if __name__ == "__main__":
-    main()
+    work(json.loads(sys.argv[1]))

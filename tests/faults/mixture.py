@@ -10,7 +10,7 @@ from random import Random
 from typing import Any, Final
 
 from trio_monque import Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
-from trio_monque.store.types import Database
+from trio_monque.store.types import Database, ObjectId
 
 from .records import Recorder
 
@@ -76,6 +76,29 @@ class Enqueuer:
         """The same with few statements."""
         for first in range(0, len(numbers), 500):
             self._many(numbers[first : first + 500])
+
+    def enqueue_long(self, numbers: Sequence[int]) -> None:
+        """Each takes one to two seconds, and has been due for an hour: by any clock of these tests."""
+        due, new = datetime.now(UTC) - timedelta(hours=1), []
+        for number in numbers:
+            data, max_retries = self._draw(number)
+            data = {**data, "steps": self._random.randint(12, 20), "step": 0.1}
+            new.append(NewJob(name=NAME, data=data, max_retries=max_retries, run_at=due))
+        self._all(new)
+
+    def enqueue_later(self, numbers: Sequence[int], delay: float) -> Sequence[ObjectId]:
+        """All at once, due so many seconds later. Returns their ids."""
+        new = []
+        for number in numbers:
+            data, max_retries = self._draw(number)
+            new.append(NewJob(name=NAME, data=data, max_retries=max_retries, delay=delay))
+        return self._all(new)
+
+    def _all(self, new: Sequence[NewJob]) -> Sequence[ObjectId]:
+        jobs = self._calls.enqueue_many(new)
+        for job in jobs:
+            self._recorder.write("acknowledged", str(job.id), detail=str(job.data["n"]))
+        return [job.id for job in jobs]
 
     def _one(self, number: int) -> None:
         data, max_retries = self._draw(number)

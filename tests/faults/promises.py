@@ -10,6 +10,7 @@ import math
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import cached_property
 from itertools import pairwise
 from typing import Any, Final
@@ -32,12 +33,14 @@ class Evidence:
         changes: Of the collection, in order.
         lease: Seconds.
         rescued_within: Seconds from the last sign of life of a dead instance until its jobs are pending again.
+        origin: The server's time when the clock of the records was zero.
     """
 
     records: Sequence[Record]
     changes: Sequence[Change]
     lease: float
     rescued_within: float = math.inf
+    origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
@@ -173,6 +176,16 @@ def ended_claims_leave_nothing(evidence: Evidence) -> Iterator[str]:
             yield f"{', '.join(left)} of an ended claim: job {change.job}"
 
 
+def heartbeats_never_decrease(evidence: Evidence) -> Iterator[str]:
+    """As long as a claim is held, whichever way the clock of its holder goes."""
+    for change in evidence.changes:
+        before, after = change.before or {}, change.after or {}
+        if before.get("claimToken") is None or before["claimToken"] != after.get("claimToken"):
+            continue
+        if after["lastHeartbeat"] < before["lastHeartbeat"]:
+            yield f"a heartbeat decreased: job {change.job}, {before['lastHeartbeat']}, then {after['lastHeartbeat']}"
+
+
 def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
     """And no claim is run twice."""
     starts = Counter((one.job, one.attempt) for one in evidence._of("start"))
@@ -281,6 +294,7 @@ RULES: Final[Sequence[Rule]] = (
     settlements_are_of_the_claim,
     reports_are_of_the_claim,
     ended_claims_leave_nothing,
+    heartbeats_never_decrease,
     runs_do_not_overlap,
     thawed_runs_stop,
     rescues_are_of_the_silent,
@@ -310,6 +324,21 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
                     yield f"completed, and told as lost: {which}"
             elif VERDICTS.get(how) != one.detail and one.process not in evidence.silenced:
                 yield f"{one.detail}, and {how}: {which}"
+
+
+def renewed_claims_are_kept(evidence: Evidence) -> Iterator[str]:
+    """Whose renewal was acknowledged is not rescued within a lease from when that was sent.
+
+    By what the holders wrote down, and not by the dates in the claims. None of RULES: few processes write it down.
+    """
+    renewed = evidence.by_token("renewed")
+    for claim in evidence.claims:
+        if claim.ended and claim.ended[0] in ("rescued", "given up"):
+            at = (claim.ended[1].at - evidence.origin).total_seconds()
+            sent = [float(one.detail) for one in renewed.get(claim.token, ()) if one.job == claim.job]
+            if sent and at - max(sent) < claim.lease:
+                silent_for = at - max(sent)
+                yield f"{claim.ended[0]} {silent_for} s after a renewal: attempt {claim.attempt} of job {claim.job}"
 
 
 def broken(evidence: Evidence, *more: Rule) -> Sequence[str]:

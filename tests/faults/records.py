@@ -4,7 +4,9 @@ The kinds of records, beside those that one test has for itself:
 
 - of a run: "start" (in detail: the token of its claim), "passed" (a checkpoint), "saved", "cancelled" (why),
   "verdict" ("succeeded", "failed", "snoozed"), "end";
-- of events: "told completed", "told failed", "lost";
+- of claims: "renewed" (the server has acknowledged it; in detail: when it was sent);
+- of a process: "measured" (the server's time; in detail: what was added to it);
+- of events: "told completed", "told failed", "lost", "told recovered" (in detail: how many);
 - of callers: "acknowledged" (a job; in detail the number in its data), "managed" ("cancel", "delete", "reschedule");
 - of the test: "killed", "frozen", "thawed" (which process).
 """

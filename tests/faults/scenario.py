@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from random import Random
 from typing import Any, Final
@@ -76,8 +77,7 @@ class Scenario:
             uri or self.server.uri,
             self.db.name,
             self.records / f"{name}.records",
-            module="tests.faults.mixed_worker",
-            **{**OPTIONS, **options},
+            **{"module": "tests.faults.mixed_worker", **OPTIONS, **options},
         )
 
     def held_by(self, worker: WorkerProcess) -> int:
@@ -118,7 +118,9 @@ class Scenario:
     def evidence(self, rescued_within: float = math.inf) -> Evidence:
         with MongoClient[Any](self.server.uri, tz_aware=True) as client:
             changes = read_history(client, self.db.name)
-        return Evidence(read(self.records), changes, LEASE, rescued_within)
+        # The server's clock is that of this machine.
+        origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
+        return Evidence(read(self.records), changes, LEASE, rescued_within, origin)
 
     def check(self, *more: Rule, rescued_within: float = math.inf) -> Evidence:
         """What there is to judge by, where no promise was broken, and every job that is not managed has completed."""

@@ -12,7 +12,7 @@ import pytest
 
 from . import promises
 from .history import Change
-from .promises import RULES, Evidence, broken, nothing_is_run_in_vain
+from .promises import RULES, Evidence, broken, nothing_is_run_in_vain, renewed_claims_are_kept
 from .records import Record
 
 LEASE: Final = 1.2
@@ -71,6 +71,7 @@ def of_test(what: str, at: float, detail: str = "", job: str = "") -> Record:
 
 
 ACKNOWLEDGED: Final = of_test("acknowledged", 0, "1", "a")
+RENEWED: Final = Record("one", "a", 1, "renewed", 1.4, "1.3")
 TOLD: Final = Record("one", "a", 1, "told completed", 3)
 
 ONCE: Final[Story] = [(0, PENDING), (1, held(1)), (2, COMPLETED)]
@@ -83,14 +84,19 @@ RESCUED: Final[Story] = [
 ]
 
 # A job that was run once; one whose process was killed; one whose process was frozen, and thawed.
-PLAIN: Final = Evidence([ACKNOWLEDGED, *run(1, 2), TOLD], history(a=ONCE), LEASE, 2.4)
+PLAIN: Final = Evidence([ACKNOWLEDGED, *run(1, 2), TOLD], history(a=ONCE), LEASE, 2.4, START)
 KILLED: Final = Evidence(
-    [ACKNOWLEDGED, run(1, 2)[0], of_test("killed", 1.5, "one"), *run(4, 5, 2, "two")], history(a=RESCUED), LEASE, 2.4
+    [ACKNOWLEDGED, run(1, 2)[0], RENEWED, of_test("killed", 1.5, "one"), *run(4, 5, 2, "two")],
+    history(a=RESCUED),
+    LEASE,
+    2.4,
+    START,
 )
 FROZEN: Final = Evidence(
     [
         ACKNOWLEDGED,
         run(1, 9)[0],
+        RENEWED,
         of_test("frozen", 1.5, "one"),
         *run(4, 5, 2, "two"),
         of_test("thawed", 6, "one"),
@@ -101,12 +107,13 @@ FROZEN: Final = Evidence(
     history(a=RESCUED),
     LEASE,
     2.4,
+    START,
 )
 
 
 @pytest.mark.parametrize("evidence", [PLAIN, KILLED, FROZEN], ids=["plain", "killed", "frozen"])
 def test_what_kept_its_promises_is_accepted(evidence: Evidence) -> None:
-    assert broken(evidence, nothing_is_run_in_vain) == []
+    assert broken(evidence, nothing_is_run_in_vain, renewed_claims_are_kept) == []
 
 
 def records(evidence: Evidence, *more: Record) -> Evidence:
@@ -182,6 +189,10 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         story(PLAIN, a=[*ONCE, (2.5, {**COMPLETED, "lastHeartbeat": START})]),
         "ended_claims_leave_nothing",
     ),
+    "renewed by a clock that went back": (
+        story(PLAIN, a=[*ONCE[:2], (1.5, held(1, beat=-60)), (2, COMPLETED)]),
+        "heartbeats_never_decrease",
+    ),
     "run beside another": (records(KILLED, *run(4.5, 4.8, 3, "two")), "runs_do_not_overlap"),
     "run beside one that did not die": (without(KILLED, "killed"), "runs_do_not_overlap"),
     "run beside one that was frozen for less than its lease": (
@@ -220,6 +231,10 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         records(without(PLAIN, "told completed"), Record("one", "a", 1, "lost", 3)),
         "nothing_is_run_in_vain",
     ),
+    "rescued although its renewals were acknowledged": (
+        records(KILLED, Record("one", "a", 1, "renewed", 2.1, "2.0")),
+        "renewed_claims_are_kept",
+    ),
 }
 
 
@@ -230,4 +245,5 @@ def test_forgery_is_refused(what: str) -> None:
 
 
 def test_every_rule_refuses_some_forgery() -> None:
-    assert {rule for _, rule in FORGED.values()} == {rule.__name__ for rule in (*RULES, nothing_is_run_in_vain)}
+    rules = (*RULES, nothing_is_run_in_vain, renewed_claims_are_kept)
+    assert {rule for _, rule in FORGED.values()} == {rule.__name__ for rule in rules}
