@@ -20,7 +20,7 @@ from tests.faults import promises
 from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import MonqueError
+from trio_monque import Monque, MonqueError, Retention
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
@@ -101,7 +101,7 @@ def test_every_program_of_the_guide_is_run() -> None:
 
 def test_index_page_has_every_index() -> None:
     told = [row[0].strip("`") for row in rows("reference/indexes.md", "# Indexes") if row[0].startswith("`")]
-    assert told == [index.document["name"] for index in indexes.ALL]
+    assert told == [index.document["name"] for index in (*indexes.ALL, indexes.ENDED, indexes.ENDED_BY_NAME)]
 
 
 BEAT = PAST + timedelta(seconds=1)
@@ -129,7 +129,8 @@ def profiled(db: Database) -> JobCollection:
 def costs(jobs: JobCollection) -> Sequence[tuple[int, int]]:
     """Index entries written and removed, by each write that was recorded."""
     database = jobs.collection.database
-    written = database["system.profile"].find({"op": {"$in": ["insert", "update"]}}, sort=[("$natural", 1)])
+    writes = [{"op": {"$in": ["insert", "update", "remove"]}}, {"command.findAndModify": {"$exists": True}}]
+    written = database["system.profile"].find({"$or": writes}, sort=[("$natural", 1)])
     found = [(one.get("keysInserted", 0), one.get("keysDeleted", 0)) for one in written]
     database.command("profile", 0)
     return found
@@ -146,6 +147,40 @@ def test_index_page_tells_what_a_transition_costs(
     settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
     told = {row[0]: _told_cost(row, with_key=unique_key is not None) for row in rows("reference/indexes.md", "## What")}
     assert costs(profiled) == [told[write] for write in ("enqueue", "claim", "renewal", settlement)]
+
+
+def _costs_of_an_end_and_more(store: JobCollection, settlement: str) -> Sequence[tuple[int, int]]:
+    """Of all that can happen to two jobs: one is run, and one is cancelled, retried and deleted."""
+    monque = Monque(store.collection.database, skip_index_creation=True)
+    database = store.collection.database
+    database.command("profile", 2)
+    run, other = insert(store), insert(store, run_at=PAST + timedelta(days=9))
+    (job,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    assert job.id == run.id
+    leases.renew(store, [job], BEAT)
+    settling.settle(store, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
+    for act in (monque.sync.cancel_job, monque.sync.retry_job, monque.sync.cancel_job, monque.sync.delete_job):
+        assert act(other.id)
+    found = costs(store)
+    database["system.profile"].drop()
+    return found
+
+
+@pytest.mark.parametrize("settlement", SETTLEMENTS)
+@pytest.mark.parametrize("wanted", [Retention(completed=0), Retention(keep_last=1)])
+def test_index_page_tells_what_retention_costs_on_top(db: Database, settlement: str, wanted: Retention) -> None:
+    store = handle(db)
+    indexes.ensure(store)
+    before = _costs_of_an_end_and_more(store, settlement)
+    store.collection.delete_many({})
+    indexes.ensure(store, wanted)
+    after = _costs_of_an_end_and_more(store, settlement)
+    told = {row[0]: (int(row[1]), int(row[2])) for row in rows("reference/indexes.md", "| Write | Written on top")[:4]}
+    ends, retried, deleted, other = told.values()
+    (named,) = (cell for cell in told if cell.startswith("a job ends"))
+    settled = ends if re.search(rf"\b{settlement}\b", named) else other
+    on_top = [(late[0] - early[0], late[1] - early[1]) for early, late in zip(before, after, strict=True)]
+    assert on_top == [other, other, other, other, settled, ends, retried, ends, deleted]
 
 
 def _told_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:

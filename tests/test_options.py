@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import fields
+from datetime import timedelta
 from typing import Any, get_type_hints
 
 import pytest
@@ -14,6 +15,7 @@ from trio_monque import (
     InvalidOptionError,
     Monque,
     MonqueError,
+    Retention,
     Workers,
     open_scheduler,
     run_scheduler,
@@ -66,6 +68,24 @@ WRONG: list[tuple[str, Any]] = [
     ("base_retry_interval", -1),
     ("max_backoff_delay", 0),
     ("retry_jitter", 1.5),
+    ("job_retention", 86400),
+    ("job_retention", {"completed": 86400}),
+    ("job_retention", Retention),
+    ("scheduler_instance_id", "lock:retention"),
+]
+
+WRONG_OF_RETENTION: list[tuple[str, Any]] = [
+    ("completed", -1),
+    ("failed", float("inf")),
+    ("cancelled", float("nan")),
+    ("completed", timedelta(days=1)),
+    ("completed", True),
+    ("keep_last", 0),
+    ("keep_last", -1),
+    ("keep_last", 2.0),
+    ("interval", 0),
+    ("interval", None),
+    ("interval", float("inf")),
 ]
 
 
@@ -112,6 +132,25 @@ async def test_unknown_option_is_refused_by_name(unreachable: Database) -> None:
         Monque(unreachable, poll_interval=1)  # type: ignore[call-arg]
 
 
+@pytest.mark.parametrize(("option", "value"), WRONG_OF_RETENTION)
+def test_wrong_retention_is_refused_by_name(option: str, value: Any) -> None:
+    with pytest.raises(InvalidOptionError, match=f"^{option}=") as caught:
+        Retention(**{"failed": 1.0, option: value})
+    assert caught.value.option == option
+
+
+def test_retention_that_deletes_nothing_is_refused() -> None:
+    with pytest.raises(ValueError, match="give the age of one status at least, or keep_last"):
+        Retention(interval=60.0)
+
+
+def test_retention_goes_by_the_ages_that_are_given_and_by_count_for_all_where_none_is() -> None:
+    assert Retention(completed=5, cancelled=0).ages == {"completed": 5, "cancelled": 0}
+    assert Retention(failed=5, keep_last=3).ages == {"failed": 5}
+    assert Retention(keep_last=3).ages == {"completed": 0, "failed": 0, "cancelled": 0}
+    assert Retention(keep_last=3).interval == 3600.0
+
+
 def test_options_of_a_lock_without_limit_need_no_lease_to_fit() -> None:
     assert scheduler_config({"heartbeat_interval": 300, "lock_timeout": None}).lock_timeout is None
 
@@ -140,6 +179,7 @@ def test_defaults_are_those_that_are_published() -> None:
         "base_retry_interval": 1.0,
         "max_backoff_delay": 86400.0,
         "retry_jitter": 0.25,
+        "job_retention": None,
     }
     assert {name: getattr(config, name) for name in published} == published
 

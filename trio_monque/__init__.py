@@ -47,6 +47,7 @@ from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
 from .jobs.selection import QueueStats
 from .jobs.verdicts import Discard, Retry, Snooze
+from .options import Retention
 from .scheduler.health import Health, LoopHealth
 from .scheduler.running_job import RunningJob
 from .scheduler.scheduler import Scheduler, open_scheduler, run_scheduler
@@ -97,6 +98,7 @@ __all__ = [
     "PartlyEnqueuedError",
     "PayloadTooLargeError",
     "QueueStats",
+    "Retention",
     "Retry",
     "RunningJob",
     "ScheduleExhausted",

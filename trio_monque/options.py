@@ -34,6 +34,55 @@ LONGEST_COLLECTION_NAME = 180
 LARGEST_PAYLOAD = 16 * 1024 * 1024 - 64 * 1024
 
 
+@dataclass(frozen=True, kw_only=True)
+class Retention:
+    """Which ended jobs a scheduler deletes, and how often it looks for them. Times are seconds.
+
+    A job is deleted when it has ended longer ago than its status says, and is not among the newest `keep_last` of
+    its name and status. A status without an age is kept for ever, unless `keep_last` is all that is given: then the
+    count alone decides, for all three.
+
+    Attributes:
+        completed: The age from which a `completed` job may go; 0 for at once, None to keep them.
+        failed: The same for `failed` jobs.
+        cancelled: The same for `cancelled` jobs.
+        keep_last: How many jobs of each name and status are kept, however old; None for none.
+        interval: How often they are looked for, the first time at the start.
+
+    Raises:
+        InvalidOptionError: A value cannot be, or nothing would ever be deleted.
+    """
+
+    completed: float | None = None
+    failed: float | None = None
+    cancelled: float | None = None
+    keep_last: int | None = None
+    interval: float = 3600.0
+
+    def __post_init__(self) -> None:
+        given = {name: getattr(self, name) for name in _ENDED}
+        for status, age in given.items():
+            if age is not None:
+                _check_number(status, age, at_least=0)
+        if self.keep_last is not None:
+            _check_integer("keep_last", self.keep_last, at_least=1)
+        elif not any(age is not None for age in given.values()):
+            raise InvalidOptionError(
+                "completed", None, "says nothing, as all else: give the age of one status at least, or keep_last"
+            )
+        _check_number("interval", self.interval, above=0)
+
+    @property
+    def ages(self) -> Mapping[str, float]:
+        """The statuses whose jobs may go, and from which age on."""
+        given = {name: getattr(self, name) for name in _ENDED}
+        ages = {status: age for status, age in given.items() if age is not None}
+        return ages or dict.fromkeys(_ENDED, 0.0)
+
+
+_ENDED = ("completed", "failed", "cancelled")
+
+
 class ClientOptions(TypedDict, total=False):
     """The options of `Monque`."""
 
@@ -63,6 +112,7 @@ class SchedulerOptions(ClientOptions, total=False):
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
+    job_retention: Retention | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -90,6 +140,11 @@ class ClientConfig:
         _check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
         _check_flag("skip_index_creation", self.skip_index_creation)
         _check_write_concern(self.write_concern)
+
+    @property
+    def retention(self) -> Retention | None:
+        """Who only enqueues deletes nothing."""
+        return None
 
 
 def _instance_id() -> str:
@@ -119,6 +174,7 @@ class SchedulerConfig(ClientConfig):
         base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
+        job_retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 
     scheduler_instance_id: str = field(default_factory=_instance_id)
@@ -137,6 +193,7 @@ class SchedulerConfig(ClientConfig):
     base_retry_interval: float = 1.0
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
+    job_retention: Retention | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -156,7 +213,13 @@ class SchedulerConfig(ClientConfig):
         _check_number("base_retry_interval", self.base_retry_interval, at_least=0)
         _check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         _check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        if not isinstance(self.job_retention, Retention | None):
+            raise InvalidOptionError("job_retention", self.job_retention, "must be a Retention, or None to keep all")
         self._check_lock_timeout()
+
+    @property
+    def retention(self) -> Retention | None:
+        return self.job_retention
 
     def _check_lock_timeout(self) -> None:
         if self.lock_timeout is None:
@@ -249,7 +312,7 @@ def _check_collection_name(value: object) -> None:
 
 
 # What other documents beside the entries of instances are called.
-_RESERVED_IDS = ("pause:", "leaving:")
+_RESERVED_IDS = ("pause:", "leaving:", "lock:")
 
 
 def _check_instance_id(value: object) -> None:

@@ -349,7 +349,7 @@ def test_every_loop_that_the_nursery_starts_is_watched() -> None:
     """A new one that is forgotten here could die in silence."""
     calls = [node for node in ast.walk(ast.parse(inspect.getsource(nursery))) if isinstance(node, ast.Call)]
     starts = [call for call in calls if call.args and ast.unparse(call.args[0]) == "guard"]
-    assert len(starts) == len(LOOPS) + 1, "all but the claimer, which is awaited; and the watcher, and who is given"
+    assert len(starts) == len(LOOPS) + 2, "all but the claimer, which is awaited; the watcher, and who is given, twice"
     assert [ast.unparse(call) for call in starts if len(call.args) != 4] == []
 
 

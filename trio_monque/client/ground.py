@@ -72,7 +72,7 @@ class Ground:
         with self._indexing:
             if not self._indexed:
                 try:
-                    indexes.ensure(self.jobs)
+                    indexes.ensure(self.jobs, self.config.retention)
                 except MonqueConnectionError as error:
                     # They could be made once. What keeps them from it now passes (two live jobs of one unique key
                     # that came in meanwhile, say), and is no reason for a scheduler to end.

@@ -68,7 +68,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     shielded; a sentinel outside turns cancellation into a cut
     └── services: settler, heartbeat, watcher   live until the last run is settled
         └── running: one task, one cancel scope per run
-            └── intake: claimer, waker, reaper     ends first
+            └── intake: claimer, waker, reaper, chores     ends first
     """
 
     def __init__(
@@ -117,6 +117,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._box = trio.CancelScope(shield=True)
         self._services: list[tuple[Callable[[], Awaitable[None]], Progress]] = []
         self._ends: list[Callable[[], Awaitable[None]]] = []
+        self._chores: list[tuple[Callable[[], Awaitable[None]], Progress]] = []
 
     @property
     def unfinished(self) -> Sequence[ClaimT]:
@@ -133,6 +134,13 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._services.append((run, progress))
         if end is not None:
             self._ends.append(end)
+
+    def take_in(self, run: Callable[[], Awaitable[None]], progress: Progress) -> None:
+        """Runs this, too, for as long as claims are made: then it is cancelled, and must not go on. Before `run`.
+
+        It is told as what `accompany` is given.
+        """
+        self._chores.append((run, progress))
 
     def die(self) -> None:
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
@@ -230,6 +238,8 @@ class Engine(Generic[ClaimT, SettlementT]):
                 intake.start_soon(guard, self.stop, self.waker.run, watch(self.waker.progress))
                 if self._limits.rescues:
                     intake.start_soon(guard, self.stop, self.reaper.run, watch(self.reaper.progress))
+                for chore, progress in self._chores:
+                    intake.start_soon(guard, self.stop, chore, watch(progress, stuck_after=math.inf))
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
                 self.vitals.begin()

@@ -27,6 +27,7 @@ from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
 from .paused_names import PausedNames
 from .presence import Presence
+from .pruner import Pruner
 from .running_job import RunningJob
 from .settlements import JobSettlement
 from .telling import SchedulerReport, Teller
@@ -121,6 +122,9 @@ class Scheduler(Monque, Observable):
         self._engine.accompany(self._presence.run, self._presence.progress, self._presence.end)
         look_for_resumes = partial(self._paused.run, self._ground.jobs, self._engine.waker.look)
         self._engine.accompany(look_for_resumes, self._paused.progress)
+        if config.job_retention is not None:
+            pruner = Pruner(self._ground, self._door, self._engine.stop, self.id, config.job_retention, rests=rests)
+            self._engine.take_in(pruner.run, pruner.progress)
         self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, told, self.id)
         for name in self._workers.names:
             self._open_lane(name)

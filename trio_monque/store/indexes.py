@@ -15,6 +15,7 @@ from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
 
 from ..errors import MonqueConnectionError
+from ..options import Retention
 from .codec import FIELD
 from .connection import JobCollection
 from .outcomes import command
@@ -49,6 +50,20 @@ UNIQUE_KEY: Final = _index(
 LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
 
 ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING)
+
+# Retention: what ended before a moment; and with `keep_last`, the newest of each name. Only where it is configured.
+# With the id the choice is answered by the index alone: a job that is to be deleted is not read for it.
+_IS_ENDED: Final = {FIELD["status"]: {"$in": ["completed", "failed", "cancelled"]}}
+ENDED: Final = _index("trio_monque_ended", "status", "updated_at", "id", partialFilterExpression=_IS_ENDED)
+ENDED_BY_NAME: Final = _index(
+    "trio_monque_ended_by_name", "status", "name", "updated_at", "id", partialFilterExpression=_IS_ENDED
+)
+
+
+def of_retention(retention: Retention) -> IndexModel:
+    """The one that it needs."""
+    return ENDED if retention.keep_last is None else ENDED_BY_NAME
+
 
 # BadValue, NoQueryExecutionPlans: what the server says to a hint for an index that is not there.
 _NO_SUCH_INDEX: Final = frozenset({2, 291})
@@ -85,6 +100,6 @@ def relied_on() -> Iterator[None]:
 
 
 @command("create the indexes")
-def ensure(jobs: JobCollection) -> None:
+def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
     """Creates what is missing, in one command; indexes that exist are left as they are."""
-    jobs.collection.create_indexes(list(ALL))
+    jobs.collection.create_indexes([*ALL, *([] if retention is None else [of_retention(retention)])])

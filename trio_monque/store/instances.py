@@ -1,4 +1,4 @@
-"""The small collection beside the jobs: an entry for each instance, and a document for each paused name.
+"""The small collection beside the jobs: an entry for each instance, a document for each paused name, and locks.
 
 Synchronous, one function a round trip. An entry's `_id` is the instance's id, so that of two who start with
 one id exactly one is inserted; every later write is for the incarnation that wrote it.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from pymongo import errors as driver
@@ -194,3 +194,49 @@ def resume(jobs: JobCollection, name: str) -> bool:
 def paused(jobs: JobCollection) -> frozenset[str]:
     """The names that are paused."""
     return frozenset(document["_id"].removeprefix(PAUSE) for document in _beside(jobs).find(_IS_PAUSE, {"_id": True}))
+
+
+# --- Locks ---
+
+LOCK: Final = "lock:"
+LOCK_LEASE: Final = timedelta(seconds=60)
+"""For how long a lock is good that is not renewed: that of a dead holder frees itself.
+
+Nothing but thrift may rest on such a lock. It goes by the server's time, which may step.
+"""
+
+
+@command("take the lock")
+def take_lock(jobs: JobCollection, name: str, token: str, by: str, now: datetime) -> bool:
+    """Whether it is held under that token now, for a lease; False where somebody else holds it.
+
+    A date that lies beyond a lease is none that a holder could have written, or the clock has stepped: it is free.
+    """
+    held = {"until": {"$gt": now, "$lte": now + 2 * LOCK_LEASE}}
+    taken = {"token": token, "by": by, "until": now + LOCK_LEASE}
+    try:
+        _beside(jobs).update_one({"_id": LOCK + name, "$nor": [held]}, {"$set": taken}, upsert=True)
+    except driver.DuplicateKeyError:
+        return False
+    return True
+
+
+@command("renew the lock")
+def renew_lock(jobs: JobCollection, name: str, token: str, now: datetime) -> bool:
+    """Whether it was held under that token still, and is so for another lease."""
+    renewed = {"$set": {"until": now + LOCK_LEASE}}
+    return bool(_beside(jobs).update_one({"_id": LOCK + name, "token": token}, renewed).matched_count)
+
+
+@command("give back the lock")
+def give_back_lock(jobs: JobCollection, name: str, token: str) -> None:
+    """Frees it, where it is held under that token."""
+    _beside(jobs).delete_one({"_id": LOCK + name, "token": token})
+
+
+@command("look how long the lock is held", writes=False)
+def locked_until(jobs: JobCollection, name: str) -> datetime | None:
+    """When the lock frees itself, if nobody renews it; None where it is free."""
+    document = _beside(jobs).find_one({"_id": LOCK + name}, {"until": True})
+    until = None if document is None else document.get("until")
+    return until if isinstance(until, datetime) else None

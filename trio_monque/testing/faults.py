@@ -29,6 +29,14 @@ _ERRANDS: Final = frozenset(
         "leave the fleet",
         "look for claims under the instance's id",
         "look which names are paused",
+        "take the lock",
+        "renew the lock",
+        "give back the lock",
+        "look how long the lock is held",
+        "look which names have ended jobs",
+        "look which ended jobs are too many",
+        "look which ended jobs are to be deleted",
+        "delete ended jobs",
     }
 )
 
@@ -131,7 +139,7 @@ def fail_next(
         command: Only calls for which this regular expression is found in what they are for, in the words
             of the error message: "enqueue the job", "claim jobs", "renew claims", "settle jobs". Without,
             any call but the client's own errands (its indexes, the server's time, a scheduler's place in the fleet,
-            the look for pauses).
+            the look for pauses, retention).
         times: How many calls; None for all, until `remove` or the end of the block.
 
     Raises:

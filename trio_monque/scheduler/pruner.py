@@ -1,0 +1,179 @@
+"""Deletes what retention no longer keeps: at the start, and from then on at every interval.
+
+One instance of the fleet at a time, by a lock that frees itself. It saves work and nothing else: two who delete at
+once are harmless, as each statement repeats its whole condition.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import secrets
+from collections import Counter
+from collections.abc import Callable
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Final, NoReturn, TypeVar
+
+import trio
+
+from ..client.ground import Ground
+from ..engine.guard import Stop
+from ..engine.progress import Progress
+from ..errors import MonqueConnectionError
+from ..jobs.job import JobStatus
+from ..options import Retention
+from ..store import instances, retention
+from ..store.offload import Channel, Door
+from ..store.retention import Expired
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+T = TypeVar("T")
+
+LOCK: Final = "retention"
+
+RENEWED_AFTER: Final = instances.LOCK_LEASE.total_seconds() / 3
+"""Seconds after which the lock is renewed, between two batches."""
+
+LONGEST_RETRY: Final = 60.0
+"""Seconds after which it is tried again where the database could not answer, if the interval is not shorter."""
+
+JITTER: Final = 0.1
+"""By which share an interval is varied, so that instances that started together do not stay together."""
+
+PATIENCE: Final = 0.5
+"""Seconds that a drain lets the lock be given back; otherwise it frees itself."""
+
+
+class _LockLostError(Exception):
+    """It was not renewed in time, and somebody else has it."""
+
+
+class Pruner:
+    """The loop. It may be cancelled at any time: what was sent is applied or not, and no job depends on it.
+
+    Args:
+        by: This instance's id, for whoever looks at the lock.
+        rests: No jitter: in virtual time it comes at exact moments.
+    """
+
+    def __init__(self, ground: Ground, door: Door, stop: Stop, by: str, wanted: Retention, *, rests: bool) -> None:
+        self.progress = Progress("pruner")
+        self._ground = ground
+        self._jobs = ground.jobs
+        self._door = door
+        self._stop = stop
+        self._by = by
+        self._wanted = wanted
+        self._rests = rests
+        self._token = ""
+        self._renew_at = 0.0
+
+    async def run(self) -> NoReturn:
+        while True:
+            moment = await self._take_turn()
+            self.progress.plan(moment)
+            await trio.sleep_until(moment)
+
+    async def _take_turn(self) -> float:
+        """Deletes what is to go, if nobody else does. When to come again, on trio's clock."""
+        began, again = trio.current_time(), self.progress.is_failing
+        self.progress.ask()
+        try:
+            free_at = await self._prune_alone()
+        except MonqueConnectionError as error:
+            self.progress.fail(error)
+            pause = min(self._wanted.interval, LONGEST_RETRY)
+            level = logging.DEBUG if again else logging.WARNING
+            logger.log(level, "retention: %s; it is tried again in %g s", error, pause)
+            return trio.current_time() + pause
+        self.progress.answered()
+        if free_at is not None:
+            return max(trio.current_time(), free_at) + self._jittered(1.0)
+        return max(trio.current_time(), began + self._jittered(self._wanted.interval))
+
+    def _jittered(self, seconds: float) -> float:
+        return seconds if self._rests else seconds * random.uniform(1 - JITTER, 1 + JITTER)
+
+    async def _prune_alone(self) -> float | None:
+        """None, or when the lock frees itself that somebody else holds."""
+        # A new one each time: what was sent under an older one may still arrive.
+        self._token = secrets.token_hex(8)
+        now = await self._call(self._take_lock)
+        if now is None:
+            until = await self._call(partial(instances.locked_until, self._jobs, LOCK))
+            return trio.current_time() if until is None else self._ground.clock.on_run_clock(until)
+        self._renew_at = trio.current_time() + RENEWED_AFTER
+        deleted: Counter[str] = Counter()
+        try:
+            await self._prune(now, deleted)
+        except _LockLostError:
+            logger.info("another instance has taken retention over")
+        finally:
+            if deleted.total():
+                counts = ", ".join(f"{count} {status}" for status, count in deleted.items() if count)
+                logger.info("retention has deleted jobs: %s", counts)
+            await self._give_back()
+        return None
+
+    def _take_lock(self) -> datetime | None:
+        """In a thread: the server's time where the lock was free, and is ours now."""
+        now = self._ground.now()
+        return now if instances.take_lock(self._jobs, LOCK, self._token, self._by, now) else None
+
+    async def _prune(self, now: datetime, deleted: Counter[str]) -> None:
+        for name, age in self._wanted.ages.items():
+            status = JobStatus(name)
+            cutoff = now - timedelta(seconds=age)
+            if self._wanted.keep_last is None:
+                await self._delete(retention.ended_before(status, cutoff), deleted)
+            else:
+                await self._delete_beyond(self._wanted.keep_last, status, cutoff, deleted)
+
+    async def _delete_beyond(self, keep: int, status: JobStatus, cutoff: datetime, deleted: Counter[str]) -> None:
+        for name in await self._call(partial(retention.names, self._jobs, status)):
+            look = partial(retention.beyond_the_last, self._jobs, status, name, keep, cutoff)
+            for expired in await self._call(look):
+                await self._delete(expired, deleted)
+            await self._keep_lock()
+
+    async def _delete(self, expired: Expired, deleted: Counter[str]) -> None:
+        since = None
+        while True:
+            batch = await self._call(partial(retention.choose, self._jobs, expired, since))
+            if not batch.ids:
+                return
+            count = await self._call(partial(retention.delete_if_expired, self._jobs, expired, batch.ids))
+            deleted[expired.status.value] += count
+            self.progress.answered(count)
+            # None of a whole batch: somebody else is at them, or they cannot be deleted.
+            if batch.is_last or not count:
+                return
+            since = batch.last_ended_at
+            await self._keep_lock()
+            self.progress.ask()
+
+    async def _keep_lock(self) -> None:
+        if trio.current_time() < self._renew_at:
+            return
+        self._renew_at = trio.current_time() + RENEWED_AFTER
+        if not await self._call(self._renew_lock):
+            raise _LockLostError
+
+    def _renew_lock(self) -> bool:
+        return instances.renew_lock(self._jobs, LOCK, self._token, self._ground.now())
+
+    async def _give_back(self) -> None:
+        """Not in a cut, which has no time for it."""
+        if self._stop.cutting.is_set():
+            return
+        with trio.move_on_after(PATIENCE, shield=True):
+            try:
+                await self._call(partial(instances.give_back_lock, self._jobs, LOCK, self._token))
+            except MonqueConnectionError as error:
+                logger.debug("the lock of retention frees itself: %s", error)
+
+    async def _call(self, function: Callable[[], T]) -> T:
+        # In the channel of ordinary commands: claims and renewals never wait behind it.
+        return await self._door.call(function, channel=Channel.COMMANDS, abandon_on_cancel=True)
