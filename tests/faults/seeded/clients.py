@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from functools import partial
 from itertools import count
 from random import Random
@@ -20,6 +20,12 @@ from trio_monque.testing import now
 from .plan import EVERY_MINUTE, NAMES, Action
 from .records import Played, Told
 
+SENT_BEFORE = timedelta(seconds=61)
+"""A job is deleted only so long after its enqueue was answered: a sending of it that was lost is applied by then.
+
+One that is applied after the deletion brings the job back. That is a published limit.
+"""
+
 
 class Clients:
     """They know the jobs that they have enqueued."""
@@ -27,7 +33,7 @@ class Clients:
     def __init__(self, played: Played, db: Database) -> None:
         self._played = played
         self._db = db
-        self._known: list[ObjectId] = []
+        self._known: dict[ObjectId, datetime] = {}
         self._numbers = count()
 
     async def act(self, client: Monque, action: Action) -> None:
@@ -36,7 +42,7 @@ class Clients:
         match what:
             case "cancel" | "retry" | "reschedule" | "delete":
                 if self._known:
-                    await self._manage(client, what, chance.choice(self._known[-6:]), chance)
+                    await self._manage(client, what, chance.choice(list(self._known)[-6:]), chance)
             case "many":
                 await self._enqueue_many(client, chance)
             case "transaction":
@@ -89,7 +95,7 @@ class Clients:
         job = await self._answered(told, ask)
         if job is not None:
             told.job = job.id
-            self._known.append(job.id)
+            self._known.setdefault(job.id, now())
 
     async def _enqueue_many(self, client: Monque, chance: Random) -> None:
         asked = [
@@ -113,7 +119,7 @@ class Clients:
             one.answer, one.job, one.until = answer, job_id, now()
             self._played.write("client", f"many {answer}", job_id, detail=one.marker)
             if job_id is not None:
-                self._known.append(job_id)
+                self._known.setdefault(job_id, now())
 
     async def _enqueue_in_transaction(self, client: Monque, chance: Random) -> None:
         """Committed or not; nobody else writes what it writes."""
@@ -129,9 +135,11 @@ class Clients:
                 return
             session.commit_transaction()
         told.job = job.id
-        self._known.append(job.id)
+        self._known.setdefault(job.id, now())
 
     async def _manage(self, client: Monque, what: str, job_id: ObjectId, chance: Random) -> None:
+        if what == "delete" and now() - self._known[job_id] < SENT_BEFORE:
+            return
         told = self._asked(what)
         told.job = job_id
         ask: Callable[[], Awaitable[object]]
