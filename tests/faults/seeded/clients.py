@@ -41,14 +41,18 @@ class Clients:
         what, chance = action.what, Random(action.choice)
         match what:
             case "cancel" | "retry" | "reschedule" | "delete":
-                if self._known:
-                    await self._manage(client, what, chance.choice(list(self._known)[-6:]), chance)
+                if managed := self._managed(what):
+                    await self._manage(client, what, chance.choice(managed[-6:]), chance)
             case "many":
                 await self._enqueue_many(client, chance)
             case "transaction":
                 await self._enqueue_in_transaction(client, chance)
             case _:
                 await self.enqueue(client, what, chance.choice(NAMES), chance)
+
+    def _managed(self, what: str) -> list[ObjectId]:
+        least = SENT_BEFORE if what == "delete" else timedelta(0)
+        return [job_id for job_id, since in self._known.items() if now() - since >= least]
 
     def _asked(self, what: str, name: str = "", key: str | None = None, prefix: str = "") -> Told:
         told = Told(what, now(), f"{prefix}{next(self._numbers)}", name, key)
@@ -138,8 +142,6 @@ class Clients:
         self._known.setdefault(job.id, now())
 
     async def _manage(self, client: Monque, what: str, job_id: ObjectId, chance: Random) -> None:
-        if what == "delete" and now() - self._known[job_id] < SENT_BEFORE:
-            return
         told = self._asked(what)
         told.job = job_id
         ask: Callable[[], Awaitable[object]]
