@@ -214,7 +214,7 @@ class ReplicaSet:
             found[:] = [other for other in others if self.is_primary(other)]
             return bool(found)
 
-        wait_until(is_elected, "another primary is elected", seconds=30)
+        wait_until(is_elected, "another primary is elected", seconds=60)
         return found[0]
 
     def wait_whole(self) -> None:

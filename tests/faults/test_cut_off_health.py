@@ -17,6 +17,7 @@ from .relay import relay
 
 HEARTBEAT = 0.6
 OPTIONS: dict[str, Any] = {
+    "change_stream": False,  # With one, who is idle asks for nothing, and hears of the cut when the stream breaks.
     "heartbeat_interval": HEARTBEAT,
     "operation_timeout": 0.2,
     "poll_interval": 0.05,
