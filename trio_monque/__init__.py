@@ -18,10 +18,13 @@ from .errors import (
     JobStateError,
     MonqueConnectionError,
     MonqueError,
+    PartlyDoneError,
     PartlyEnqueuedError,
     PayloadTooLargeError,
     WorkerRegistrationError,
 )
+from .jobs.broken_document import BrokenDocument
+from .jobs.bulk_result import BulkError, BulkResult
 from .jobs.cron import SchedulePreview
 from .jobs.events import (
     ChangeStreamClosed,
@@ -36,6 +39,9 @@ from .jobs.events import (
     JobError,
     JobFailed,
     JobRetried,
+    JobsCancelled,
+    JobsDeleted,
+    JobsRetried,
     JobStarted,
     LeaseLost,
     ScheduleExhausted,
@@ -46,6 +52,7 @@ from .jobs.instance import Instance
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
 from .jobs.selection import QueueStats
+from .jobs.selectors import Selection
 from .jobs.verdicts import Discard, Retry, Snooze
 from .options import Retention
 from .scheduler.health import Health, LoopHealth
@@ -58,7 +65,10 @@ from .scheduler.workers import Worker, Workers
 
 __all__ = [
     "AggregationTimeoutError",
+    "BrokenDocument",
     "BrokenDocumentError",
+    "BulkError",
+    "BulkResult",
     "CancelReason",
     "ChangeStreamClosed",
     "ChangeStreamConnected",
@@ -89,12 +99,16 @@ __all__ = [
     "JobStarted",
     "JobStateError",
     "JobStatus",
+    "JobsCancelled",
+    "JobsDeleted",
+    "JobsRetried",
     "LeaseLost",
     "LoopHealth",
     "Monque",
     "MonqueConnectionError",
     "MonqueError",
     "NewJob",
+    "PartlyDoneError",
     "PartlyEnqueuedError",
     "PayloadTooLargeError",
     "QueueStats",
@@ -105,6 +119,7 @@ __all__ = [
     "SchedulePreview",
     "Scheduler",
     "SchedulerReport",
+    "Selection",
     "ShutdownTimedOut",
     "Snooze",
     "StaleJobsRecovered",

@@ -130,11 +130,13 @@ class BrokenDocumentError(MonqueError, ValueError):
 
     Attributes:
         document_id: Its `_id`.
+        problem: What is wrong with it.
     """
 
     def __init__(self, document_id: object, problem: str) -> None:
         super().__init__(f"document {document_id} is no job: {problem}. Mend it, or delete it")
         self.document_id = document_id
+        self.problem = problem
 
 
 # --- A database that cannot be reached or used ---
@@ -169,6 +171,24 @@ class PartlyEnqueuedError(MonqueConnectionError):
             unknown_outcome=bool(unknown),
         )
         self.enqueued = enqueued
+        self.unknown = unknown
+
+
+class PartlyDoneError(MonqueConnectionError):
+    """A bulk action ended early, as the database did not answer; the first error is the cause.
+
+    Attributes:
+        count: How many jobs it had changed or deleted, for certain.
+        unknown: Of how many nobody can tell.
+    """
+
+    def __init__(self, action: str, count: int, unknown: int, first: MonqueConnectionError) -> None:
+        super().__init__(
+            f"could not {action} all of the jobs: {count} are done, and of {unknown} it is not known: {first}",
+            transient=first.transient,
+            unknown_outcome=bool(unknown) or first.unknown_outcome,
+        )
+        self.count = count
         self.unknown = unknown
 
 

@@ -256,7 +256,7 @@ def test_broken_document_is_told_once_and_keeps_no_neighbour_from_its_rescue(
     (told,) = (one.message for one in caplog.records)
     assert str(held[0].id) in told
     assert field in told
-    assert store.broken == {held[0].id}
+    assert list(store.broken) == [held[0].id]
     # Whole again, it is rescued like any other.
     jobs.update_one({"_id": held[0].id}, {"$unset": {field: ""}})
     assert [one.after.id for one in rescuer.take(rescuer.look())] == [held[0].id]

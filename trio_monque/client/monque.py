@@ -14,6 +14,8 @@ from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door
 from ..store.types import Database, ObjectId
+from .bulk import SyncBulk
+from .bulk_managing import BulkManaging
 from .bus import Bus
 from .enqueuing import Enqueuing
 from .fleet import Fleet, SyncFleet
@@ -32,7 +34,7 @@ logger = logging.getLogger("trio_monque")
 T = TypeVar("T")
 
 
-class SyncMonque(Producer, Reader, Operator, SyncRecovering, SyncFleet):
+class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
     def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
@@ -40,11 +42,12 @@ class SyncMonque(Producer, Reader, Operator, SyncRecovering, SyncFleet):
         Producer.__init__(self, ground, announcer)
         Reader.__init__(self, ground)
         Operator.__init__(self, ground, tell, announcer)
+        SyncBulk.__init__(self, ground, tell, announcer)
         SyncRecovering.__init__(self, ground, tell, announcer)
         SyncFleet.__init__(self, ground, announcer)
 
 
-class Monque(Enqueuing, Managing, Recovering, Fleet):
+class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
     """The client: enqueues and inspects jobs, and runs none.
 
     Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import Job, JobStatus
 from ..jobs.selection import QueueStats, job_query, object_id
 from ..store import queries, statistics
 from ..store.types import ObjectId
+from .broken import Sifting
 from .ground import Ground
 
 
@@ -36,3 +38,7 @@ class Reader:
     def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
         """See `Monque.get_queue_stats`."""
         return statistics.queue_stats(self._ground.jobs, name)
+
+    def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
+        """See `Monque.get_broken_documents`."""
+        return Sifting(self._ground.jobs, limit).run()

@@ -62,6 +62,34 @@ class JobDeleted(Event):
 
 
 @dataclass(frozen=True, slots=True)
+class JobsCancelled(Event):
+    """Many pending jobs were cancelled by one call: how many.
+
+    `by_name` tells how many of each name, of at most 100 names. Where a batch met jobs that were changed by
+    others at the same time, it may add up to less than `count`.
+    """
+
+    count: int
+    by_name: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsRetried(Event):
+    """Many failed or cancelled jobs were given new tries by one call; see `JobsCancelled`."""
+
+    count: int
+    by_name: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobsDeleted(Event):
+    """Many jobs were deleted by one call; see `JobsCancelled`."""
+
+    count: int
+    by_name: Mapping[str, int]
+
+
+@dataclass(frozen=True, slots=True)
 class JobError(Event):
     """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one."""
 

@@ -42,7 +42,7 @@ class Job:
             fencing token.
         last_heartbeat, heartbeat_interval: When the claim was renewed last, and how often it will be.
         attempts: How often this library claimed the job; strictly grows.
-        receipt: Which settlement was written last.
+        receipt: Which settlement, or which batch of a bulk action, was written last.
         rescues: How often in a row a claim on it died.
         rev: Grows with every edit of a pending job's content.
         cancel_requested_at: When somebody asked for the current run to be cancelled.

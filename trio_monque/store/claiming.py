@@ -22,7 +22,7 @@ from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import OneOf, applied
-from . import indexes
+from . import broken, indexes
 from .codec import FIELD, OWN_OPTIONS, filter_of, update_of
 from .connection import JobCollection
 from .outcomes import command
@@ -227,6 +227,8 @@ def claim_batch(
     Two round trips; one more where the copies were not exact, and one more where the first candidates were
     passed over and there were too few behind them: these names are looked at again, from their head.
     """
+    if broken.are_old(jobs):
+        broken.look_again(jobs)
     while True:
         known = len(jobs.broken) + len(jobs.left_over)
         found = look(jobs, wanted, now, suspects=suspects, passed_over=passed_over)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime
@@ -18,6 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import ON_EXHAUSTED
+from ..jobs.selectors import Between, Containing
 from ..jobs.transition import AtMost, OneOf, Transition
 
 FIELD: Final[Mapping[str, str]] = {
@@ -288,6 +290,13 @@ def _condition(attribute: str, condition: object) -> Any:
             return {"$lte": _stored(attribute, value)}
         case OneOf(values):
             return {"$in": [_stored(attribute, value) for value in values]}
+        case Between(after, before):
+            bounds = {"$gt": after, "$lt": before}
+            return {operator: moment for operator, moment in bounds.items() if moment is not None}
+        case Containing(text, at_start):
+            # A regular expression of the server's may hold no NUL byte.
+            literal = re.escape(text).replace("\0", r"\x00")
+            return {"$regex": f"^{literal}" if at_start else literal}
         case _:
             return _stored(attribute, condition)
 

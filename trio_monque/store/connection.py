@@ -21,6 +21,7 @@ from ..clock import wall_clock
 from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..jobs.job import Job
 from .codec import OWN_OPTIONS, Codec
+from .known import Known
 from .outcomes import Interference, command, translated
 from .types import Collection, Database
 
@@ -28,9 +29,6 @@ logger = logging.getLogger("trio_monque.store")
 
 # A sample that took longer says little about the server's clock.
 LONGEST_ROUND_TRIP = 0.5
-
-# Each one remembered makes every look a little longer.
-MOST_BROKEN_REMEMBERED = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +53,9 @@ class JobCollection:
     codec: Codec
     operation_timeout: float
     has_indexes: bool = False
-    broken: set[object] = field(default_factory=set, compare=False)
-    left_over: set[object] = field(default_factory=set, compare=False)
-    refused: set[object] = field(default_factory=set, compare=False)
+    broken: Known = field(default_factory=Known, compare=False)
+    left_over: Known = field(default_factory=Known, compare=False)
+    refused: Known = field(default_factory=Known, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -83,38 +81,35 @@ class JobCollection:
         A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
         text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.
         """
+        return self.sorted_out(read)[0]
+
+    def sorted_out(self, read: Callable[[Collection], Iterable[Any]]) -> tuple[list[Job], list[BrokenDocumentError]]:
+        """The same, and what is wrong with the others."""
         try:
             documents = list(read(self.collection))
         except (BSONError, UnicodeDecodeError):
             documents = list(read(self.raw))
-        jobs = []
+        jobs, broken = [], []
         for document in documents:
             try:
                 jobs.append(self.codec.decode(document))
             except BrokenDocumentError as error:
-                if self.report_broken(error.document_id):
+                broken.append(error)
+                if self.report_broken(error.document_id, error.problem):
                     logger.warning("%s; until then it is left alone", error)
-        return jobs
+        return jobs, broken
 
-    def report_broken(self, document_id: object) -> bool:
-        """Remembers a document that is no job; whether that is news. Bounded: beyond, they are told again."""
-        return _remember(self.broken, document_id)
+    def report_broken(self, document_id: object, problem: str) -> bool:
+        """Remembers a document that is no job; whether that is news."""
+        return self.broken.add(document_id, problem)
 
     def report_left_over(self, document_id: object) -> bool:
         """The same for a pending job that bears an owner."""
-        return _remember(self.left_over, document_id)
+        return self.left_over.add(document_id)
 
     def report_refused(self, document_id: object) -> bool:
         """The same for a job whose end the server refused to store."""
-        return _remember(self.refused, document_id)
-
-
-def _remember(known: set[object], document_id: object) -> bool:
-    if document_id in known:
-        return False
-    if len(known) < MOST_BROKEN_REMEMBERED:
-        known.add(document_id)
-    return True
+        return self.refused.add(document_id)
 
 
 def check_database(database: object) -> Database:

@@ -1,0 +1,117 @@
+"""Batches of jobs at the database: what they cost, and what becomes of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+
+from tests.client.test_bulk import CALLS, put
+from tests.support.interception import Recorder
+from tests.support.store import PAST, handle, insert
+from trio_monque import Monque
+from trio_monque.jobs.bulk_transitions import cancel_selected
+from trio_monque.jobs.selectors import Between, Containing, JobSelector, job_selector
+from trio_monque.store import bulk, indexes
+from trio_monque.store.codec import filter_of
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture
+def store(db: Database) -> JobCollection:
+    made = handle(db)
+    indexes.ensure(made)
+    return made
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def monque(client: MongoClient[Any], db: Database, recorder: Recorder) -> Iterator[Monque]:
+    with MongoClient[Any](*(client.address or ()), event_listeners=[recorder]) as watched:
+        yield Monque(watched[db.name])
+
+
+@pytest.mark.parametrize("action", CALLS)
+def test_batch_costs_the_same_commands_however_large_it_is(
+    monque: Monque, jobs: Collection, recorder: Recorder, action: str
+) -> None:
+    status = "failed" if action == "retry" else "pending"
+    CALLS[action](monque.sync, name="greet")  # The indexes, and the clock.
+    costs = []
+    for count in (1, 300):
+        for _ in range(count):
+            put(jobs, status)
+        recorder.commands.clear()
+        assert CALLS[action](monque.sync, name="greet", status=status).count == count
+        costs.append([name for name, _ in recorder.commands if name != "hello"])
+    # The end, the window, the batch, its write.
+    assert costs[0] == costs[1] == ["find", "find", "find", "delete" if action == "delete" else "update"]
+
+
+def test_batches_meet_each_job_once_in_the_order_of_ids_and_stay_within_their_bounds(store: JobCollection) -> None:
+    made = sorted((insert(store) for _ in range(10)), key=lambda job: job.id)
+    store.collection.insert_one({"_id": "no id of a job", "name": "greet"})
+    until = bulk.last_id(store)
+    assert until == made[-1].id
+    assert bulk.window_end(store, None, until, 4) == made[3].id
+    assert bulk.window_end(store, made[3].id, until, 4) == made[7].id
+    assert bulk.window_end(store, made[7].id, until, 4) == until
+    seen: list[ObjectId] = []
+    after: ObjectId | None = None
+    for size in (4, 4, 1):
+        chosen = bulk.choose(store, {"name": "greet"}, after, made[8].id, 4)
+        assert len(chosen.jobs) == size
+        seen += [job.id for job in chosen.jobs]
+        after = chosen.last
+    assert after is None
+    assert seen == [job.id for job in made[:9]]
+
+
+def test_collection_without_jobs_has_no_end(store: JobCollection) -> None:
+    assert bulk.last_id(store) is None
+
+
+def test_what_may_be_large_is_not_read(store: JobCollection) -> None:
+    job = insert(store, data={"large": "x" * 1000})
+    (chosen,) = bulk.choose(store, {}, None, job.id, 10).jobs
+    assert (chosen.id, chosen.data) == (job.id, None)
+
+
+def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(store: JobCollection) -> None:
+    made = [insert(store) for _ in range(5)]
+    database = store.collection.database
+    refuses = {"$or": [{"status": "pending"}, {"_id": {"$nin": [made[0].id, made[3].id]}}]}
+    database.command("collMod", store.collection.name, validator=refuses)
+    change = cancel_selected(JobSelector(), tuple(made), PAST + timedelta(hours=1))
+    written = bulk.cancel(store, [change], "receipt")
+    assert written.count == 3
+    assert written.done == {made[1].id, made[2].id, made[4].id}
+    assert set(written.refused) == {made[0].id, made[3].id}
+    # Sent again, nothing is done twice.
+    again = bulk.find_out(store, [change], "receipt")
+    assert (again.count, again.done, again.unknown) == (3, written.done, 0)
+
+
+def test_text_is_looked_for_to_the_letter() -> None:
+    assert filter_of({"fail_reason": Containing("a.b (c)\n")}) == {"failReason": {"$regex": "a\\.b\\ \\(c\\)\\\n"}}
+    assert filter_of({"fail_reason": Containing("a\0", at_start=True)}) == {"failReason": {"$regex": "^a\\x00"}}
+    assert filter_of({"created_at": Between(None, PAST)}) == {"createdAt": {"$lt": PAST}}
+    assert filter_of({"created_at": Between(PAST, PAST)}) == {"createdAt": {"$gt": PAST, "$lt": PAST}}
+
+
+def test_moment_between_two_milliseconds_selects_what_was_made_before_it() -> None:
+    half = timedelta(microseconds=500)
+    assert job_selector(older_than=PAST + half).created == Between(None, PAST + timedelta(milliseconds=1))
+    assert job_selector(newer_than=PAST + half).created == Between(PAST, None)
+    assert job_selector(older_than=PAST, newer_than=PAST - half).created == Between(
+        PAST - timedelta(milliseconds=1), PAST
+    )

@@ -1,0 +1,33 @@
+"""The look for documents that no scheduler runs. Blocking: one step a batch."""
+
+from __future__ import annotations
+
+from ..jobs.broken_document import BrokenDocument
+from ..options import check_count
+from ..store import broken
+from ..store.connection import JobCollection
+
+
+class Sifting:
+    """One look through the collection, done one step after the other, maybe each in another thread."""
+
+    def __init__(self, jobs: JobCollection, limit: int) -> None:
+        check_count("limit", limit, at_least=1)
+        self._jobs = jobs
+        self._limit = limit
+        self._look = broken.Look()
+        self.found: list[BrokenDocument] = []
+
+    @property
+    def is_over(self) -> bool:
+        return self._look.is_over
+
+    def step(self) -> None:
+        """One batch."""
+        self.found += broken.sift(self._jobs, self._look, self._limit - len(self.found))
+
+    def run(self) -> list[BrokenDocument]:
+        """All of it."""
+        while not self.is_over:
+            self.step()
+        return self.found

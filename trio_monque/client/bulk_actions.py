@@ -1,0 +1,136 @@
+"""What a bulk action does to one batch of jobs, and how it is told. Blocking."""
+
+from __future__ import annotations
+
+import secrets
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping, Sequence
+from datetime import datetime
+from random import Random
+from typing import ClassVar
+
+from ..errors import MonqueConnectionError
+from ..jobs import events
+from ..jobs.bulk_transitions import (
+    CANCELLABLE,
+    DELETABLE,
+    RETRIABLE,
+    Change,
+    cancel_selected,
+    retry_selected,
+    spread_over,
+)
+from ..jobs.job import Job, JobStatus
+from ..jobs.selectors import JobSelector
+from ..store import bulk
+from ..store.bulk import Sending, Written
+from ..store.types import ObjectId
+from .ground import Ground
+from .intake import looked_up
+
+
+class Action(ABC):
+    """What is done to the jobs of one batch, and how it is told.
+
+    Attributes:
+        name: For messages.
+        wakes: Whether jobs are due by it.
+        statuses: In which ones it is possible, and asked for.
+        guard: What the jobs must be.
+    """
+
+    name: ClassVar[str]
+    possible: ClassVar[Collection[JobStatus]]
+    wakes: ClassVar[bool] = False
+
+    def __init__(self, ground: Ground, selector: JobSelector) -> None:
+        self._ground = ground
+        self._selector = selector
+        self.statuses = selector.among(self.possible)
+        self.guard = selector.guard(self.statuses)
+
+    @abstractmethod
+    def write(self, chosen: Sequence[Job], now: datetime) -> Written:
+        """Does it; raises MonqueConnectionError where not even a second sending is answered."""
+
+    @abstractmethod
+    def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
+        """What is told of it."""
+
+
+class _Changing(Action):
+    """What cancels and retries: signed with a receipt, so that a lost answer is found out."""
+
+    def _made(self, send: Sending, changes: Sequence[Change]) -> Written:
+        jobs, receipt = self._ground.jobs, f"bulk:{secrets.token_hex(8)}"
+        try:
+            written = send(jobs, changes, receipt)
+        except MonqueConnectionError as error:
+            return looked_up(error, lambda: bulk.find_out(jobs, changes, receipt))
+        if written.count and not written.done:
+            written.done = _which(lambda: bulk.signed(jobs, changes, receipt))
+        return written
+
+
+class Cancel(_Changing):
+    """pending -> cancelled."""
+
+    name = "cancel"
+    possible = CANCELLABLE
+
+    def write(self, chosen: Sequence[Job], now: datetime) -> Written:
+        return self._made(bulk.cancel, [cancel_selected(self._selector, tuple(chosen), now)])
+
+    def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
+        return events.JobsCancelled(count, by_name)
+
+
+class Retry(_Changing):
+    """failed or cancelled -> pending, each at its own moment within a window."""
+
+    name = "retry"
+    possible = RETRIABLE
+    wakes = True
+
+    def __init__(self, ground: Ground, selector: JobSelector, spread: float) -> None:
+        super().__init__(ground, selector)
+        self._spread = spread
+        self._random = Random()
+
+    def write(self, chosen: Sequence[Job], now: datetime) -> Written:
+        moments = spread_over(now, self._spread, len(chosen), self._random)
+        pairs = zip(chosen, moments, strict=True)
+        return self._made(bulk.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs])
+
+    def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
+        return events.JobsRetried(count, by_name)
+
+
+class Delete(Action):
+    """Gone, from whatever status."""
+
+    name = "delete"
+    possible = DELETABLE
+
+    def write(self, chosen: Sequence[Job], now: datetime) -> Written:
+        jobs = self._ground.jobs
+        try:
+            written = bulk.delete(jobs, chosen, self.guard)
+        except MonqueConnectionError as error:
+            return looked_up(error, lambda: bulk.find_out_deleted(jobs, chosen, self.guard))
+        if written.count and not written.done:
+            gone = _which(lambda: bulk.gone(jobs, chosen))
+            # Others may have been faster with some: then it is not known which were whose.
+            written.done = gone if len(gone) == written.count else set()
+        return written
+
+    def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
+        return events.JobsDeleted(count, by_name)
+
+
+def _which(look: Callable[[], set[ObjectId]]) -> set[ObjectId]:
+    """Only names depend on it: how many were done is known, so that a failure here is none of the call's."""
+    try:
+        return look()
+    except MonqueConnectionError:
+        return set()

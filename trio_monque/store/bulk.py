@@ -1,0 +1,231 @@
+"""Many jobs at once, in batches: they are chosen by a selection, and each write repeats the whole of it.
+
+Batches go by `_id`, so that each job is met once, whatever becomes of it. One function a round trip, or two
+where a session has to join them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from bson import ObjectId
+from pymongo import UpdateMany, UpdateOne
+from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+
+from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..jobs.bulk_transitions import Change
+from ..jobs.job import Job
+from .codec import FIELD, filter_of, update_of
+from .connection import JobCollection
+from .outcomes import PASSING_CODES, command
+
+logger = logging.getLogger("trio_monque.store")
+
+_BY_ID: Final = {"_id": 1}
+_DUPLICATE_KEY: Final = 11000
+
+# What may be large, and nothing here depends on.
+_UNREAD: Final = {
+    FIELD[name]: False for name in ("data", "result", "progress", "saved", "errors", "fail_reason", "claim_token")
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Chosen:
+    """One batch.
+
+    Attributes:
+        jobs: The jobs, without what may be large.
+        broken: Selected documents that are no jobs, and what is wrong with them.
+        last: Where the next batch begins; None where there is no other.
+    """
+
+    jobs: Sequence[Job]
+    broken: Sequence[BrokenDocumentError]
+    last: ObjectId | None
+
+
+@dataclass(slots=True)
+class Written:
+    """What became of a batch.
+
+    Attributes:
+        count: How many were changed or deleted.
+        done: Which, as far as that is known.
+        refused: Which the server refused, and why.
+        unknown: How many may have been changed or deleted.
+    """
+
+    count: int = 0
+    done: set[ObjectId] = field(default_factory=set)
+    refused: Mapping[ObjectId, str] = field(default_factory=dict)
+    unknown: int = 0
+
+
+@command("find the end of the jobs", writes=False)
+def last_id(jobs: JobCollection) -> ObjectId | None:
+    """The largest `_id` that there is: where an action ends, although jobs are enqueued all the time."""
+    found = jobs.collection.find_one({"_id": {"$type": "objectId"}}, {"_id": True}, sort=[("_id", -1)])
+    return None if found is None else found["_id"]
+
+
+@command("find the end of a window of jobs", writes=False)
+def window_end(jobs: JobCollection, after: ObjectId | None, until: ObjectId, size: int) -> ObjectId:
+    """The id up to which there are `size` documents at most: one that hardly any is selected of is read in time."""
+    ids = {"_id": _between(after, until)}
+    found = list(jobs.collection.find(ids, {"_id": True}, sort=[("_id", 1)], skip=size - 1, limit=1, hint=_BY_ID))
+    return found[0]["_id"] if found else until
+
+
+def _between(after: ObjectId | None, until: ObjectId) -> dict[str, ObjectId]:
+    return {"$lte": until} if after is None else {"$gt": after, "$lte": until}
+
+
+@command("choose jobs", writes=False)
+def choose(
+    jobs: JobCollection, guard: Mapping[str, Any], after: ObjectId | None, until: ObjectId, limit: int
+) -> Chosen:
+    """The next jobs that are selected, in the order of their ids: after the one, and up to the other."""
+    wanted = {**filter_of(guard), "_id": _between(after, until)}
+    found, broken = jobs.sorted_out(
+        lambda collection: collection.find(wanted, _UNREAD, sort=[("_id", 1)], limit=limit, batch_size=limit + 1)
+    )
+    ids = [job.id for job in found]
+    ids += [error.document_id for error in broken if isinstance(error.document_id, ObjectId)]
+    return Chosen(found, broken, max(ids) if ids and len(found) + len(broken) == limit else None)
+
+
+# --- Cancel and retry ---
+
+
+def _change(
+    jobs: JobCollection, changes: Sequence[Change], receipt: str, session: ClientSession, *, again: bool = False
+) -> Written:
+    """Makes the changes, signed with the receipt; `done` is filled where that is known without a look."""
+    matched, refused = _write(jobs, changes, receipt, session, again=again)
+    everything = {job.id for change in changes for job in change.jobs}
+    if not refused or len(changes) == len(everything):
+        return Written(matched, everything if matched == len(everything) else set(), refused)
+    # A statement stops at the first document that is refused: its neighbours go alone. What had been changed by
+    # then is selected no more; but it is signed.
+    alone = [Change(change.transition, (job,)) for change in changes for job in change.jobs]
+    _, refused = _write(jobs, alone, receipt, session, again=again)
+    done = {job_id for job_id, found in _receipts(jobs, changes, session).items() if found == receipt}
+    return Written(len(done), done, refused)
+
+
+def _write(
+    jobs: JobCollection, changes: Sequence[Change], receipt: str, session: ClientSession, *, again: bool
+) -> tuple[int, Mapping[ObjectId, str]]:
+    """How many were changed; and the first job of each statement that was refused, with the reason."""
+    requests: list[UpdateMany | UpdateOne] = []
+    for change in changes:
+        guard, update = filter_of(change.transition.guard), update_of(change.transition, receipt)
+        if len(change.jobs) == 1:
+            job = change.jobs[0]
+            # Sent once more, it must not be made twice: the job may have run, and failed anew.
+            pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
+            requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=_BY_ID))
+        else:
+            ids = [job.id for job in change.jobs]
+            requests.append(UpdateMany({**guard, "_id": {"$in": ids}}, update, hint=_BY_ID))
+    try:
+        return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count, {}
+    except driver.BulkWriteError as error:
+        write_errors = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
+            raise MonqueConnectionError(
+                f"could not change the jobs: {error}", transient=True, unknown_outcome=True
+            ) from error
+        refused = {changes[one["index"]].jobs[0].id: _reason(one) for one in write_errors}
+        return error.details["nMatched"], refused
+
+
+def _reason(write_error: Mapping[str, Any]) -> str:
+    if write_error.get("code") == _DUPLICATE_KEY:
+        return "another pending or processing job has its unique key"
+    return f"the server refuses to change it: {str(write_error.get('errmsg'))[:500]}"
+
+
+def _change_now(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        return _change(jobs, changes, receipt, session)
+
+
+Sending = Callable[[JobCollection, Sequence[Change], str], Written]
+
+cancel: Final[Sending] = command("cancel jobs")(_change_now)
+retry: Final[Sending] = command("retry jobs")(_change_now)
+
+
+@command("see which jobs were changed", writes=False)
+def signed(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> set[ObjectId]:
+    """Which of the jobs bear the receipt."""
+    return {job_id for job_id, found in _receipts(jobs, changes, None).items() if found == receipt}
+
+
+@command("find out about a change of jobs")
+def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
+    """What became of changes whose answer was lost: they are sent again, and a majority tells what is signed.
+
+    What bears neither the receipt nor the one that it bore before was ended by a run since, or is gone: whether
+    it had been changed, nobody can tell.
+    """
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        again = _change(jobs, changes, receipt, session, again=True)
+        found = _receipts(jobs, changes, session)
+    before = {job.id: job.receipt for change in changes for job in change.jobs}
+    done = {job_id for job_id in before if found.get(job_id) == receipt}
+    lost = {job_id for job_id in before if job_id not in found or found[job_id] not in (receipt, before[job_id])}
+    refused = {job_id: reason for job_id, reason in again.refused.items() if job_id not in done | lost}
+    return Written(len(done), done, refused, len(lost))
+
+
+def _receipts(
+    jobs: JobCollection, changes: Sequence[Change], session: ClientSession | None
+) -> dict[ObjectId, str | None]:
+    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    ids = [job.id for change in changes for job in change.jobs]
+    found = reader.find({"_id": {"$in": ids}}, [FIELD["receipt"]], hint=_BY_ID, session=session)
+    return {document["_id"]: document.get(FIELD["receipt"]) for document in found}
+
+
+# --- Delete ---
+
+
+@command("delete jobs")
+def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
+    """Deletes those that are still selected."""
+    ids = {job.id for job in chosen}
+    count = _delete(jobs, chosen, guard, None)
+    return Written(count, ids if count == len(ids) else set())
+
+
+@command("find out about a deletion of jobs")
+def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
+    """After an answer that was lost: what is found now is deleted now. Of what is gone, nobody can tell by whom."""
+    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+        ids = {job.id for job in chosen}
+        reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+        count = _delete(jobs, chosen, guard, session)
+        found = reader.find({"_id": {"$in": list(ids)}}, {"_id": True}, hint=_BY_ID, session=session)
+        gone = ids - {document["_id"] for document in found}
+    return Written(count, gone if count == len(gone) else set(), unknown=len(gone) - count)
+
+
+@command("see which jobs were deleted", writes=False)
+def gone(jobs: JobCollection, chosen: Sequence[Job]) -> set[ObjectId]:
+    """Which of the jobs are not there any more."""
+    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    ids = {job.id for job in chosen}
+    return ids - {one["_id"] for one in reader.find({"_id": {"$in": list(ids)}}, {"_id": True}, hint=_BY_ID)}
+
+
+def _delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any], session: ClientSession | None) -> int:
+    theirs = {**filter_of(guard), "_id": {"$in": [job.id for job in chosen]}}
+    return jobs.collection.delete_many(theirs, hint=_BY_ID, session=session).deleted_count
