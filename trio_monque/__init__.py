@@ -23,6 +23,7 @@ from .errors import (
     PayloadTooLargeError,
     WorkerRegistrationError,
 )
+from .jobs.answers import CursorPage, QueueStats, QueueView, WorkerView
 from .jobs.broken_document import BrokenDocument
 from .jobs.bulk_result import BulkError, BulkResult
 from .jobs.cron import SchedulePreview
@@ -51,7 +52,7 @@ from .jobs.events import (
 from .jobs.instance import Instance
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
-from .jobs.selection import QueueStats
+from .jobs.selection import JobFilter, JobSelector, JobSort
 from .jobs.selectors import Selection
 from .jobs.verdicts import Discard, Retry, Snooze
 from .options import Retention
@@ -75,6 +76,7 @@ __all__ = [
     "ChangeStreamError",
     "ChangeStreamFallback",
     "ClaimLostError",
+    "CursorPage",
     "Discard",
     "EmbeddedServerError",
     "Event",
@@ -95,7 +97,10 @@ __all__ = [
     "JobDeleted",
     "JobError",
     "JobFailed",
+    "JobFilter",
     "JobRetried",
+    "JobSelector",
+    "JobSort",
     "JobStarted",
     "JobStateError",
     "JobStatus",
@@ -112,6 +117,7 @@ __all__ = [
     "PartlyEnqueuedError",
     "PayloadTooLargeError",
     "QueueStats",
+    "QueueView",
     "Retention",
     "Retry",
     "RunningJob",
@@ -127,6 +133,7 @@ __all__ = [
     "SyncMonque",
     "Worker",
     "WorkerRegistrationError",
+    "WorkerView",
     "Workers",
     "open_scheduler",
     "run_scheduler",

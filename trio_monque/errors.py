@@ -193,7 +193,7 @@ class PartlyDoneError(MonqueConnectionError):
 
 
 class AggregationTimeoutError(MonqueConnectionError):
-    """A statistic took longer than the server was allowed to spend on it."""
+    """A statistic took the server longer than `operation_timeout`."""
 
 
 class InstanceCollisionError(MonqueConnectionError):

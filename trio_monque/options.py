@@ -90,6 +90,7 @@ class ClientOptions(TypedDict, total=False):
     max_payload_size: int | None
     operation_timeout: float
     skip_index_creation: bool
+    stats_cache_ttl: float
     write_concern: str | int
 
 
@@ -124,6 +125,7 @@ class ClientConfig:
         max_payload_size: The largest `data`, in bytes as BSON; None for what a document can hold.
         operation_timeout: How long one database command may take, in seconds.
         skip_index_creation: Leave the indexes to somebody else.
+        stats_cache_ttl: For how many seconds an answer of `get_queue_stats` is given again; 0 for never.
         write_concern: "majority". Any other voids guarantees 1 to 4 of the README, and is logged.
     """
 
@@ -131,6 +133,7 @@ class ClientConfig:
     max_payload_size: int | None = None
     operation_timeout: float = 10.0
     skip_index_creation: bool = False
+    stats_cache_ttl: float = 5.0
     write_concern: str | int = "majority"
 
     def __post_init__(self) -> None:
@@ -139,6 +142,7 @@ class ClientConfig:
             _check_integer("max_payload_size", self.max_payload_size, at_least=1, at_most=LARGEST_PAYLOAD)
         _check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
         _check_flag("skip_index_creation", self.skip_index_creation)
+        _check_number("stats_cache_ttl", self.stats_cache_ttl, at_least=0)
         _check_write_concern(self.write_concern)
 
     @property

@@ -136,14 +136,13 @@ async def test_page_leaves_out_documents_that_are_no_jobs(
 ) -> None:
     monque = Monque(db)
     job = await monque.enqueue("greet")
-    jobs.insert_one({"name": "greet", "status": "limbo"})
+    jobs.insert_one({"name": "greet", "status": "limbo", "nextRunAt": job.next_run_at})
     for _ in range(3):
         assert list(await monque.get_jobs()) == [job]
     assert caplog.text.count("is no job") == 1
 
 
-async def test_statistics_count_by_status_and_name(db: Database, jobs: Collection) -> None:
-    monque = Monque(db)
+async def test_statistics_count_by_status_and_name(monque: Monque, jobs: Collection) -> None:
     assert (await monque.get_queue_stats()).total == 0
     for status in ["pending"] * 3 + ["completed"] * 2 + ["failed"]:
         job = await monque.enqueue("a")

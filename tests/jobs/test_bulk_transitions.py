@@ -13,13 +13,13 @@ from hypothesis import strategies as st
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_transitions import cancel_selected, retry_selected, spread_over
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.selectors import Between, Containing, JobSelector, job_selector
-from trio_monque.jobs.transition import OneOf, applied
+from trio_monque.jobs.selectors import BulkSelector, job_selector
+from trio_monque.jobs.transition import Containing, OneOf, Within, applied
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=7)
 SELECTOR = job_selector(name=["a", "b"], older_than=LATER, newer_than=NOW, fail_reason="why")
-ASKED = {"created_at": Between(NOW, LATER), "fail_reason": Containing("why")}
+ASKED = {"created_at": Within(above=NOW, below=LATER), "fail_reason": Containing("why")}
 
 
 def job_of(status: JobStatus) -> Job:
@@ -62,7 +62,7 @@ def test_bulk_retry_is_the_single_one_at_its_own_moment(status: JobStatus) -> No
 def test_selector_that_asks_for_nothing_is_everything_and_one_that_asks_for_anything_is_not() -> None:
     assert job_selector().is_everything
     assert job_selector(name=None, status=None).is_everything
-    assert job_selector().guard(JobSelector().among(tuple(JobStatus))) == {}
+    assert job_selector().guard(BulkSelector().among(tuple(JobStatus))) == {}
     for selection in ({"name": "a"}, {"status": list(JobStatus)}, {"older_than": NOW}, {"fail_reason_prefix": "x"}):
         selector = job_selector(**selection)
         assert not selector.is_everything

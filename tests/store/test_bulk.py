@@ -15,7 +15,8 @@ from tests.support.interception import Recorder
 from tests.support.store import PAST, handle, insert
 from trio_monque import Monque
 from trio_monque.jobs.bulk_transitions import cancel_selected
-from trio_monque.jobs.selectors import Between, Containing, JobSelector, job_selector
+from trio_monque.jobs.selectors import BulkSelector, job_selector
+from trio_monque.jobs.transition import Containing, Within
 from trio_monque.store import bulk, indexes
 from trio_monque.store.codec import filter_of
 from trio_monque.store.connection import JobCollection
@@ -91,7 +92,7 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     database = store.collection.database
     refuses = {"$or": [{"status": "pending"}, {"_id": {"$nin": [made[0].id, made[3].id]}}]}
     database.command("collMod", store.collection.name, validator=refuses)
-    change = cancel_selected(JobSelector(), tuple(made), PAST + timedelta(hours=1))
+    change = cancel_selected(BulkSelector(), tuple(made), PAST + timedelta(hours=1))
     written = bulk.cancel(store, [change], "receipt")
     assert written.count == 3
     assert written.done == {made[1].id, made[2].id, made[4].id}
@@ -103,15 +104,15 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
 
 def test_text_is_looked_for_to_the_letter() -> None:
     assert filter_of({"fail_reason": Containing("a.b (c)\n")}) == {"failReason": {"$regex": "a\\.b\\ \\(c\\)\\\n"}}
-    assert filter_of({"fail_reason": Containing("a\0", at_start=True)}) == {"failReason": {"$regex": "^a\\x00"}}
-    assert filter_of({"created_at": Between(None, PAST)}) == {"createdAt": {"$lt": PAST}}
-    assert filter_of({"created_at": Between(PAST, PAST)}) == {"createdAt": {"$gt": PAST, "$lt": PAST}}
+    assert filter_of({"fail_reason": Containing("a\0", at_the_beginning=True)}) == {"failReason": {"$regex": "^a\\x00"}}
+    assert filter_of({"created_at": Within(above=None, below=PAST)}) == {"createdAt": {"$lt": PAST}}
+    assert filter_of({"created_at": Within(above=PAST, below=PAST)}) == {"createdAt": {"$gt": PAST, "$lt": PAST}}
 
 
 def test_moment_between_two_milliseconds_selects_what_was_made_before_it() -> None:
     half = timedelta(microseconds=500)
-    assert job_selector(older_than=PAST + half).created == Between(None, PAST + timedelta(milliseconds=1))
-    assert job_selector(newer_than=PAST + half).created == Between(PAST, None)
-    assert job_selector(older_than=PAST, newer_than=PAST - half).created == Between(
-        PAST - timedelta(milliseconds=1), PAST
+    assert job_selector(older_than=PAST + half).created == Within(above=None, below=PAST + timedelta(milliseconds=1))
+    assert job_selector(newer_than=PAST + half).created == Within(above=PAST, below=None)
+    assert job_selector(older_than=PAST, newer_than=PAST - half).created == Within(
+        above=PAST - timedelta(milliseconds=1), below=PAST
     )

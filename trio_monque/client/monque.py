@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import TypeVar, Unpack
+from typing import Literal, TypeVar, Unpack
 
+import anyio.lowlevel
+
+from ..jobs.answers import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..jobs.events import Event
-from ..jobs.job import Job, JobStatus
-from ..jobs.selection import QueueStats
+from ..jobs.job import Job
+from ..jobs.selection import JobFilter, JobSort, Statuses, checked_name
 from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door
@@ -27,6 +30,7 @@ from .operator import Operator
 from .producer import Producer
 from .reader import Reader
 from .recovering import Recovering, SyncRecovering
+from .stats_cache import StatsCache
 from .wake_board import Announcer, Nobody
 
 logger = logging.getLogger("trio_monque")
@@ -37,10 +41,16 @@ T = TypeVar("T")
 class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet):
     """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
 
-    def __init__(self, ground: Ground, tell: Callable[[Event], None]) -> None:
+    def __init__(
+        self,
+        ground: Ground,
+        tell: Callable[[Event], None],
+        stats: StatsCache,
+        workers: Callable[[], Mapping[str, WorkerView]],
+    ) -> None:
         announcer = Announcer(ground.jobs.collection.full_name)
         Producer.__init__(self, ground, announcer)
-        Reader.__init__(self, ground)
+        Reader.__init__(self, ground, stats, workers)
         Operator.__init__(self, ground, tell, announcer)
         SyncBulk.__init__(self, ground, tell, announcer)
         SyncRecovering.__init__(self, ground, tell, announcer)
@@ -59,7 +69,7 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
     Args:
         db: A `pymongo.database.Database`. Its codec options hold for `data`; reads go to the primary.
         options: See ClientConfig: collection_name, max_payload_size, operation_timeout,
-            skip_index_creation, write_concern.
+            skip_index_creation, stats_cache_ttl, write_concern.
 
     Raises:
         InvalidDatabaseError: `db` is something else; the message says what to pass.
@@ -87,7 +97,8 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         self._ground = Ground(jobs, config)
         self._bus = Bus()
         self._producer = Producer(self._ground, Nobody())
-        self._sync = SyncMonque(self._ground, self._bus.tell_blocking)
+        self._stats = StatsCache(config.stats_cache_ttl)
+        self._sync = SyncMonque(self._ground, self._bus.tell_blocking, self._stats, lambda: self._workers_here())
         self._door = Door()
         self._intake = Intake(self._ground)
         self._group = GroupEnqueue(self._door, self._intake.send_all)
@@ -106,16 +117,83 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         self,
         *,
         name: str | None = None,
-        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
+        status: Statuses | None = None,
         limit: int = 100,
         skip: int = 0,
     ) -> Sequence[Job]:
-        """Jobs of a name and of one or several statuses, earliest `next_run_at` first."""
+        """Jobs of a name and of one or several statuses, earliest `next_run_at` first.
+
+        What is passed over by `skip` is read, too: to go far, use `get_jobs_with_cursor`. Documents that are no
+        jobs are left out, and not counted.
+
+        Raises:
+            InvalidOptionError: An argument cannot be; names it.
+            MonqueConnectionError: The database did not answer within `operation_timeout`.
+        """
         return await self._read(partial(self._sync.get_jobs, name=name, status=status, limit=limit, skip=skip))
 
+    async def get_jobs_with_cursor(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        direction: Literal["forward", "backward"] = "forward",
+        filter: JobFilter | None = None,  # noqa: A002
+        sort: JobSort | str | None = None,
+    ) -> CursorPage:
+        """A page of jobs, and a cursor with which the next call goes on behind it.
+
+        Whoever goes on until there is nothing more has seen each job exactly once that was there all the time and
+        did not change. Documents that are no jobs are left out, and not counted.
+
+        Args:
+            cursor: What a page has as its `cursor`; also one that Monque for Node made. None for the first page.
+            limit: How many jobs the page has, at most.
+            direction: "forward", or "backward" towards the beginning of the order; without a cursor that is the
+                last page. A page's jobs are in the order that was asked for all the same.
+            filter: Which jobs. It may be another than that of the page before.
+            sort: A JobSort, or a string such as "created_at", and "-created_at" for the latest first. By default by
+                id. It must be that of the cursor.
+
+        Raises:
+            InvalidCursorError: The cursor is none, or of another order.
+            InvalidOptionError: Another argument cannot be; names it.
+            MonqueConnectionError: The database did not answer within `operation_timeout`.
+        """
+        page = partial(
+            self._sync.get_jobs_with_cursor, cursor=cursor, limit=limit, direction=direction, filter=filter, sort=sort
+        )
+        return await self._read(page)
+
     async def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
-        """How many jobs are in which status, of one name or of all."""
+        """How many jobs are in which status, of one name or of all.
+
+        An answer is kept for `stats_cache_ttl` seconds, and given again whatever happens meanwhile. Who asks while it
+        is asked for already waits for the same answer.
+
+        Raises:
+            AggregationTimeoutError: The server did not manage within `operation_timeout`.
+            MonqueConnectionError: The database did not answer.
+        """
+        known = self._stats.known(checked_name(name))
+        if known is not None:
+            await anyio.lowlevel.checkpoint()
+            return known
         return await self._read(partial(self._sync.get_queue_stats, name=name))
+
+    async def get_queue_view_summaries(self) -> Sequence[QueueView]:
+        """The names that there are jobs of, or a worker of this scheduler, sorted.
+
+        A client that runs nothing has no workers, and does not know those of others: see `instances`.
+
+        Raises:
+            AggregationTimeoutError: The server did not manage within `operation_timeout`.
+            MonqueConnectionError: The database did not answer.
+        """
+        return await self._read(self._sync.get_queue_view_summaries)
+
+    def _workers_here(self) -> Mapping[str, WorkerView]:
+        return NO_WORKERS
 
     async def _read(self, question: Callable[[], T]) -> T:
         # It changes nothing, so its answer is worth no wait to who is cancelled.

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import Literal
 
+from ..jobs.answers import CursorPage, QueueStats, QueueView, WorkerView, page_of
 from ..jobs.broken_document import BrokenDocument
-from ..jobs.job import Job, JobStatus
-from ..jobs.selection import QueueStats, job_query, object_id
+from ..jobs.job import Job
+from ..jobs.selection import JobFilter, JobSort, Statuses, checked_name, job_query, object_id, page_query
 from ..store import queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting
 from .ground import Ground
+from .stats_cache import StatsCache
 
 
 class Reader:
     """Inspects jobs; every call blocks until the database has answered."""
 
-    def __init__(self, ground: Ground) -> None:
+    def __init__(self, ground: Ground, stats: StatsCache, workers: Callable[[], Mapping[str, WorkerView]]) -> None:
         self._ground = ground
+        self._stats = stats
+        self._workers_here = workers
 
     def get_job(self, job_id: ObjectId | str) -> Job | None:
         """See `Monque.get_job`."""
@@ -25,19 +31,42 @@ class Reader:
         return None if known is None else queries.get_job(self._ground.jobs, known)
 
     def get_jobs(
-        self,
-        *,
-        name: str | None = None,
-        status: JobStatus | str | Iterable[JobStatus | str] | None = None,
-        limit: int = 100,
-        skip: int = 0,
+        self, *, name: str | None = None, status: Statuses | None = None, limit: int = 100, skip: int = 0
     ) -> Sequence[Job]:
         """See `Monque.get_jobs`."""
         return queries.get_jobs(self._ground.jobs, job_query(name, status, limit, skip))
 
+    def get_jobs_with_cursor(
+        self,
+        *,
+        cursor: str | None = None,
+        limit: int = 50,
+        direction: Literal["forward", "backward"] = "forward",
+        filter: JobFilter | None = None,  # noqa: A002
+        sort: JobSort | str | None = None,
+    ) -> CursorPage:
+        """See `Monque.get_jobs_with_cursor`."""
+        query = page_query(cursor, limit, direction, filter, sort)
+        return page_of(query, queries.get_page(self._ground.jobs, query))
+
     def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
         """See `Monque.get_queue_stats`."""
-        return statistics.queue_stats(self._ground.jobs, name)
+        checked = checked_name(name)
+        return self._stats.get(checked, partial(statistics.queue_stats, self._ground.jobs, checked))
+
+    def get_queue_view_summaries(self) -> Sequence[QueueView]:
+        """See `Monque.get_queue_view_summaries`."""
+        workers = self._workers_here()
+        stored = statistics.names(self._ground.jobs)
+        return tuple(
+            QueueView(
+                name=name,
+                has_jobs=name in stored,
+                stats=self.get_queue_stats(name=name) if name in stored else QueueStats(),
+                worker=workers.get(name),
+            )
+            for name in sorted(stored | workers.keys())
+        )
 
     def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
         """See `Monque.get_broken_documents`."""

@@ -28,6 +28,10 @@ class Slots:
     def set_limit(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
 
+    def limit_of(self, lane: str) -> int:
+        """0 for a lane that is not open yet."""
+        return self._limits.get(lane, 0)
+
     @property
     def lanes(self) -> Set[str]:
         """All that have a limit."""

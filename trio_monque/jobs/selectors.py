@@ -10,29 +10,10 @@ from typing import Any, Final, TypedDict
 from ..errors import InvalidOptionError
 from .job import JobStatus
 from .new_job import checked_moment
-from .transition import OneOf
+from .transition import Containing, OneOf, Within
 
 LONGEST_TEXT: Final = 1000
 """Characters that are looked for in a reason: the server's regular expressions end at 32 kB, escapes included."""
-
-
-# --- Conditions a selector may put on a field, beside those of a transition ---
-
-
-@dataclass(frozen=True, slots=True)
-class Between:
-    """The field is later than the one and earlier than the other, where they are given."""
-
-    after: datetime | None
-    before: datetime | None
-
-
-@dataclass(frozen=True, slots=True)
-class Containing:
-    """The field is a string with this in it, to the letter; `at_start`: that begins with it."""
-
-    text: str
-    at_start: bool = False
 
 
 class Selection(TypedDict, total=False):
@@ -55,17 +36,17 @@ class Selection(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class JobSelector:
+class BulkSelector:
     """A selection, checked. Moments are in whole milliseconds, as they are compared."""
 
     names: tuple[str, ...] | None = None
     statuses: tuple[JobStatus, ...] | None = None
-    created: Between | None = None
+    created: Within | None = None
     fail_reason: Containing | None = None
 
     @property
     def is_everything(self) -> bool:
-        return self == JobSelector()
+        return self == BulkSelector()
 
     def among(self, possible: Collection[JobStatus]) -> tuple[JobStatus, ...]:
         """Of these statuses, those that are asked for: maybe none."""
@@ -97,9 +78,9 @@ def job_selector(
     newer_than: datetime | None = None,
     fail_reason: str | None = None,
     fail_reason_prefix: str | None = None,
-) -> JobSelector:
+) -> BulkSelector:
     """The selector that a call means; raises InvalidOptionError naming what is wrong with it."""
-    return JobSelector(
+    return BulkSelector(
         names=None if name is None else _names(name),
         statuses=None if status is None else _statuses(status),
         created=_created(older_than, newer_than),
@@ -147,7 +128,7 @@ def _text(option: str, given: object) -> str:
     return given
 
 
-def _created(older_than: datetime | None, newer_than: datetime | None) -> Between | None:
+def _created(older_than: datetime | None, newer_than: datetime | None) -> Within | None:
     if older_than is None and newer_than is None:
         return None
     before = None if older_than is None else checked_moment("older_than", older_than)
@@ -157,7 +138,7 @@ def _created(older_than: datetime | None, newer_than: datetime | None) -> Betwee
     if before is not None and older_than is not None and older_than.microsecond % 1000:
         # Stored moments are whole milliseconds: the one that was cut off is before it as well.
         before += timedelta(milliseconds=1)
-    return Between(after, before)
+    return Within(above=after, below=before)
 
 
 def _fail_reason(text: str | None, prefix: str | None) -> Containing | None:
@@ -165,4 +146,4 @@ def _fail_reason(text: str | None, prefix: str | None) -> Containing | None:
         raise InvalidOptionError("fail_reason_prefix", prefix, "cannot be given beside fail_reason: choose one")
     if text is not None:
         return Containing(_text("fail_reason", text))
-    return None if prefix is None else Containing(_text("fail_reason_prefix", prefix), at_start=True)
+    return None if prefix is None else Containing(_text("fail_reason_prefix", prefix), at_the_beginning=True)

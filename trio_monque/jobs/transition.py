@@ -30,6 +30,24 @@ class OneOf:
 
 
 @dataclass(frozen=True, slots=True)
+class Within:
+    """The field is a value between these, of their type; None where there is no end."""
+
+    at_least: Any = None
+    above: Any = None
+    at_most: Any = None
+    below: Any = None
+
+
+@dataclass(frozen=True, slots=True)
+class Containing:
+    """The field is a text with this in it, or at its beginning."""
+
+    text: str
+    at_the_beginning: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Transition:
     """One conditional write.
 

@@ -15,6 +15,7 @@ from ..clock import is_on_run, virtual_time
 from ..engine.nursery import Engine, EngineLimits, raise_unwrapped
 from ..engine.run import Run
 from ..errors import MonqueError
+from ..jobs.answers import WorkerView
 from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
@@ -167,6 +168,13 @@ class Scheduler(Monque, Observable):
         self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
         self._engine.waker.look()
 
+    def _workers_here(self) -> Mapping[str, WorkerView]:
+        slots = self._engine.slots
+        return {
+            name: WorkerView(concurrency=slots.limit_of(name), active=slots.running_in(name))
+            for name in self._workers.names
+        }
+
     def _announce(self, jobs: Sequence[Job] | None) -> None:
         announcer = self._announcer
         self._on_the_run(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
@@ -220,6 +228,7 @@ class Scheduler(Monque, Observable):
         report = self._teller.report(tuple(engine.unfinished), tuple(engine.stop.crashes), engine.watchdog.blocked)
         self._teller.tell_unfinished(report.unfinished)
         self.report = report
+        self._stats.clear()
         self._ended.set()
 
     def _get_ready(self) -> None:

@@ -19,8 +19,7 @@ from bson.raw_bson import RawBSONDocument
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import ON_EXHAUSTED
-from ..jobs.selectors import Between, Containing
-from ..jobs.transition import AtMost, OneOf, Transition
+from ..jobs.transition import AtMost, Containing, OneOf, Transition, Within
 
 FIELD: Final[Mapping[str, str]] = {
     "id": "_id",
@@ -290,13 +289,18 @@ def _condition(attribute: str, condition: object) -> Any:
             return {"$lte": _stored(attribute, value)}
         case OneOf(values):
             return {"$in": [_stored(attribute, value) for value in values]}
-        case Between(after, before):
-            bounds = {"$gt": after, "$lt": before}
-            return {operator: moment for operator, moment in bounds.items() if moment is not None}
-        case Containing(text, at_start):
+        case Within():
+            ends = {
+                "$gte": condition.at_least,
+                "$gt": condition.above,
+                "$lte": condition.at_most,
+                "$lt": condition.below,
+            }
+            return {operator: end for operator, end in ends.items() if end is not None}
+        case Containing(text, at_the_beginning):
             # A regular expression of the server's may hold no NUL byte.
             literal = re.escape(text).replace("\0", r"\x00")
-            return {"$regex": f"^{literal}" if at_start else literal}
+            return {"$regex": f"^{literal}" if at_the_beginning else literal}
         case _:
             return _stored(attribute, condition)
 

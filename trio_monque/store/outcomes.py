@@ -10,7 +10,7 @@ import pymongo
 from bson.errors import InvalidDocument
 from pymongo import errors as driver
 
-from ..errors import InvalidPayloadError, MonqueConnectionError, MonqueError
+from ..errors import AggregationTimeoutError, InvalidPayloadError, MonqueConnectionError, MonqueError
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -52,6 +52,8 @@ PASSING_CODES = frozenset(
     }
 )
 
+_TIME_LIMIT_OF_THE_SERVER = 50  # MaxTimeMSExpired
+
 _CREDENTIALS = frozenset({13, 18})  # Unauthorized, AuthenticationFailed
 
 
@@ -85,12 +87,13 @@ HandleT = TypeVar("HandleT", bound=HasTimeout)
 
 
 def command(
-    purpose: str, *, writes: bool = True, in_parts: bool = False
+    purpose: str, *, writes: bool = True, in_parts: bool = False, aggregates: bool = False
 ) -> Callable[[Callable[Concatenate[HandleT, P], T]], Callable[Concatenate[HandleT, P], T]]:
     """Marks a function that talks to the database: bounds its time, and translates what the driver raises.
 
     `purpose` completes "could not ..." in the message. What only reads has no unknown outcome; a write
-    of many documents is made `in_parts`, so that any failure of it may leave some of them written.
+    of many documents is made `in_parts`, so that any failure of it may leave some of them written. One that
+    `aggregates` may take the server longer than it has.
     """
 
     PURPOSES.add(purpose)
@@ -106,7 +109,7 @@ def command(
             except driver.PyMongoError as error:
                 if _has_lost_sessions(error):
                     _renew_connections(handle)
-                ours = translated(error, purpose, writes=writes)
+                ours = translated(error, purpose, writes=writes, aggregates=aggregates)
                 if in_parts and isinstance(ours, MonqueConnectionError):
                     ours.unknown_outcome = True
                 raise ours from error
@@ -142,8 +145,14 @@ def _renew_connections(handle: object) -> None:
             server.pool.reset_without_pause()
 
 
-def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True) -> MonqueError:
+def translated(
+    error: driver.PyMongoError, purpose: str, *, writes: bool = True, aggregates: bool = False
+) -> MonqueError:
     """Our error for the driver's."""
+    if aggregates and _has_run_out_of_time(error):
+        return AggregationTimeoutError(
+            f"could not {purpose} within operation_timeout: raise it, or ask for less", transient=True
+        )
     if isinstance(error, driver.OperationFailure) and error.code in _CREDENTIALS:
         advice = "check the user, the password and the rights in the connection string"
     elif isinstance(error, driver.ServerSelectionTimeoutError):
@@ -156,6 +165,13 @@ def translated(error: driver.PyMongoError, purpose: str, *, writes: bool = True)
         transient=is_transient(error),
         unknown_outcome=writes and has_unknown_outcome(error),
     )
+
+
+def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
+    """The server had so long, and the wait for its answer ends with that: either may notice first."""
+    if isinstance(error, driver.OperationFailure):
+        return error.code == _TIME_LIMIT_OF_THE_SERVER
+    return isinstance(error, driver.NetworkTimeout)
 
 
 def is_transient(error: driver.PyMongoError) -> bool:

@@ -1,20 +1,35 @@
-"""What is asked of the jobs: one function a query, each served by an index of `indexes.py`."""
+"""What is asked of the jobs: each list is read along an index, as `paths` tells."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final, TypeVar
 
 from bson import ObjectId
-from pymongo import ASCENDING
+from pymongo import errors as driver
 
+from ..jobs.answers import Found
+from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job
 from ..jobs.selection import JobQuery
-from ..jobs.transition import OneOf
-from .codec import FIELD, filter_of
+from .codec import FIELD, OWN_OPTIONS
 from .connection import JobCollection
 from .outcomes import command
+from .paths import Path, paths_of
+from .rescuing import HEAVY
+from .types import Collection
 
-_EARLIEST = [(FIELD["next_run_at"], ASCENDING), ("_id", ASCENDING)]
+T = TypeVar("T")
+
+MOST_EXAMINED: Final = 10_000
+"""How many jobs a page looks at, where a filter lets few pass, before it says that it is capped."""
+
+_BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
+_GROWTH: Final = 8
+_BAD_VALUE: Final = 2
 
 
 @command("read the job", writes=False)
@@ -26,12 +41,160 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 
 @command("read jobs", writes=False)
 def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
-    """A page of jobs, earliest first; documents that are no jobs are left out, and told once."""
-    guard: dict[str, object] = {}
-    if query.name is not None:
-        guard["name"] = query.name
-    if query.statuses is not None:
-        guard["status"] = OneOf(query.statuses)
-    return jobs.decoded(
-        lambda collection: collection.find(filter_of(guard), sort=_EARLIEST, limit=query.limit, skip=query.skip)
-    )
+    """So many jobs as there are, up to the limit; documents that are no jobs are left out, and told once."""
+    if query.skip:
+        # What is passed over are jobs, and not documents: otherwise a broken one would show a job on two pages.
+        passed = _found(jobs, replace(query, limit=query.skip), query.skip, None, light=True).jobs
+        if len(passed) < query.skip:
+            return []
+        query = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
+    return _found(jobs, query, query.limit, None).jobs
+
+
+@command("read a page of jobs", writes=False)
+def get_page(jobs: JobCollection, query: JobQuery, most_examined: int = MOST_EXAMINED) -> Found:
+    """One job more than the limit, where there is one; documents that are no jobs are left out, and told once."""
+    return _found(jobs, query, query.limit + 1, most_examined)
+
+
+def _found(jobs: JobCollection, query: JobQuery, wanted: int, cap: int | None, *, light: bool = False) -> Found:
+    paths = paths_of(query)
+    # What runs is read first and last. A job that is claimed or settled meanwhile changes from one index to the
+    # other, and would be missed if each were read once. The first sight of a job counts.
+    running = [path for path in paths if not path.is_sorted]
+    resting = [path for path in paths if path.is_sorted]
+    seen: dict[ObjectId, Job] = {}
+    frontiers = []
+    is_capped = False
+    for path in (*running, *resting, *(running if resting else ())):
+        reader = _Reader(jobs, path, query, cap if path.is_sorted else None, light)
+        found = reader.read(wanted)
+        for job in found.jobs:
+            seen.setdefault(job.id, job)
+        if found.frontier is not None:
+            frontiers.append(found.frontier)
+        is_capped = is_capped or found.is_capped
+    ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
+    if not frontiers:
+        return Found(jobs=ordered[:wanted], frontier=None if len(ordered) <= wanted else _end(ordered, wanted, query))
+    frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)
+    known = [job for job in ordered if not _is_behind(anchor_of(job, query.sort.by), frontier, query)]
+    return Found(jobs=known[:wanted], frontier=frontier, is_capped=is_capped)
+
+
+def _end(ordered: Sequence[Job], wanted: int, query: JobQuery) -> Anchor:
+    return anchor_of(ordered[wanted - 1], query.sort.by)
+
+
+def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:
+    return anchor.key < frontier.key if query.descending else anchor.key > frontier.key
+
+
+@dataclass(frozen=True)
+class _Reader:
+    """Reads along one path.
+
+    Attributes:
+        cap: How many documents are looked at, at most; None for as many as it takes.
+        light: Without what handlers gave and stored.
+    """
+
+    jobs: JobCollection
+    path: Path
+    query: JobQuery
+    cap: int | None
+    light: bool
+
+    def read(self, wanted: int) -> Found:
+        """So many jobs, or all there are up to the frontier."""
+        size = wanted
+        # How many are looked through for what passes the residual. The server reads them all, also where the first
+        # few would do: what a pipeline reads of an index comes in batches of megabytes. So it begins with few.
+        window = _GROWTH * wanted if self._is_filtered else None
+        while True:
+            if self.cap is not None:
+                size = min(size, self.cap)
+                window = window and min(window, self.cap)
+            found, number = self._decoded(size, window)
+            if len(found) >= wanted:
+                found = found[:wanted]
+                return Found(jobs=found, frontier=anchor_of(found[-1], self.path.by))
+            if number < size and window is None:
+                return Found(jobs=found)
+            if size == self.cap or (number < size and window == self.cap):
+                stopped = self._capped_at()
+                return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
+            if number == size:
+                size *= _GROWTH  # Some are no jobs: it is read again, and beyond.
+            window = window and window * _GROWTH
+
+    @property
+    def _is_filtered(self) -> bool:
+        """Whether what is looked for must be looked for, and not for ever."""
+        return bool(self.path.residual) and self.cap is not None
+
+    def _ranges(self, *, with_residual: bool) -> dict[str, Any]:
+        return self.path.ranges(self.query.anchor, descending=self.query.descending, with_residual=with_residual)
+
+    def _decoded(self, size: int, window: int | None) -> tuple[list[Job], int]:
+        """The jobs among so many documents that match, and how many documents there were."""
+        number = 0
+
+        def counted(collection: Collection) -> Iterable[Any]:
+            nonlocal number
+            documents = list(hinted(self.path.index, partial(self._documents, collection, size, window)))
+            number = len(documents)
+            return documents
+
+        return self.jobs.decoded(counted), number
+
+    def _documents(self, collection: Collection, size: int, window: int | None, hint: str | None) -> list[Any]:
+        order = self.path.order(descending=self.query.descending)
+        if window is None:
+            projection = _BUT_HEAVY if self.light else None
+            return list(
+                collection.find(self._ranges(with_residual=True), projection, sort=order, limit=size, hint=hint)
+            )
+        return list(
+            collection.aggregate(
+                [
+                    {"$match": self._ranges(with_residual=False)},
+                    {"$sort": dict(order)},
+                    {"$limit": window},
+                    {"$match": self.path.residual},
+                    {"$limit": size},
+                ],
+                **hinting(hint),
+            )
+        )
+
+    def _capped_at(self) -> Anchor | None:
+        """The last place that was looked at; None where that was the last there is. Read from the index alone."""
+        if self.cap is None:
+            return None
+        ranges = self._ranges(with_residual=False)
+        order = self.path.order(descending=self.query.descending)
+        places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
+        keys = {FIELD["id"]: self.path.by == "id", **{name: True for name, _ in order}}
+        read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1)
+        documents = hinted(self.path.index, lambda hint: list(read(hint=hint)))
+        if not documents:
+            return None
+        value = documents[0].get(FIELD[self.path.by]) if self.path.by != "id" else None
+        assert value is None or isinstance(value, datetime)
+        return Anchor(documents[0][FIELD["id"]], value)
+
+
+def hinting(hint: str | None) -> dict[str, Any]:
+    """For a command that accepts no None."""
+    return {} if hint is None else {"hint": hint}
+
+
+def hinted(index: str, read: Callable[[str | None], T]) -> T:
+    """Reads with the hint, and without where that index is not there (yet, or because somebody else makes them)."""
+    try:
+        return read(index)
+    except driver.OperationFailure as error:
+        if error.code != _BAD_VALUE or "hint" not in str(error):
+            raise
+        return read(None)

@@ -50,7 +50,7 @@ def monque(monque_db: Database) -> Monque:
     """A client for the jobs of that database, on trio, asyncio, or neither (`monque.sync`)."""
     from ..client.monque import Monque
 
-    return Monque(monque_db)
+    return Monque(monque_db, stats_cache_ttl=0)  # A test counts what is there now.
 
 
 @pytest.fixture

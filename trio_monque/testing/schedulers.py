@@ -49,7 +49,7 @@ class SchedulerOpener:
         """Arguments and errors are those of `open_scheduler`; the database is the test's.
 
         Args:
-            workers, resources, listeners, options: See `open_scheduler`.
+            workers, resources, listeners, options: See `open_scheduler`. `stats_cache_ttl` is 0 unless it is given.
             deterministic: From here on the run does everything in an order that the seed decides. Where its
                 virtual time has not begun, it begins with 2030-01-01 UTC. Open it first, and the others
                 inside.
@@ -59,6 +59,7 @@ class SchedulerOpener:
         Raises:
             MonqueError: `deterministic` under a real clock.
         """
+        options.setdefault("stats_cache_ttl", 0)  # A test counts what is there now.
         virtual = is_run_virtual()
         async with AsyncExitStack() as stack:
             if deterministic:

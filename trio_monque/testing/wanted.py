@@ -11,7 +11,7 @@ from ..errors import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Named, checked_moment, name_of
 from ..jobs.payload import plain_data, snapshot
-from ..jobs.selection import job_query
+from ..jobs.selection import checked_statuses
 from ..store.types import CodecOptions
 from .differences import agreements, differences, shown
 
@@ -49,7 +49,7 @@ class Wanted:
         if "run_at" in said:
             criteria["run_at"] = checked_moment("run_at", said["run_at"])
         if "status" in said:
-            criteria["status"] = job_query(None, said["status"], limit=1, skip=0).statuses
+            criteria["status"] = checked_statuses(said["status"])
         return cls(criteria)
 
     def differences(self, job: Job) -> list[str]:

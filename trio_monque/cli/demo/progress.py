@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from ...client.monque import Monque
+from ...jobs.answers import QueueStats
 from ...jobs.events import Event, JobCompleted, JobFailed, JobStarted, LeaseLost, ShutdownTimedOut
-from ...jobs.selection import QueueStats
 from ...store.types import ObjectId
 
 POLL_INTERVAL: Final = 0.25

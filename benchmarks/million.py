@@ -1,0 +1,130 @@
+"""What the server examines for each question, in a queue of a million jobs.
+
+    python benchmarks/million.py [--jobs 1000000]
+
+Starts a private server (or takes the one that MONQUE_MONGODB_URI names), fills a database of its own, asks each
+question once through the public calls, and prints what the server's profiler says of it. Ends with status 1 where
+an answer that does not say that it was capped cost more than itself, what runs, and a constant. For a filter that no
+index serves, that constant is how far a page looks.
+"""
+
+from __future__ import annotations
+
+import argparse
+import secrets
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+from pymongo import MongoClient
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # For what the tests fill their collections with.
+
+from tests.support import many_jobs
+from tests.support.examined import examined
+from trio_monque import CursorPage, JobFilter, Monque, QueueStats
+from trio_monque.embedded import embedded_mongod
+from trio_monque.store.queries import MOST_EXAMINED
+
+CONSTANT = 50
+ON_THE_WAY = 2 * MOST_EXAMINED
+LIMIT = 50
+
+
+def questions(monque: Monque) -> Iterator[tuple[str, Callable[[], Any]]]:
+    """Each order with each kind of filter, twice, so that the second page goes on behind a cursor; then the counts."""
+    filters = {
+        "all": JobFilter(),
+        "status=failed": JobFilter(status="failed"),
+        "status=completed": JobFilter(status="completed"),
+        "status=processing": JobFilter(status="processing"),
+        "name=rare": JobFilter(name=many_jobs.RARE_NAME),
+        "name=mail status=failed": JobFilter(name="mail", status="failed"),
+        "fail_reason=declined": JobFilter(status="failed", fail_reason="declined"),
+    }
+    for by in ("id", "created_at", "updated_at", "next_run_at"):
+        for told, which in filters.items():
+            cursors: list[str | None] = [None]
+
+            def page(sort: str = f"-{by}", which: JobFilter = which, cursors: list[str | None] = cursors) -> CursorPage:
+                found = monque.sync.get_jobs_with_cursor(cursor=cursors[-1], limit=LIMIT, filter=which, sort=sort)
+                cursors.append(found.cursor)
+                return found
+
+            yield f"page by {by}, {told}", page
+            yield f"next page by {by}, {told}", page
+    yield "get_jobs", lambda: monque.sync.get_jobs()
+    yield "get_jobs, status=failed", lambda: monque.sync.get_jobs(status="failed")
+    yield "get_jobs, name=mail", lambda: monque.sync.get_jobs(name="mail")
+    yield "counts", lambda: monque.sync.get_queue_stats()
+    yield "counts, name=rare", lambda: monque.sync.get_queue_stats(name=many_jobs.RARE_NAME)
+    yield "queue views", lambda: monque.sync.get_queue_view_summaries()
+
+
+def is_looked_for(told: str) -> bool:
+    """Whether a page has a filter that no index serves in its order: see docs/reference/indexes.md."""
+    if "page by" not in told or told.endswith("all"):
+        return False
+    return (
+        "by id" in told or "by created_at" in told or "fail_reason" in told or ("updated_at" in told and "name" in told)
+    )
+
+
+def size_of(answer: Any) -> int:
+    """How much an answer is: jobs, or what was counted."""
+    match answer:
+        case CursorPage():
+            return len(answer.jobs)
+        case QueueStats():
+            return answer.total + answer.averaged
+        case _:
+            return sum(size_of(one.stats) if hasattr(one, "stats") else 1 for one in answer)
+
+
+def is_capped(answer: Any) -> bool:
+    match answer:
+        case CursorPage():
+            return answer.is_capped
+        case QueueStats():
+            return bool(answer.capped)
+        case _:
+            return any(hasattr(one, "stats") and is_capped(one.stats) for one in answer)
+
+
+def main() -> int:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jobs", type=int, default=1_000_000, help="how many jobs (default: %(default)s)")
+    number: int = parser.parse_args().jobs
+    too_much = 0
+    with embedded_mongod() as server, MongoClient[Any](server.uri, tz_aware=True) as client:
+        database = client[f"monque_million_{secrets.token_hex(4)}"]
+        try:
+            began = time.monotonic()
+            many_jobs.insert(database["monque_jobs"], number)
+            monque = Monque(database, stats_cache_ttl=0, operation_timeout=60)
+            monque.sync.enqueue("first")  # Makes the indexes.
+            running = database["monque_jobs"].count_documents({"status": "processing"})
+            print(f"{number} jobs, {running} of them running, in {time.monotonic() - began:.0f} s")
+            print(f"{'question':48}{'answer':>9}{'keys':>9}{'documents':>10}{'ms':>8}")
+            for told, ask in questions(monque):
+                started = time.monotonic()
+                answer, cost = examined(database, ask)
+                milliseconds = 1000 * (time.monotonic() - started)
+                capped = is_capped(answer)
+                names = 5 if told == "queue views" else 1
+                allowed = size_of(answer) + names * (2 * running + CONSTANT)
+                if is_looked_for(told):
+                    allowed += ON_THE_WAY
+                is_too_much = not capped and max(cost.keys, cost.documents) > allowed
+                too_much += is_too_much
+                note = "  capped" if capped else "  TOO MUCH" if is_too_much else ""
+                print(f"{told:48}{size_of(answer):9}{cost.keys:9}{cost.documents:10}{milliseconds:8.0f}{note}")
+        finally:
+            client.drop_database(database)
+    return 1 if too_much else 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

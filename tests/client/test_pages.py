@@ -1,0 +1,345 @@
+"""Pages: a walk sees each job once, forward and backward, beside broken documents and while others change."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from trio_monque import Job, JobFilter, JobSort, JobStatus, Monque
+from trio_monque.jobs.answers import page_of
+from trio_monque.jobs.selection import page_query
+from trio_monque.store import queries
+from trio_monque.store.types import Collection, Database
+
+BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+NAMES = ("a", "b", "c")
+ORDERS = ("id", "created_at", "updated_at", "next_run_at")
+
+
+def moment(milliseconds: int) -> datetime:
+    return BEGIN + timedelta(milliseconds=milliseconds)
+
+
+# Few moments, so that many jobs share one.
+MOMENTS = st.integers(0, 3).map(moment)
+STATUSES = st.sampled_from([status.value for status in JobStatus])
+
+
+@st.composite
+def stored(draw: Any, number: int) -> dict[str, Any]:
+    document = {
+        "_id": ObjectId(number.to_bytes(12, "big")),
+        "name": draw(st.sampled_from(NAMES)),
+        "data": number,
+        "status": draw(STATUSES),
+        "failCount": 0,
+        "nextRunAt": draw(MOMENTS),
+        "createdAt": draw(MOMENTS),
+        "updatedAt": draw(MOMENTS),
+    }
+    if document["status"] == "failed":
+        document["failReason"] = draw(st.sampled_from(["no (a) card", "no (b) card", "gone"]))
+    broken = draw(st.sampled_from([None] * 8 + ["status", "failCount", "createdAt", "nextRunAt", "_id", "data"]))
+    if broken is not None:
+        strange = {"status": "limbo", "failCount": "many", "data": datetime(1, 1, 1)}  # noqa: DTZ001
+        document[broken] = strange.get(broken, number)
+        if broken == "data":
+            del document["updatedAt"]
+    return document
+
+
+@st.composite
+def collections(draw: Any) -> list[dict[str, Any]]:
+    return [draw(stored(number)) for number in range(draw(st.integers(0, 25)))]
+
+
+NAME_FILTERS = st.none() | st.sampled_from(NAMES) | st.lists(st.sampled_from([*NAMES, "nobody"]), max_size=3)
+STATUS_FILTERS = st.none() | STATUSES | st.lists(STATUSES, max_size=4)
+MAYBE = st.none() | MOMENTS
+FILTERS = st.none() | st.builds(
+    JobFilter,
+    name=NAME_FILTERS,
+    status=STATUS_FILTERS,
+    older_than=MAYBE,
+    newer_than=st.none() | MOMENTS,
+    fail_reason=st.none() | st.sampled_from(["(a)", "card", "."]),
+    created_from=MAYBE,
+    created_to=MAYBE,
+    updated_from=MAYBE,
+    updated_to=MAYBE,
+    run_from=MAYBE,
+    run_to=MAYBE,
+)
+SORTS = st.builds(JobSort, by=st.sampled_from(ORDERS), direction=st.sampled_from(["asc", "desc"]))
+DIRECTIONS = st.sampled_from(["forward", "backward"])
+
+
+def passes(document: dict[str, Any], wanted: JobFilter) -> bool:
+    """What the filter means, said once more and without MongoDB."""
+    created, updated, due = (document[field] for field in ("createdAt", "updatedAt", "nextRunAt"))
+    return (
+        (wanted.names is None or document["name"] in wanted.names)
+        and (wanted.statuses is None or document["status"] in wanted.statuses)
+        and (wanted.older_than is None or created < wanted.older_than)
+        and (wanted.newer_than is None or created > wanted.newer_than)
+        and (wanted.fail_reason is None or wanted.fail_reason in document.get("failReason", ""))
+        and (wanted.created_from is None or created >= wanted.created_from)
+        and (wanted.created_to is None or created <= wanted.created_to)
+        and (wanted.updated_from is None or updated >= wanted.updated_from)
+        and (wanted.updated_to is None or updated <= wanted.updated_to)
+        and (wanted.run_from is None or due >= wanted.run_from)
+        and (wanted.run_to is None or due <= wanted.run_to)
+    )
+
+
+def is_job(document: dict[str, Any]) -> bool:
+    return (
+        isinstance(document["_id"], ObjectId)
+        and document["status"] in list(JobStatus)
+        and document["failCount"] == 0
+        and all(isinstance(document.get(field), datetime) for field in ("createdAt", "updatedAt", "nextRunAt"))
+    )
+
+
+FIELDS = {"created_at": "createdAt", "updated_at": "updatedAt", "next_run_at": "nextRunAt"}
+
+
+def expected(documents: Sequence[dict[str, Any]], wanted: JobFilter | None, sort: JobSort) -> list[ObjectId]:
+    found = [document for document in documents if is_job(document) and passes(document, wanted or JobFilter())]
+
+    def key(document: dict[str, Any]) -> tuple[Any, ...]:
+        return (document["_id"],) if sort.by == "id" else (document[FIELDS[sort.by]], document["_id"])
+
+    return [one["_id"] for one in sorted(found, key=key, reverse=sort.direction == "desc")]
+
+
+def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
+    jobs.delete_many({})
+    if documents:
+        jobs.insert_many(documents)
+
+
+EACH = settings(
+    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
+
+
+@pytest.fixture(params=["with indexes", "without"])
+def client_of_many(db: Database, request: pytest.FixtureRequest) -> Monque:
+    monque = Monque(db)
+    if request.param == "with indexes":
+        monque._ground.ensure_indexes()
+    return monque
+
+
+@given(
+    documents=collections(),
+    wanted=FILTERS,
+    sort=SORTS,
+    direction=DIRECTIONS,
+    limit=st.integers(1, 7),
+    cap=st.none() | st.integers(1, 9),
+)
+@EACH
+def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
+    client_of_many: Monque,
+    jobs: Collection,
+    documents: list[dict[str, Any]],
+    wanted: JobFilter | None,
+    sort: JobSort,
+    direction: Any,
+    limit: int,
+    cap: int | None,
+) -> None:
+    fill(jobs, documents)
+    truth = expected(documents, wanted, sort)
+    seen: list[ObjectId] = []
+    cursor = None
+    for _ in range(len(documents) + 2):
+        if cap is None:
+            page = client_of_many.sync.get_jobs_with_cursor(
+                cursor=cursor, limit=limit, direction=direction, filter=wanted, sort=sort
+            )
+        else:
+            query = page_query(cursor, limit, direction, wanted, sort)
+            page = page_of(query, queries.get_page(client_of_many._ground.jobs, query, cap))
+        ids = [job.id for job in page.jobs]
+        assert len(ids) <= limit
+        forward = direction == "forward"
+        seen = [*seen, *ids] if forward else [*ids, *seen]
+        more, before = page.has_next_page, page.has_previous_page
+        if not forward:
+            more, before = before, more
+        assert before == (cursor is not None)
+        if cap is None:
+            # A page is full wherever there is enough, and says whether there is more.
+            assert len(ids) == min(limit, len(truth) - len(seen) + len(ids))
+            assert more == (len(seen) < len(truth))
+            assert not page.is_capped
+        if not more:
+            break
+        assert page.cursor is not None
+        assert page.is_capped or len(ids) == limit
+        cursor = page.cursor
+    else:
+        pytest.fail("the walk did not end")
+    assert seen == truth
+
+
+@given(documents=collections(), sort=SORTS, data=st.data())
+@EACH
+def test_j106_filter_and_direction_may_change_from_page_to_page(
+    client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], sort: JobSort, data: st.DataObject
+) -> None:
+    """Each page holds what lies behind the anchor then, whatever was asked for before."""
+    fill(jobs, documents)
+    everything = expected(documents, None, sort)
+    cursor, place = None, None
+    for _ in range(6):
+        wanted: JobFilter | None = data.draw(FILTERS)
+        direction: Any = data.draw(DIRECTIONS)
+        page = client_of_many.sync.get_jobs_with_cursor(
+            cursor=cursor, limit=3, direction=direction, filter=wanted, sort=sort
+        )
+        forward = direction == "forward"
+        passing = expected(documents, wanted, sort)
+        if place is None:
+            lie_behind = passing
+        else:
+            beyond = everything[place + 1 :] if forward else everything[:place]
+            lie_behind = [one for one in passing if one in beyond]
+        assert [job.id for job in page.jobs] == (lie_behind[:3] if forward else lie_behind[-3:])
+        if page.jobs:
+            cursor = page.cursor
+            place = everything.index(page.jobs[-1 if forward else 0].id)
+
+
+CHANGES = st.lists(
+    st.tuples(st.integers(0, 24), st.sampled_from(["delete", "claim", "complete", "touch", "insert"])), max_size=4
+)
+
+
+@given(documents=collections(), sort=SORTS, wanted=FILTERS, direction=DIRECTIONS, data=st.data())
+@EACH
+def test_j108_what_does_not_change_is_seen_exactly_once_while_others_do(
+    client_of_many: Monque,
+    jobs: Collection,
+    documents: list[dict[str, Any]],
+    sort: JobSort,
+    wanted: JobFilter | None,
+    direction: Any,
+    data: st.DataObject,
+) -> None:
+    fill(jobs, documents)
+    changed: set[Any] = set()
+    seen: list[Job] = []
+    cursor = None
+    for step in range(80):
+        page = client_of_many.sync.get_jobs_with_cursor(
+            cursor=cursor, limit=3, direction=direction, filter=wanted, sort=sort
+        )
+        seen += page.jobs
+        if not (page.has_next_page if direction == "forward" else page.has_previous_page):
+            break
+        cursor = page.cursor
+        for place, change in data.draw(CHANGES) if step < 20 else ():
+            if place < len(documents):
+                changed.add(documents[place]["_id"])
+                _change(jobs, documents[place], change, ObjectId((1000 * step + place + 100).to_bytes(12, "big")))
+    else:
+        pytest.fail("the walk did not end")
+    unchanged = [one for one in expected(documents, wanted, sort) if one not in changed]
+    seen_ids = [job.id for job in seen]
+    assert [seen_ids.count(one) for one in unchanged] == [1] * len(unchanged)
+
+
+def _change(jobs: Collection, document: dict[str, Any], change: str, new_id: ObjectId) -> None:
+    job = {"_id": document["_id"]}
+    if change == "delete":
+        jobs.delete_one(job)
+    elif change == "insert":
+        jobs.update_one({"_id": new_id}, {"$setOnInsert": {**document, "_id": new_id}}, upsert=True)
+    elif change == "touch":
+        jobs.update_one(job, {"$set": {"updatedAt": moment(9), "nextRunAt": moment(2)}})
+    else:
+        status = "processing" if change == "claim" else "completed"
+        jobs.update_one(job, {"$set": {"status": status, "updatedAt": moment(8)}})
+
+
+@given(documents=collections(), wanted=STATUS_FILTERS, name=st.none() | st.sampled_from(NAMES), data=st.data())
+@EACH
+def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
+    client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], wanted: Any, name: Any, data: Any
+) -> None:
+    fill(jobs, documents)
+    truth = expected(documents, JobFilter(name=name, status=wanted), JobSort(by="next_run_at"))
+    skip, limit = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 10))
+    found = client_of_many.sync.get_jobs(name=name, status=wanted, skip=skip, limit=limit)
+    assert [job.id for job in found] == truth[skip : skip + limit]
+
+
+def test_j104_get_jobs_gives_a_hundred_by_default_and_a_page_fifty(monque: Monque, jobs: Collection) -> None:
+    jobs.insert_many(
+        {
+            "name": "a",
+            "data": None,
+            "status": "pending",
+            "failCount": 0,
+            "nextRunAt": at,
+            "createdAt": at,
+            "updatedAt": at,
+        }
+        for at in [BEGIN] * 120
+    )
+    assert len(monque.sync.get_jobs()) == 100
+    first = monque.sync.get_jobs_with_cursor()
+    assert len(first.jobs) == 50
+    assert (first.has_next_page, first.has_previous_page) == (True, False)
+    assert monque.sync.get_jobs_with_cursor(sort="-created_at").jobs[0].id > first.jobs[-1].id
+
+
+def test_page_of_an_empty_collection_has_no_cursor(monque: Monque) -> None:
+    for direction in ("forward", "backward"):
+        page = monque.sync.get_jobs_with_cursor(direction=direction)
+        assert (page.jobs, page.cursor, page.has_next_page, page.has_previous_page) == ((), None, False, False)
+
+
+def test_text_of_fail_reason_is_meant_to_the_letter(monque: Monque, jobs: Collection) -> None:
+    at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
+    for number, reason in enumerate(["a.c", "abc", "x a.c", "A.C"]):
+        jobs.insert_one({"name": "n", "data": number, "status": "failed", "failCount": 1, "failReason": reason, **at})
+
+    def found(**asked: Any) -> list[Any]:
+        return [job.data for job in monque.sync.get_jobs_with_cursor(filter=JobFilter(**asked)).jobs]
+
+    assert found(fail_reason="a.c") == [0, 2]
+    assert found(fail_reason_prefix="a.c") == [0]
+    assert found(fail_reason=".*") == []
+
+
+def test_job_that_is_claimed_while_a_page_is_read_is_on_it(monque: Monque, jobs: Collection, db: Database) -> None:
+    """It changes from one index to the other between two reads of one page."""
+    monque._ground.ensure_indexes()
+    at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
+    jobs.insert_many({"name": "n", "data": number, "status": "pending", "failCount": 0, **at} for number in range(5))
+    read = queries._Reader.read
+    times = 0
+
+    def meanwhile(self: Any, wanted: int) -> Any:
+        nonlocal times
+        times += 1
+        if times == 2:
+            jobs.update_one({"data": 2}, {"$set": {"status": "processing", "claimedBy": "x", "lockedAt": BEGIN}})
+        return read(self, wanted)
+
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(queries._Reader, "read", meanwhile)
+        found = monque.sync.get_jobs(name="n")
+    assert times == 3
+    assert [job.data for job in found] == [0, 1, 2, 3, 4]

@@ -1,0 +1,103 @@
+"""Statistics that were asked for a moment ago are given again, and who asks at once asks together. From any thread."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Final
+
+from ..clock import VirtualTime, virtual_time
+from ..jobs.answers import QueueStats
+
+MOST_NAMES: Final = 100
+
+
+@dataclass(eq=False)
+class _Answer:
+    """One question to the database, and its answer for all who want it.
+
+    Attributes:
+        timeline: The virtual time in which it was asked; None for the real one.
+        asked_at: When, in seconds of that timeline.
+        future: The answer. Its threads alone wait for it.
+    """
+
+    timeline: VirtualTime | None
+    asked_at: float
+    future: Future[QueueStats] = field(default_factory=Future)
+
+    def is_good(self, ttl: float) -> bool:
+        timeline, now = _now()
+        return self.timeline is timeline and now - self.asked_at < ttl
+
+
+class StatsCache:
+    """Answers by name, for `ttl` seconds each; at most a hundred names.
+
+    A question belongs to the thread that asks it, and not to the task for which the thread works: whoever is
+    cancelled goes, the thread asks on, and the others have its answer. An error is told to those who wait for it, and
+    is not kept.
+    """
+
+    def __init__(self, ttl: float) -> None:
+        self._ttl = ttl
+        self._lock = threading.Lock()
+        self._answers: dict[str | None, _Answer] = {}  # The oldest first.
+
+    def known(self, name: str | None) -> QueueStats | None:
+        """What need not be asked for. Waits for nobody."""
+        with self._lock:
+            answer = self._good(name)
+            if answer is None or not answer.future.done():
+                return None
+        return answer.future.result()
+
+    def get(self, name: str | None, ask: Callable[[], QueueStats]) -> QueueStats:
+        """What is known, what another thread is asking for, or else what `ask` returns."""
+        if not self._ttl:
+            return ask()
+        with self._lock:
+            answer = self._good(name)
+            is_ours = answer is None
+            if answer is None:
+                answer = self._begin(name)
+        if is_ours:
+            self._work(name, answer, ask)
+        return answer.future.result()
+
+    def clear(self) -> None:
+        """Forgets all. Who waits for an answer gets it."""
+        with self._lock:
+            self._answers.clear()
+
+    def _good(self, name: str | None) -> _Answer | None:
+        answer = self._answers.get(name)
+        return answer if answer is not None and answer.is_good(self._ttl) else None
+
+    def _begin(self, name: str | None) -> _Answer:
+        self._answers.pop(name, None)
+        while len(self._answers) >= MOST_NAMES:
+            del self._answers[next(iter(self._answers))]
+        answer = self._answers[name] = _Answer(*_now())
+        return answer
+
+    def _work(self, name: str | None, answer: _Answer, ask: Callable[[], QueueStats]) -> None:
+        try:
+            stats = ask()
+        except BaseException as error:  # noqa: BLE001  # Told to all who wait, and with them to our caller.
+            with self._lock:
+                if self._answers.get(name) is answer:
+                    del self._answers[name]
+            answer.future.set_exception(error)
+        else:
+            answer.future.set_result(stats)
+
+
+def _now() -> tuple[VirtualTime | None, float]:
+    virtual = virtual_time()
+    if virtual is None:
+        return None, time.monotonic()
+    return virtual, (virtual.now() - virtual.start).total_seconds()

@@ -1,0 +1,180 @@
+"""Which index answers a question about a list of jobs, and where in it one begins to read. No commands.
+
+A list is sorted by a date, with the id as tie-break, and goes on behind an anchor (x, y). In MongoDB's terms that is
+`date > x`, or `date = x` and `_id > y`. Written as an `$or` of these two, each a range of one index that is in the
+order that is asked for, the server merges both (SORT_MERGE) and reads what it returns and one key for each range.
+The shorter `date >= x` and (`date > x` or `_id > y`) would read all jobs of the same millisecond again for each
+page, and `enqueue_many` makes thousands of those.
+
+Where the index has the status before the date, or name and status, there is a range for each of them, spelled one
+by one: of `$in` the server makes ranges itself, but not within an `$or`. Then it would sort, and read all there is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson import ObjectId
+from pymongo import ASCENDING, DESCENDING
+
+from ..jobs.cursors import Anchor
+from ..jobs.job import JobStatus
+from ..jobs.selection import JobQuery
+from ..jobs.transition import OneOf, Within
+from . import indexes
+from .codec import FIELD, filter_of
+
+# Two ranges each are merged; more than a few dozen, and reading along the order alone is as good.
+MOST_PREFIXES: Final = 40
+
+_ID: Final = FIELD["id"]
+# What a job can have. Range conditions match values of their own type only, so that whatever is no job by its id or
+# its date is not seen.
+_FIRST_ID, _LAST_ID = ObjectId("0" * 24), ObjectId("f" * 24)
+_FIRST_DATE = datetime.min.replace(tzinfo=UTC)
+_LAST_DATE = datetime.max.replace(tzinfo=UTC, microsecond=999_000)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Path:
+    """One index, and what is read along it.
+
+    Attributes:
+        index: Its name.
+        by: The order that is asked for.
+        prefixes: What its fields before that of the order are equal to; a range of it for each.
+        within: The ends of the order that are asked for.
+        residual: What else is asked; the documents say whether it holds.
+        is_sorted: Whether it gives the order. Otherwise all that it has is read and sorted: of `HELD`, what runs.
+    """
+
+    index: str
+    by: str
+    prefixes: Sequence[Mapping[str, Any]]
+    within: Within
+    residual: Mapping[str, Any]
+    is_sorted: bool = True
+
+    def ranges(self, anchor: Anchor | None, *, descending: bool, with_residual: bool) -> dict[str, Any]:
+        """The filter for what lies behind the anchor."""
+        # In each branch and not beside the $or, where it might keep the server from merging.
+        residual = self.residual if with_residual else {}
+        branches = [
+            {**filter_of(prefix), **end, **residual}
+            for prefix in self.prefixes
+            for end in self._behind(anchor, descending=descending)
+        ]
+        return branches[0] if len(branches) == 1 else {"$or": branches}
+
+    def _behind(self, anchor: Anchor | None, *, descending: bool) -> Iterator[dict[str, Any]]:
+        ids = {"$gte": _FIRST_ID, "$lte": _LAST_ID}
+        behind = "$lt" if descending else "$gt"
+        if anchor is not None:
+            # The anchor takes the place of the end on its side.
+            open_ids = {("$gte" if descending else "$lte"): ids["$gte" if descending else "$lte"], behind: anchor.id}
+        else:
+            open_ids = ids
+        if self.by == "id":
+            yield {_ID: open_ids}
+            return
+        date = FIELD[self.by]
+        ends = _ends(self.within)
+        if anchor is None:
+            yield {date: ends, _ID: ids}
+            return
+        # The ends stay beside it: they may have been changed since the page of the anchor.
+        yield {date: {**ends, behind: _inner(ends.get(behind), anchor.value, descending=descending)}, _ID: ids}
+        if _holds(ends, anchor.value):
+            yield {date: anchor.value, _ID: open_ids}
+
+    def order(self, *, descending: bool) -> list[tuple[str, int]]:
+        towards = DESCENDING if descending else ASCENDING
+        return [(FIELD[name], towards) for name in dict.fromkeys((self.by, "id"))]
+
+
+def _ends(within: Within) -> dict[str, Any]:
+    ends = filter_of({"id": within})[_ID]
+    assert isinstance(ends, dict)
+    if not {"$gte", "$gt"} & ends.keys():
+        ends["$gte"] = _FIRST_DATE
+    if not {"$lte", "$lt"} & ends.keys():
+        ends["$lte"] = _LAST_DATE
+    return ends
+
+
+def _inner(end: Any, value: Any, *, descending: bool) -> Any:
+    if end is None:
+        return value
+    return min(end, value) if descending else max(end, value)
+
+
+def _holds(ends: Mapping[str, Any], value: Any) -> bool:
+    return (
+        ("$gte" not in ends or value >= ends["$gte"])
+        and ("$gt" not in ends or value > ends["$gt"])
+        and ("$lte" not in ends or value <= ends["$lte"])
+        and ("$lt" not in ends or value < ends["$lt"])
+    )
+
+
+def paths_of(query: JobQuery) -> Sequence[Path]:
+    """Where what is asked for lies; together they have all of it, and nothing twice but what moves meanwhile.
+
+    | order         | of all               | of some statuses      | of some names              |
+    |---------------|----------------------|-----------------------|----------------------------|
+    | `id`          | `_id`                | on the way            | on the way                 |
+    | `created_at`  | `CREATED`            | on the way            | on the way                 |
+    | `next_run_at` | `LISTING`            | `DUE`, and `HELD`     | `CLAIM`, and `HELD`        |
+    | `updated_at`  | `UPDATED`, and `HELD`| `UPDATED`, and `HELD` | on the way of these        |
+
+    "On the way": it is looked for among all along the order, which is capped. Ranges of the order's own date are
+    ends of what is read; all else that a filter may ask is looked for on the way.
+    """
+    by, given = query.sort.by, query.filter
+    asked = given.conditions()
+    within = asked.pop(by, Within())
+    named: Mapping[str, Any] = {} if given.names is None else {"name": _among(given.names)}
+    in_status: Mapping[str, Any] = {} if given.statuses is None else {"status": _among(given.statuses)}
+    if by in ("id", "created_at"):
+        index = "_id_" if by == "id" else indexes.name_of(indexes.CREATED)
+        return [_path(index, by, [{}], within, {**asked, **named, **in_status})]
+    statuses = tuple(JobStatus) if given.statuses is None else given.statuses
+    at_rest = [{"status": status} for status in statuses if status is not JobStatus.PROCESSING]
+    held = _path(
+        indexes.name_of(indexes.HELD),
+        by,
+        [{"status": JobStatus.PROCESSING}],
+        within,
+        {**asked, **named},
+        is_sorted=False,
+    )
+    running = [held] if JobStatus.PROCESSING in statuses else []
+    if by == "updated_at":
+        resting = _path(indexes.name_of(indexes.UPDATED), by, at_rest, within, {**asked, **named})
+    elif given.names is not None and len(given.names) * len(at_rest) <= MOST_PREFIXES:
+        by_name = [{"name": name, **one} for name in given.names for one in at_rest]
+        resting = _path(indexes.name_of(indexes.CLAIM), by, by_name, within, asked)
+    elif given.statuses is not None:
+        resting = _path(indexes.name_of(indexes.DUE), by, at_rest, within, {**asked, **named})
+    else:
+        return [_path(indexes.name_of(indexes.LISTING), by, [{}], within, {**asked, **named})]
+    return [*running, *([resting] if resting.prefixes else [])]
+
+
+def _path(
+    index: str,
+    by: str,
+    prefixes: Sequence[Mapping[str, Any]],
+    within: Within,
+    asked: Mapping[str, Any],
+    *,
+    is_sorted: bool = True,
+) -> Path:
+    return Path(index=index, by=by, prefixes=prefixes, within=within, residual=filter_of(asked), is_sorted=is_sorted)
+
+
+def _among(values: Sequence[Any]) -> Any:
+    return values[0] if len(values) == 1 else OneOf(tuple(values))
