@@ -129,8 +129,10 @@ def test_choice_by_count_takes_a_step_for_each_name_and_one_for_each_job_that_is
     assert [len(retention.choose(store, one, None).ids) for one in ranges] == [389, 1]
     assert names == [f"name-{number}" for number in range(5)]
     by_name = "{ status: 1, name: 1, updatedAt: 1, _id: 1 }"
-    assert profiled(db) == [
-        (f"DISTINCT_SCAN {by_name}", 5, 0),
+    (names_plan, *steps), *rest = profiled(db)
+    assert names_plan.startswith("DISTINCT_SCAN "), "by whichever index begins with the name or the status"
+    assert steps == [5, 0]
+    assert rest == [
         (f"IXSCAN {by_name}", 11, 0),
         (f"IXSCAN {by_name}", 389, 0),
         (f"IXSCAN {by_name}", 1, 0),
