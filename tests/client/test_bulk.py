@@ -449,6 +449,28 @@ def test_cancelled_action_ends_after_its_batch_and_what_was_done_is_told(
     assert told == [JobsCancelled(3, {"greet": 3})]
 
 
+def test_action_that_is_cancelled_with_its_last_batch_is_told_to_all(db: Database, jobs: Collection) -> None:
+    """The thread of that batch is waited for, and no error comes before the event."""
+    put(jobs, "pending")
+
+    async def main() -> None:
+        monque = Monque(db)
+        told = listening(monque)
+        told_later = []
+
+        async def listener(event: JobsCancelled) -> None:
+            await trio.lowlevel.checkpoint()
+            told_later.append(event)
+
+        monque.on(JobsCancelled, listener)
+        with trio.CancelScope() as scope:
+            await monque.cancel_jobs(on_progress=lambda result: scope.cancel())
+        assert told == told_later == [JobsCancelled(1, {"greet": 1})]
+
+    trio.run(main)
+    assert statuses(jobs) == {"cancelled": 1}
+
+
 @pytest.mark.usefixtures("small_batches")
 async def test_job_that_is_enqueued_while_the_action_runs_does_not_prolong_it(db: Database, jobs: Collection) -> None:
     monque = Monque(db)

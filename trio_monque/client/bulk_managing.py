@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import inspect
+import math
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import nullcontext
 from typing import Unpack
 
 import anyio
@@ -127,12 +129,13 @@ class BulkManaging:
                     if inspect.isawaitable(answer):
                         await answer
         except BaseException:
-            with anyio.move_on_after(LAST_WORDS, shield=True):
-                await self._tell_of(one)
+            await self._tell_of(one, for_the_last_time=True)
             raise
-        await self._tell_of(one)
+        # The last batch waits for its thread although it is cancelled: then no error has told of that.
+        await self._tell_of(one, for_the_last_time=anyio.current_effective_deadline() == -math.inf)
         return one.result
 
-    async def _tell_of(self, one: Bulk) -> None:
-        for event in one.told():
-            await self._bus.tell(event)
+    async def _tell_of(self, one: Bulk, *, for_the_last_time: bool) -> None:
+        with anyio.move_on_after(LAST_WORDS, shield=True) if for_the_last_time else nullcontext():
+            for event in one.told():
+                await self._bus.tell(event)
