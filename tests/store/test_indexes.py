@@ -9,7 +9,7 @@ import pytest
 
 from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import Monque, NewJob, SyncMonque, open_scheduler
+from trio_monque import Monque, MonqueConnectionError, NewJob, SyncMonque, open_scheduler
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing
@@ -128,3 +128,12 @@ def test_unique_key_is_not_used_without_its_index_although_nobody_told_of_the_dr
 async def test_scheduler_makes_the_indexes_when_it_starts(db: Database, jobs: Collection) -> None:
     async with open_scheduler(db):
         assert len(jobs.index_information()) == len(indexes.ALL) + 1
+
+
+def test_index_of_another_version_is_told_with_what_to_do(store: JobCollection, jobs: Collection) -> None:
+    jobs.create_index([("name", 1), ("nextRunAt", 1)], name="trio_monque_claim")
+    with pytest.raises(MonqueConnectionError, match="(?s)another version.*dropIndex.*trio_monque_claim") as caught:
+        indexes.ensure(store)
+    assert not caught.value.transient
+    jobs.drop_index("trio_monque_claim")
+    indexes.ensure(store)

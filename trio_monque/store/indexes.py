@@ -100,6 +100,10 @@ def of_retention(retention: Retention) -> IndexModel:
 _NO_SUCH_INDEX: Final = frozenset({2, 291})
 
 
+# IndexOptionsConflict, IndexKeySpecsConflict: an index of that name, or with these keys, is there and is another.
+_CONFLICTS: Final = frozenset({85, 86})
+
+
 class IndexesGoneError(MonqueConnectionError):
     """Nothing was done: the index that was named is not there. The collection was dropped, renamed or replaced."""
 
@@ -132,5 +136,18 @@ def relied_on() -> Iterator[None]:
 
 @command("create the indexes")
 def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
-    """Creates what is missing, in one command; indexes that exist are left as they are."""
-    jobs.collection.create_indexes([*ALL, *([] if retention is None else [of_retention(retention)])])
+    """Creates what is missing, in one command; indexes that exist are left as they are.
+
+    Raises:
+        MonqueConnectionError: One of them exists with other keys or options; says what to do.
+    """
+    try:
+        jobs.collection.create_indexes([*ALL, *([] if retention is None else [of_retention(retention)])])
+    except driver.OperationFailure as error:
+        if error.code not in _CONFLICTS:
+            raise
+        raise MonqueConnectionError(
+            f"could not create the indexes: one of {jobs.collection.full_name} has the name of one of trio_monque's, "
+            "and other keys or options, as another version makes it. Drop it when no scheduler runs "
+            f"(dropIndex in mongosh), and start again; it is made anew. The server says: {error.details or error}"
+        ) from error
