@@ -343,3 +343,44 @@ def test_job_that_is_claimed_while_a_page_is_read_is_on_it(monque: Monque, jobs:
         found = monque.sync.get_jobs(name="n")
     assert times == 3
     assert [job.data for job in found] == [0, 1, 2, 3, 4]
+
+
+def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
+    monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the next page would begin behind jobs that nobody has looked at."""
+    monque._ground.ensure_indexes()
+    for number in range(60):
+        name = "wanted" if number == 25 else "other"
+        at = {"nextRunAt": BEGIN, "createdAt": moment(number), "updatedAt": BEGIN}
+        jobs.insert_one({"name": name, "data": number, "status": "pending", "failCount": 0, **at})
+    capped_at = queries._Reader._capped_at
+
+    def deleting_before_and_after(reader: Any) -> Any:
+        jobs.delete_many({"data": {"$lt": 10}})
+        found = capped_at(reader)
+        jobs.delete_many({"data": {"$lt": 15}})
+        return found
+
+    monkeypatch.setattr(queries._Reader, "_capped_at", deleting_before_and_after)
+    seen, cursor = [], None
+    while True:
+        query = page_query(cursor, 5, "forward", JobFilter(name="wanted"), "created_at")
+        page = page_of(query, queries.get_page(monque._ground.jobs, query, 20))
+        seen += [job.data for job in page.jobs]
+        if not page.has_next_page:
+            break
+        cursor = page.cursor
+    assert seen == [25]
+
+
+@pytest.mark.parametrize("nothing", [{"name": []}, {"status": []}])
+@pytest.mark.parametrize("sort", ORDERS)
+def test_filter_that_lets_nothing_pass_is_not_looked_for(
+    monque: Monque, jobs: Collection, nothing: Any, sort: Any
+) -> None:
+    at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
+    jobs.insert_many({"name": "n", "data": None, "status": "pending", "failCount": 0, **at} for _ in range(30))
+    query = page_query(None, 5, "forward", JobFilter(**nothing), JobSort(by=sort))
+    page = page_of(query, queries.get_page(monque._ground.jobs, query, 20))
+    assert (page.jobs, page.cursor, page.has_next_page, page.is_capped) == ((), None, False, False)

@@ -58,37 +58,48 @@ class Path:
     residual: Mapping[str, Any]
     is_sorted: bool = True
 
-    def ranges(self, anchor: Anchor | None, *, descending: bool, with_residual: bool) -> dict[str, Any]:
-        """The filter for what lies behind the anchor."""
+    def ranges(
+        self, anchor: Anchor | None, until: Anchor | None = None, *, descending: bool, with_residual: bool
+    ) -> dict[str, Any]:
+        """The filter for what lies behind the anchor, up to the other one and with it."""
         # In each branch and not beside the $or, where it might keep the server from merging.
         residual = self.residual if with_residual else {}
         branches = [
             {**filter_of(prefix), **end, **residual}
             for prefix in self.prefixes
-            for end in self._behind(anchor, descending=descending)
+            for end in self._between(anchor, until, descending=descending)
         ]
         return branches[0] if len(branches) == 1 else {"$or": branches}
 
-    def _behind(self, anchor: Anchor | None, *, descending: bool) -> Iterator[dict[str, Any]]:
-        ids = {"$gte": _FIRST_ID, "$lte": _LAST_ID}
-        behind = "$lt" if descending else "$gt"
-        if anchor is not None:
-            # The anchor takes the place of the end on its side.
-            open_ids = {("$gte" if descending else "$lte"): ids["$gte" if descending else "$lte"], behind: anchor.id}
-        else:
-            open_ids = ids
+    def _between(self, anchor: Anchor | None, until: Anchor | None, *, descending: bool) -> Iterator[dict[str, Any]]:
+        behind, before = ("$lt", "$gt") if descending else ("$gt", "$lt")
+
+        def ids(after: Anchor | None, to: Anchor | None) -> dict[str, Any]:
+            """An anchor takes the place of the end on its side."""
+            first, last = (_LAST_ID, _FIRST_ID) if descending else (_FIRST_ID, _LAST_ID)
+            begin = {f"{behind}e": first} if after is None else {behind: after.id}
+            return {**begin, f"{before}e": last if to is None else to.id}
+
         if self.by == "id":
-            yield {_ID: open_ids}
+            yield {_ID: ids(anchor, until)}
             return
         date = FIELD[self.by]
+        # The ends stay beside the anchors: they may have been changed since the page of the one.
         ends = _ends(self.within)
-        if anchor is None:
-            yield {date: ends, _ID: ids}
+        inner = dict(ends)
+        if anchor is not None:
+            inner[behind] = _inner(ends.get(behind), anchor.value, descending=descending)
+        if until is not None:
+            inner[before] = _inner(ends.get(before), until.value, descending=not descending)
+        yield {date: inner, _ID: ids(None, None)}
+        if anchor is not None and until is not None and anchor.value == until.value:
+            if _holds(ends, anchor.value):
+                yield {date: anchor.value, _ID: ids(anchor, until)}
             return
-        # The ends stay beside it: they may have been changed since the page of the anchor.
-        yield {date: {**ends, behind: _inner(ends.get(behind), anchor.value, descending=descending)}, _ID: ids}
-        if _holds(ends, anchor.value):
-            yield {date: anchor.value, _ID: open_ids}
+        if anchor is not None and _holds(ends, anchor.value):
+            yield {date: anchor.value, _ID: ids(anchor, None)}
+        if until is not None and _holds(ends, until.value):
+            yield {date: until.value, _ID: ids(None, until)}
 
     def order(self, *, descending: bool) -> list[tuple[str, int]]:
         towards = DESCENDING if descending else ASCENDING
@@ -134,6 +145,8 @@ def paths_of(query: JobQuery) -> Sequence[Path]:
     ends of what is read; all else that a filter may ask is looked for on the way.
     """
     by, given = query.sort.by, query.filter
+    if given.names == () or given.statuses == ():
+        return []  # Nothing is meant: it is not looked for among all.
     asked = given.conditions()
     within = asked.pop(by, Within())
     named: Mapping[str, Any] = {} if given.names is None else {"name": _among(given.names)}

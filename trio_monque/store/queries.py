@@ -111,18 +111,18 @@ class _Reader:
         # How many are looked through for what passes the residual. The server reads them all, also where the first
         # few would do: what a pipeline reads of an index comes in batches of megabytes. So it begins with few.
         window = _GROWTH * wanted if self._is_filtered else None
+        stopped: Anchor | None = None
+        is_bounded = False
         while True:
-            if self.cap is not None:
-                size = min(size, self.cap)
-                window = window and min(window, self.cap)
-            found, number = self._decoded(size, window)
+            if self.cap is not None and not is_bounded and max(size, window or 0) >= self.cap:
+                # Where it stops is read first, and is the end of what is read then. By number alone it might lie
+                # behind what was looked at: others delete meanwhile.
+                stopped, window, is_bounded = self._capped_at(), None, True
+            found, number = self._decoded(size, window, stopped)
             if len(found) >= wanted:
                 found = found[:wanted]
                 return Found(jobs=found, frontier=anchor_of(found[-1], self.path.by))
             if number < size and window is None:
-                return Found(jobs=found)
-            if size == self.cap or (number < size and window == self.cap):
-                stopped = self._capped_at()
                 return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
             if number == size:
                 size *= _GROWTH  # Some are no jobs: it is read again, and beyond.
@@ -133,28 +133,30 @@ class _Reader:
         """Whether what is looked for must be looked for, and not for ever."""
         return bool(self.path.residual) and self.cap is not None
 
-    def _ranges(self, *, with_residual: bool) -> dict[str, Any]:
-        return self.path.ranges(self.query.anchor, descending=self.query.descending, with_residual=with_residual)
+    def _ranges(self, until: Anchor | None = None, *, with_residual: bool) -> dict[str, Any]:
+        descending = self.query.descending
+        return self.path.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
 
-    def _decoded(self, size: int, window: int | None) -> tuple[list[Job], int]:
-        """The jobs among so many documents that match, and how many documents there were."""
+    def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
+        """The jobs among so many documents that match, up to that place, and how many documents there were."""
         number = 0
 
         def counted(collection: Collection) -> Iterable[Any]:
             nonlocal number
-            documents = list(hinted(self.path.index, partial(self._documents, collection, size, window)))
+            documents = list(hinted(self.path.index, partial(self._documents, collection, size, window, until)))
             number = len(documents)
             return documents
 
         return self.jobs.decoded(counted), number
 
-    def _documents(self, collection: Collection, size: int, window: int | None, hint: str | None) -> list[Any]:
+    def _documents(
+        self, collection: Collection, size: int, window: int | None, until: Anchor | None, hint: str | None
+    ) -> list[Any]:
         order = self.path.order(descending=self.query.descending)
         if window is None:
             projection = _BUT_HEAVY if self.light else None
-            return list(
-                collection.find(self._ranges(with_residual=True), projection, sort=order, limit=size, hint=hint)
-            )
+            wanted = self._ranges(until, with_residual=True)
+            return list(collection.find(wanted, projection, sort=order, limit=size, hint=hint))
         return list(
             collection.aggregate(
                 [
