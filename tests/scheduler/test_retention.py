@@ -429,8 +429,12 @@ async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
     """In real time: the server takes as long as it likes, and the backlog is far from done."""
     interceptor, commands = Interceptor(), Recorder()
     reached, go_on = threading.Event(), threading.Event()
+    ended = now() - timedelta(days=9)
     put_now = jobs.insert_many(
-        [{"name": "greet", "status": "completed", "updatedAt": now() - timedelta(days=9)} for _ in range(3000)]
+        [
+            {"name": "greet", "status": "completed", **dict.fromkeys(("nextRunAt", "createdAt", "updatedAt"), ended)}
+            for _ in range(3000)
+        ]
     )
 
     def hold() -> None:

@@ -187,6 +187,20 @@ def test_what_is_no_job_of_that_end_is_neither_counted_nor_deleted(store: JobCol
     assert jobs.count_documents({}) == len(broken) + 1 + 1
 
 
+def test_what_somebody_else_keeps_beside_the_jobs_is_not_deleted(store: JobCollection, jobs: Collection) -> None:
+    theirs = [
+        {"status": "completed", "updatedAt": PAST},
+        {**document(0), "_id": "an order"},
+        {**document(0), "name": None},
+        document(0, nextRunAt="never"),
+        document(0, createdAt=None),
+    ]
+    jobs.insert_many([*theirs, document(0)])
+    old = retention.ended_before(COMPLETED, at(10))
+    assert retention.delete_if_expired(store, old, retention.choose(store, old, None).ids) == 1
+    assert jobs.count_documents({}) == len(theirs)
+
+
 def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(store: JobCollection, db: Database) -> None:
     lease = instances.LOCK_LEASE
     assert instances.locked_until(store, "l") is None

@@ -147,8 +147,9 @@ class Pruner:
             count = await self._call(partial(retention.delete_if_expired, self._jobs, expired, batch.ids))
             deleted[expired.status.value] += count
             self.progress.answered(count)
-            # None of a whole batch: somebody else is at them, or they cannot be deleted.
-            if batch.is_last or not count:
+            # None of a whole batch of one moment: somebody else is at them, or they are no jobs, and would be
+            # chosen again for ever.
+            if batch.is_last or (not count and batch.last_ended_at == since):
                 return
             since = batch.last_ended_at
             await self._keep_lock()

@@ -25,6 +25,13 @@ MOST_IN_A_BATCH: Final = 1000
 _STATUS, _NAME, _ENDED_AT = FIELD["status"], FIELD["name"], FIELD["updated_at"]
 _BY_ID: Final = {"_id": ASCENDING}
 
+# What every job has. What somebody else keeps in the collection may have a status and a date as well.
+_IS_JOB: Final = [
+    {"_id": {"$type": "objectId"}},
+    {_NAME: {"$type": "string"}},
+    *({FIELD[name]: {"$type": "date"}} for name in ("next_run_at", "created_at")),
+]
+
 # A bound of that type leaves out what is no date: it cannot be told when such a job ended.
 _EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
@@ -128,7 +135,7 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
 @command("delete ended jobs", in_parts=True)
 def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any]) -> int:
     """How many of them were such jobs still, and are gone."""
-    condition = {"_id": {"$in": list(ids)}, **expired.condition}
+    condition = {"_id": {"$in": list(ids)}, **expired.condition, "$and": _IS_JOB}
     return int(_own(jobs).delete_many(condition, hint=_BY_ID).deleted_count)
 
 
