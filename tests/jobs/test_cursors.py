@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from trio_monque import InvalidCursorError, InvalidOptionError, JobFilter, JobSort, JobStatus
 from trio_monque.jobs.cursors import Anchor, decode, encode
-from trio_monque.jobs.selection import page_query
+from trio_monque.jobs.selection import job_query, page_query
 
 ID = ObjectId("65a1b2c3d4e5f60718293a4b")
 MOMENT = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
@@ -159,6 +159,9 @@ def test_j107_cursor_of_another_order_is_refused(cursor: str, by: str, direction
         ("sort", lambda: page_query(None, 1, "forward", None, "--id")),
         ("sort", lambda: page_query(None, 1, "forward", None, 5)),  # type: ignore[arg-type]
         ("filter", lambda: page_query(None, 1, "forward", {"name": "a"}, None)),  # type: ignore[arg-type]
+        ("name", lambda: JobFilter(name=["a", "\ud800"])),
+        ("name", lambda: job_query("\ud800", None, 1, 0)),
+        ("fail_reason", lambda: JobFilter(fail_reason="\ud800")),
         ("direction", lambda: page_query(None, 1, "up", None, None)),
         ("limit", lambda: page_query(None, 0, "forward", None, None)),
     ],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal
+from typing import Any, Final, Literal, cast
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -23,9 +23,20 @@ SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 
 def checked_name(given: object) -> str | None:
     """The name, or None for all; raises InvalidOptionError for anything else."""
-    if given is not None and not isinstance(given, str):
-        raise InvalidOptionError("name", given, "must be a string")
-    return given
+    if given is not None and not _is_text(given):
+        raise InvalidOptionError("name", given, "must be a string that can be encoded as UTF-8")
+    return cast("str | None", given)
+
+
+def _is_text(given: object) -> bool:
+    """Whether the database can be asked for it."""
+    if not isinstance(given, str):
+        return False
+    try:
+        given.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def checked_names(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
@@ -36,8 +47,8 @@ def checked_names(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
         names = tuple(dict.fromkeys([given] if isinstance(given, str) else given))
     except TypeError as error:
         raise InvalidOptionError("name", given, "must be a string, or several") from error
-    if not all(isinstance(name, str) for name in names):
-        raise InvalidOptionError("name", given, "must be a string, or several")
+    if not all(map(_is_text, names)):
+        raise InvalidOptionError("name", given, "must be a string, or several, that can be encoded as UTF-8")
     return names
 
 
@@ -83,7 +94,7 @@ class JobSelector:
                 object.__setattr__(self, option, checked_moment(option, moment))
         for option in ("fail_reason", "fail_reason_prefix"):
             text = getattr(self, option)
-            if text is not None and (not isinstance(text, str) or not text or "\0" in text):
+            if text is not None and (not _is_text(text) or not text or "\0" in text):
                 raise InvalidOptionError(option, text, "must be a text that is not empty")
         if self.fail_reason is not None and self.fail_reason_prefix is not None:
             raise InvalidOptionError("fail_reason", self.fail_reason, "excludes fail_reason_prefix: give one of them")
