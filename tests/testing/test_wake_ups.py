@@ -12,11 +12,11 @@ import trio
 import trio.lowlevel
 from bson.datetime_ms import DatetimeMS
 from pymongo.errors import AutoReconnect
-from trio.testing import MockClock
+from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.interception import Recorder
 from tests.testing.test_clockwork import Log
-from trio_monque import Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque import JobRetried, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 from trio_monque.testing import stalls as stalls_module
@@ -54,6 +54,29 @@ async def test_retry_whose_answer_was_lost_runs_all_the_same(
         with lost, pytest.raises(MonqueConnectionError):
             await monque.retry_job(job.id)
         await trio.sleep(1)
+    assert log.starts == [0.0]
+
+
+async def test_retry_whose_caller_is_cancelled_meanwhile_is_told_and_runs(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    log, told = Log(), list[JobRetried]()
+
+    async def hear(event: JobRetried) -> None:
+        await trio.lowlevel.checkpoint()
+        told.append(event)
+
+    monque.on(JobRetried, hear)
+    job = await monque.enqueue("job", delay=1000)
+    await monque.cancel_job(job.id)
+    async with open_test_scheduler(log.workers):
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(monque.retry_job, job.id)
+                await wait_all_tasks_blocked()
+                scope.cancel()
+        await trio.sleep(1)
+    assert [event.job.id for event in told] == [job.id]
     assert log.starts == [0.0]
 
 
@@ -194,7 +217,7 @@ def test_two_who_advance_at_once_both_arrive_on_a_clock_that_is_moved_by_hand() 
     async def main() -> float:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(advance, 10)
-            await trio.testing.wait_all_tasks_blocked()
+            await wait_all_tasks_blocked()
             nursery.start_soon(advance, 20)
         return trio.current_time()
 
