@@ -89,7 +89,9 @@ def test_it_also_moves_a_clock_that_does_not_jump_by_itself(clock: MockClock, mo
             await advance(3600 * 2)
             assert trio.current_time() - before >= 3600 * 2
             assert len(log.starts) == 1
-        assert clock_hold().holders == 0
+        # A question that nobody waits for may outlive its scheduler by a moment; it lets go of the clock then.
+        while clock_hold().holders:
+            await trio.lowlevel.checkpoint()
 
     threshold = clock.autojump_threshold
     trio.run(main, clock=clock)
