@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
-from trio_monque.engine.claimer import MOST_FRUITLESS
+from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_AT_REST
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.source import Tip
 
@@ -148,7 +148,7 @@ async def test_wake_during_the_claim_of_one_is_not_lost(autojump_clock: MockCloc
 async def test_idle_looks_are_no_lost_races(autojump_clock: MockClock) -> None:
     """Whoever found nothing to do ten times, and then loses one race, looks again."""
     shelf = Shelf()
-    engine = idle(shelf)
+    engine = idle(shelf, rests=False)
     async with running(engine):
         for _ in range(MOST_FRUITLESS):
             await trio.sleep(1)
@@ -161,12 +161,35 @@ async def test_idle_looks_are_no_lost_races(autojump_clock: MockClock) -> None:
     assert sorted(shelf.settled) == [1, 2]
 
 
+async def test_who_lost_too_many_races_looks_again_soon_where_polls_are_rare(autojump_clock: MockClock) -> None:
+    """What those who were faster left, they need not tell of: it was due all the time."""
+    shelf = Shelf()
+    engine = idle(shelf, rests=False)  # Polls every 1000 seconds, where nobody tells.
+    async with running(engine):
+        engine.waker.poll_every(30_000.0, is_told=True)
+        await trio.sleep(1)
+        shelf.items, shelf.races = [1], 2 * MOST_FRUITLESS
+        engine.wake.set()
+        await trio.sleep(3000)
+    assert shelf.claimed_at[-2 * MOST_FRUITLESS - 1 :] == [1.0] * MOST_FRUITLESS + [1001.0] * MOST_FRUITLESS + [2001.0]
+    assert list(shelf.settled) == [1]
+
+
+async def test_where_all_rests_more_races_may_be_lost_at_one_moment(autojump_clock: MockClock) -> None:
+    """No time passes there in which another look would be made."""
+    shelf = Shelf(items=[1], races=MOST_FRUITLESS_AT_REST - 1)
+    async with running(idle(shelf)):
+        await trio.sleep(10)
+    assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_AT_REST
+    assert list(shelf.settled) == [1]
+
+
 async def test_who_lost_too_many_races_has_as_many_tries_the_next_time(autojump_clock: MockClock) -> None:
-    shelf = Shelf(items=[1], races=MOST_FRUITLESS)
+    shelf = Shelf(items=[1], races=MOST_FRUITLESS_AT_REST)
     engine = idle(shelf)
     async with running(engine):
-        await trio.sleep(1)
-        assert len(shelf.claimed_at) == MOST_FRUITLESS
+        await trio.sleep(365 * 86400.0)
+        assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_AT_REST
         shelf.races = 1
         engine.wake.set()
         await trio.sleep(10)

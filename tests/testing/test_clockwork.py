@@ -392,6 +392,7 @@ async def test_schedulers_of_one_run_hear_of_each_other(
 
     async with open_test_scheduler(log.workers, base_retry_interval=30, retry_jitter=0) as other:
         async with open_test_scheduler(failing, base_retry_interval=30, retry_jitter=0) as scheduler:
+            await quiesce()  # Its first look may be under way still, and would take the job.
             other._engine.slots.set_limit("job", 0)
             await scheduler.enqueue("job")
             await drain(scheduler)

@@ -36,7 +36,11 @@ LONGEST_RETRY: Final = 2.0
 
 
 # Others were faster, again and again: they will have taken what there is. Or something that looks due cannot be taken.
+# It is looked for again a poll interval later, whoever else would tell.
 MOST_FRUITLESS: Final = 10
+
+# In virtual time no moment comes for that, and each race that is lost is a job that another one of the run took.
+MOST_FRUITLESS_AT_REST: Final = 200
 
 
 LOOK: Final = Wake(look=True)
@@ -142,8 +146,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._is_all_taken = self._are_all(granted, demand)
         # A look that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
-        if self._fruitless == MOST_FRUITLESS:
+        if self._fruitless == (MOST_FRUITLESS_AT_REST if self._waker.rests else MOST_FRUITLESS):
             self._fruitless = 0
+            self._waker.look_again()
             return _Found.ALL
         again = granted.more and not self._stop.draining.is_set()
         return _Found.MORE if again else _Found.ALL

@@ -30,10 +30,12 @@ class Waker:
 
     Attributes:
         is_told: What others change is told, too, at once: then polls are for safety, or there is no need for any.
+        rests: Nothing is done only because time has passed: in virtual time.
 
     Args:
         poll_interval: Seconds from one poll to the next; infinity for none. Jobs of open transactions
-            are polled for all the same, every `transaction_interval`, until these have ended.
+            are polled for all the same, every `transaction_interval`, until these have ended. So is what could
+            not be taken.
     """
 
     def __init__(
@@ -50,7 +52,7 @@ class Waker:
         self._wake = wake
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
-        self.is_told = math.isinf(poll_interval)
+        self.is_told = self.rests = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
         self._next = math.inf
         self._poll_at = math.inf
@@ -92,6 +94,11 @@ class Waker:
         """Something may appear untold for as long as `is_open`, and right after."""
         self._open.append(is_open)
         self._changed.set()
+
+    def look_again(self) -> None:
+        """Something was seen and could not be taken: soon, also where polls are rare; but not where all rests."""
+        if not self.rests:
+            self.expect(trio.current_time() + self._transaction_interval)
 
     def looked(self, lanes: Set[str]) -> None:
         """The claimer has found what is due now, and these lanes have room for what is due later.
