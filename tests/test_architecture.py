@@ -14,7 +14,8 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 # Each room may import only from the rooms listed, and from itself. Nobody imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "errors": set(),
-    "options": {"errors"},
+    "checks": {"errors"},
+    "options": {"errors", "checks"},
     "backoff": {"errors"},
     "observations": set(),
     "clock": {"errors"},
@@ -23,14 +24,26 @@ MAY_IMPORT: dict[str, set[str]] = {
     "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
-    "jobs": {"errors", "options", "backoff"},
+    "jobs": {"errors", "checks", "options", "backoff"},
     "store": {"errors", "options", "clock", "threads", "patience", "jobs"},
-    "client": {"errors", "options", "observations", "clock", "threads", "patience", "callables", "jobs", "store"},
+    "client": {
+        "errors",
+        "checks",
+        "options",
+        "observations",
+        "clock",
+        "threads",
+        "patience",
+        "callables",
+        "jobs",
+        "store",
+    },
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {"errors", "options", "backoff", "observations", "clock", "hold", "patience"},
     # Where the two columns meet.
     "scheduler": {
         "errors",
+        "checks",
         "options",
         "backoff",
         "observations",
@@ -47,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "embedded": {"errors", "store"},
     "testing": {
         "errors",
+        "checks",
         "options",
         "clock",
         "hold",

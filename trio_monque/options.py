@@ -6,15 +6,21 @@ job that meets it.
 
 from __future__ import annotations
 
-import math
 import os
-import re
 import secrets
 import socket
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
 from typing import TypedDict
 
+from .checks import (
+    check_collection_name,
+    check_count,
+    check_flag,
+    check_instance_id,
+    check_number,
+    check_write_concern,
+)
 from .errors import InvalidOptionError
 
 LEASE_IN_BEATS = 3
@@ -23,12 +29,6 @@ LEASE_IN_BEATS = 3
 SHORTEST_BEAT = 0.2
 LONGEST_BEAT = 300.0
 """Seconds: what a heartbeat interval may be. One that another library wrote is taken for the nearest of these."""
-
-LARGEST_NUMBER = 3.2e9
-"""What any option may be at most: a hundred years in seconds, so that no sum of dates overflows."""
-
-# MongoDB allows 255 bytes for database and collection together.
-LONGEST_COLLECTION_NAME = 180
 
 # A BSON document ends at 16 MiB. What is left over is for the fields beside `data`.
 LARGEST_PAYLOAD = 16 * 1024 * 1024 - 64 * 1024
@@ -63,14 +63,14 @@ class Retention:
         given = {name: getattr(self, name) for name in _ENDED}
         for status, age in given.items():
             if age is not None:
-                _check_number(status, age, at_least=0)
+                check_number(status, age, at_least=0)
         if self.keep_last is not None:
-            _check_integer("keep_last", self.keep_last, at_least=1)
+            check_count("keep_last", self.keep_last, at_least=1)
         elif not any(age is not None for age in given.values()):
             raise InvalidOptionError(
                 "completed", None, "says nothing, as all else: give the age of one status at least, or keep_last"
             )
-        _check_number("interval", self.interval, above=0)
+        check_number("interval", self.interval, above=0)
 
     @property
     def ages(self) -> Mapping[str, float]:
@@ -137,13 +137,13 @@ class ClientConfig:
     write_concern: str | int = "majority"
 
     def __post_init__(self) -> None:
-        _check_collection_name(self.collection_name)
+        check_collection_name(self.collection_name)
         if self.max_payload_size is not None:
-            _check_integer("max_payload_size", self.max_payload_size, at_least=1, at_most=LARGEST_PAYLOAD)
-        _check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
-        _check_flag("skip_index_creation", self.skip_index_creation)
-        _check_number("stats_cache_ttl", self.stats_cache_ttl, at_least=0)
-        _check_write_concern(self.write_concern)
+            check_count("max_payload_size", self.max_payload_size, at_least=1, at_most=LARGEST_PAYLOAD)
+        check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
+        check_flag("skip_index_creation", self.skip_index_creation)
+        check_number("stats_cache_ttl", self.stats_cache_ttl, at_least=0)
+        check_write_concern(self.write_concern)
 
     @property
     def retention(self) -> Retention | None:
@@ -201,22 +201,22 @@ class SchedulerConfig(ClientConfig):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        _check_instance_id(self.scheduler_instance_id)
-        _check_number("poll_interval", self.poll_interval, above=0)
-        _check_flag("change_stream", self.change_stream)
-        _check_number("safety_poll_interval", self.safety_poll_interval, above=0)
-        _check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
-        _check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
-        _check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
-        _check_integer("worker_concurrency", self.worker_concurrency, at_least=1)
+        check_instance_id(self.scheduler_instance_id)
+        check_number("poll_interval", self.poll_interval, above=0)
+        check_flag("change_stream", self.change_stream)
+        check_number("safety_poll_interval", self.safety_poll_interval, above=0)
+        check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
+        check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
+        check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
+        check_count("worker_concurrency", self.worker_concurrency, at_least=1)
         if self.instance_concurrency is not None:
-            _check_integer("instance_concurrency", self.instance_concurrency, at_least=1)
-        _check_flag("recover_stale_jobs", self.recover_stale_jobs)
-        _check_integer("max_retries", self.max_retries, at_least=0)
-        _check_integer("max_rescues", self.max_rescues, at_least=0)
-        _check_number("base_retry_interval", self.base_retry_interval, at_least=0)
-        _check_number("max_backoff_delay", self.max_backoff_delay, above=0)
-        _check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+            check_count("instance_concurrency", self.instance_concurrency, at_least=1)
+        check_flag("recover_stale_jobs", self.recover_stale_jobs)
+        check_count("max_retries", self.max_retries, at_least=0)
+        check_count("max_rescues", self.max_rescues, at_least=0)
+        check_number("base_retry_interval", self.base_retry_interval, at_least=0)
+        check_number("max_backoff_delay", self.max_backoff_delay, above=0)
+        check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
         if not isinstance(self.job_retention, Retention | None):
             raise InvalidOptionError("job_retention", self.job_retention, "must be a Retention, or None to keep all")
         self._check_lock_timeout()
@@ -228,7 +228,7 @@ class SchedulerConfig(ClientConfig):
     def _check_lock_timeout(self) -> None:
         if self.lock_timeout is None:
             return
-        _check_number("lock_timeout", self.lock_timeout, above=0)
+        check_number("lock_timeout", self.lock_timeout, above=0)
         lease = LEASE_IN_BEATS * self.heartbeat_interval
         if lease > self.lock_timeout:
             raise InvalidOptionError(
@@ -267,97 +267,3 @@ def _check_known(given: Mapping[str, object], config: type[ClientConfig], whose:
     known = {field.name for field in fields(config)}
     for name in given.keys() - known:
         raise InvalidOptionError(name, given[name], f"is no option of {whose}; there are {', '.join(sorted(known))}")
-
-
-def _check_number(
-    option: str,
-    value: object,
-    *,
-    above: float | None = None,
-    at_least: float | None = None,
-    at_most: float | None = None,
-    infinite: bool = False,
-) -> None:
-    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
-        raise InvalidOptionError(option, value, "must be a number")
-    if abs(value) > LARGEST_NUMBER and not (infinite and value == math.inf):
-        raise InvalidOptionError(option, value, f"must be finite, and at most {LARGEST_NUMBER:g}")
-    if above is not None and value <= above:
-        raise InvalidOptionError(option, value, f"must be greater than {above:g}")
-    if at_least is not None and value < at_least:
-        raise InvalidOptionError(option, value, f"must be at least {at_least:g}")
-    if at_most is not None and value > at_most:
-        raise InvalidOptionError(option, value, f"must be at most {at_most:g}")
-
-
-def _check_integer(option: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
-    if isinstance(value, bool) or not isinstance(value, int):
-        raise InvalidOptionError(option, value, "must be a whole number")
-    _check_number(option, value, at_least=at_least, at_most=at_most)
-
-
-def _check_flag(option: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise InvalidOptionError(option, value, "must be True or False")
-
-
-_COLLECTION_NAME = re.compile(r"(?!system\.)[^.$\0\ud800-\udfff]+(\.[^.$\0\ud800-\udfff]+)*")
-
-
-def _check_collection_name(value: object) -> None:
-    if not isinstance(value, str) or not _COLLECTION_NAME.fullmatch(value):
-        raise InvalidOptionError(
-            "collection_name",
-            value,
-            "must be a name that MongoDB allows: not empty, no '$', not under 'system.', dots only inside",
-        )
-    if len(value.encode()) > LONGEST_COLLECTION_NAME:
-        raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
-
-
-# What other documents beside the entries of instances are called.
-_RESERVED_IDS = ("pause:", "leaving:", "lock:")
-
-
-def _check_instance_id(value: object) -> None:
-    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
-        raise InvalidOptionError(
-            "scheduler_instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
-        )
-
-    if value.startswith(_RESERVED_IDS):
-        raise InvalidOptionError("scheduler_instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
-
-
-def _check_write_concern(value: object) -> None:
-    if isinstance(value, str) and value and value == value.strip():
-        return
-    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
-        return
-    raise InvalidOptionError(
-        "write_concern",
-        value,
-        'must be "majority" (or a number of members from 1, which voids guarantees 1 to 4)',
-    )
-
-
-def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
-    """For arguments of calls that are durations: raises InvalidOptionError unless `value` is finite and positive.
-
-    With `zero`, 0 will do as well.
-    """
-    if zero:
-        _check_number(option, value, at_least=0)
-    else:
-        _check_number(option, value, above=0)
-
-
-def check_count(option: str, value: object, *, at_least: int) -> None:
-    """For arguments that count something: raises InvalidOptionError unless `value` is whole and large enough."""
-    _check_integer(option, value, at_least=at_least)
-
-
-def check_whole(option: str, value: object, *, least: int, most: int) -> None:
-    """For arguments that are whole numbers of a range, both ends included."""
-    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
-        raise InvalidOptionError(option, value, f"must be a whole number from {least} to {most}")

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from ..checks import check_count
 from ..jobs.broken_document import BrokenDocument
-from ..options import check_count
 from ..store import broken
 from ..store.connection import JobCollection
 

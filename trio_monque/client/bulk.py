@@ -8,12 +8,12 @@ from contextlib import contextmanager
 from typing import Final, Unpack
 
 from ..callables import is_async
+from ..checks import check_seconds
 from ..errors import InvalidOptionError, MonqueConnectionError, PartlyDoneError
 from ..jobs import events
 from ..jobs.bulk_result import BulkResult, Tally
 from ..jobs.job import Job
 from ..jobs.selectors import Selection, job_selector
-from ..options import check_seconds
 from ..store import bulk
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry

@@ -10,12 +10,12 @@ from typing import Final
 
 import anyio
 
+from ..checks import check_seconds
 from ..clock import virtual_time
 from ..errors import MonqueError
 from ..jobs import events
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
-from ..options import check_seconds
 from ..store.offload import Door
 from .bus import Bus
 from .ground import Ground

@@ -10,8 +10,8 @@ from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 from bson import ObjectId
 
+from ..checks import check_count, check_seconds
 from ..errors import InvalidJobIdentifierError, InvalidOptionError
-from ..options import check_count, check_seconds
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
 

@@ -9,8 +9,9 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ..backoff import Backoff
+from ..checks import LARGEST_NUMBER
 from ..errors import InvalidCronError
-from ..options import LARGEST_NUMBER, LEASE_IN_BEATS, SchedulerConfig
+from ..options import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .cron import next_occurrence
 from .fences import is_ours

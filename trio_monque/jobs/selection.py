@@ -10,8 +10,8 @@ from typing import Any, Final, Literal, cast
 from bson import ObjectId
 from bson.errors import InvalidId
 
+from ..checks import check_count
 from ..errors import InvalidOptionError
-from ..options import check_count
 from .cursors import ORDERS, Anchor, decode
 from .job import JobStatus
 from .new_job import checked_moment

@@ -9,8 +9,8 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
+from ..checks import check_seconds
 from ..errors import InvalidCronError, InvalidOptionError
-from ..options import check_seconds
 from . import transitions
 from .cron import next_occurrence
 from .job import Job, JobStatus

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 
 import trio
 
+from ..checks import check_seconds
 from ..engine.run import CancelReason, Run
 from ..jobs.job import Job
-from ..options import check_seconds
 from ..store.types import ObjectId
 from ..threads import call_on_run
 

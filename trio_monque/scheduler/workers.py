@@ -10,11 +10,11 @@ from types import MappingProxyType
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
 from ..callables import is_async
+from ..checks import check_count, check_seconds, check_whole
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_name, check_on_exhausted
 from ..jobs.verdicts import ErrorTypes
-from ..options import check_count, check_seconds, check_whole
 from .running_job import RunningJob
 
 T = TypeVar("T")

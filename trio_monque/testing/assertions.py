@@ -6,9 +6,9 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Final, Unpack, overload
 
+from ..checks import check_count
 from ..client.monque import Monque
 from ..jobs.job import Job
-from ..options import check_count
 from .differences import shown
 from .wanted import Criteria, Wanted
 

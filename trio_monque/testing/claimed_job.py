@@ -6,6 +6,7 @@ import secrets
 from dataclasses import fields, is_dataclass, replace
 from typing import Any
 
+from ..checks import check_count
 from ..client.ground import Ground
 from ..client.intake import Intake
 from ..errors import InvalidOptionError
@@ -15,7 +16,6 @@ from ..jobs.job import Job
 from ..jobs.new_job import NewJob
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
-from ..options import check_count
 from ..scheduler.workers import Worker, Workers
 
 

@@ -9,11 +9,11 @@ from weakref import WeakKeyDictionary
 import trio
 import trio.testing
 
+from ..checks import check_seconds
 from ..client.wake_board import Neighbour, have_all_look, neighbours
 from ..clock import begin_virtual_time, virtual_time
 from ..errors import InvalidOptionError, MonqueError
 from ..hold import clock_hold
-from ..options import check_seconds
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.telling import SchedulerReport
 from .stalls import telling_stalls

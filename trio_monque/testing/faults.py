@@ -8,9 +8,9 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Final, Literal, TypeVar
 
+from ..checks import check_count
 from ..client.monque import Monque, SyncMonque
 from ..errors import InvalidOptionError
-from ..options import check_count
 from ..store.connection import JobCollection
 from ..store.outcomes import PURPOSES
 from ..store.types import BulkWriteError, DriverError

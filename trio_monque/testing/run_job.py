@@ -8,6 +8,7 @@ from typing import Any, Unpack, cast
 
 import trio
 
+from ..checks import LARGEST_NUMBER
 from ..client.bus import Bus
 from ..client.ground import Ground
 from ..engine.guard import Stop
@@ -23,7 +24,7 @@ from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
 from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
-from ..options import LARGEST_NUMBER, SchedulerConfig, SchedulerOptions, scheduler_config
+from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
 from ..scheduler.running_job import RunningJob

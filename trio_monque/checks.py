@@ -1,0 +1,108 @@
+"""What a value may be: the checks of options, and of the arguments of calls. Pure.
+
+Each raises InvalidOptionError, which names the option or argument and says what it must be, unless it is as told.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+
+from .errors import InvalidOptionError
+
+LARGEST_NUMBER = 3.2e9
+"""What any option may be at most: a hundred years in seconds, so that no sum of dates overflows."""
+
+# MongoDB allows 255 bytes for database and collection together.
+LONGEST_COLLECTION_NAME = 180
+
+
+def check_number(
+    option: str,
+    value: object,
+    *,
+    above: float | None = None,
+    at_least: float | None = None,
+    at_most: float | None = None,
+    infinite: bool = False,
+) -> None:
+    """Unless `value` is a number within these bounds; `infinite` allows infinity in spite of `LARGEST_NUMBER`."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
+        raise InvalidOptionError(option, value, "must be a number")
+    if abs(value) > LARGEST_NUMBER and not (infinite and value == math.inf):
+        raise InvalidOptionError(option, value, f"must be finite, and at most {LARGEST_NUMBER:g}")
+    if above is not None and value <= above:
+        raise InvalidOptionError(option, value, f"must be greater than {above:g}")
+    if at_least is not None and value < at_least:
+        raise InvalidOptionError(option, value, f"must be at least {at_least:g}")
+    if at_most is not None and value > at_most:
+        raise InvalidOptionError(option, value, f"must be at most {at_most:g}")
+
+
+def check_count(option: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
+    """For what counts something: unless `value` is whole, and within these bounds."""
+    if isinstance(value, bool) or not isinstance(value, int):
+        raise InvalidOptionError(option, value, "must be a whole number")
+    check_number(option, value, at_least=at_least, at_most=at_most)
+
+
+def check_whole(option: str, value: object, *, least: int, most: int) -> None:
+    """Unless `value` is a whole number of this range, both ends included."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
+        raise InvalidOptionError(option, value, f"must be a whole number from {least} to {most}")
+
+
+def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
+    """For arguments of calls that are durations: unless `value` is finite and positive; with `zero`, 0 does as well."""
+    if zero:
+        check_number(option, value, at_least=0)
+    else:
+        check_number(option, value, above=0)
+
+
+def check_flag(option: str, value: object) -> None:
+    """Unless `value` is a bool."""
+    if not isinstance(value, bool):
+        raise InvalidOptionError(option, value, "must be True or False")
+
+
+_COLLECTION_NAME = re.compile(r"(?!system\.)[^.$\0\ud800-\udfff]+(\.[^.$\0\ud800-\udfff]+)*")
+
+
+def check_collection_name(value: object) -> None:
+    """Unless MongoDB allows it, with room for the name of the collection beside it."""
+    if not isinstance(value, str) or not _COLLECTION_NAME.fullmatch(value):
+        raise InvalidOptionError(
+            "collection_name",
+            value,
+            "must be a name that MongoDB allows: not empty, no '$', not under 'system.', dots only inside",
+        )
+    if len(value.encode()) > LONGEST_COLLECTION_NAME:
+        raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
+
+
+# What other documents beside the entries of instances are called.
+_RESERVED_IDS = ("pause:", "leaving:", "lock:")
+
+
+def check_instance_id(value: object) -> None:
+    """Unless it can be read in logs, and is the name of no other document beside the entries."""
+    if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
+        raise InvalidOptionError(
+            "scheduler_instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
+        )
+    if value.startswith(_RESERVED_IDS):
+        raise InvalidOptionError("scheduler_instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
+
+
+def check_write_concern(value: object) -> None:
+    """Unless it is a name, "majority" or of a tag set, or a number of members from 1."""
+    if isinstance(value, str) and value and value == value.strip():
+        return
+    if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
+        return
+    raise InvalidOptionError(
+        "write_concern",
+        value,
+        'must be "majority" (or a number of members from 1, which voids guarantees 1 to 4)',
+    )
