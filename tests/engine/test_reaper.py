@@ -14,6 +14,7 @@ from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sle
 from trio_monque.engine import notices
 from trio_monque.engine import reaper as reaper_module
 from trio_monque.engine.nursery import HARD_BOUND
+from trio_monque.engine.pauses import Pauses
 from trio_monque.observations import Sighting
 
 
@@ -245,3 +246,43 @@ async def test_resting_it_keeps_no_claim_in_mind_that_is_never_taken(autojump_cl
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(86400)
     assert shelf.observed_at == [0.0]
+
+
+async def test_resting_it_looks_when_the_first_of_its_own_claims_ends_although_a_later_one_is_told(
+    autojump_clock: MockClock,
+) -> None:
+    shelf = Shelf()
+    engine = engine_of(shelf, rests=True)
+    async with running(engine):
+        await trio.sleep(1)
+        engine.reaper.unrenewed_from(100.0)
+        engine.reaper.unrenewed_from(500.0)
+        shelf.others[7] = other(7)
+        await trio.sleep(1000)
+    assert shelf.observed_at[:2] == [0.0, 100.0]
+    assert shelf.rescued == [(130.0, 7)]
+
+
+class Noted(Pauses):
+    """How long each pause was asked to be; none is made."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked: list[float] = []
+
+    async def after_fault(self, seconds: float) -> None:
+        self.asked.append(seconds)
+        await trio.lowlevel.checkpoint()
+
+
+@pytest.mark.parametrize(("interval", "pause"), [(0.2, 0.02), (10.0, 1.0), (300.0, 1.0)])
+async def test_what_failed_is_tried_again_after_a_tenth_of_the_interval_and_a_second_at_most(
+    autojump_clock: MockClock, interval: float, pause: float
+) -> None:
+    shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()], rescue_faults=[NotNowError()])
+    pauses = Noted()
+    reaper = reaper_module.Reaper(shelf, list, pauses, interval=interval, rests=False)
+    with trio.move_on_after(400):
+        await reaper.run()
+    assert pauses.asked == pytest.approx([pause, pause])
+    assert [claim for _, claim in shelf.rescued] == [7]
