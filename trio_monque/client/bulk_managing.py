@@ -3,12 +3,8 @@
 from __future__ import annotations
 
 import inspect
-import math
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import nullcontext
 from typing import Unpack
-
-import anyio
 
 from ..jobs.broken_document import BrokenDocument
 from ..jobs.bulk_result import BulkResult
@@ -21,9 +17,6 @@ from .ground import Ground
 from .wake_board import Announcer
 
 OnProgress = Callable[[BulkResult], Awaitable[object] | object]
-
-# Seconds in which listeners hear of what was done before the call failed or was cancelled.
-LAST_WORDS = 2.0
 
 
 class BulkManaging:
@@ -129,13 +122,7 @@ class BulkManaging:
                     if inspect.isawaitable(answer):
                         await answer
         except BaseException:
-            await self._tell_of(one, for_the_last_time=True)
+            await self._bus.tell_all(one.told(), has_failed=True)
             raise
-        # The last batch waits for its thread although it is cancelled: then no error has told of that.
-        await self._tell_of(one, for_the_last_time=anyio.current_effective_deadline() == -math.inf)
+        await self._bus.tell_all(one.told())
         return one.result
-
-    async def _tell_of(self, one: Bulk, *, for_the_last_time: bool) -> None:
-        with anyio.move_on_after(LAST_WORDS, shield=True) if for_the_last_time else nullcontext():
-            for event in one.told():
-                await self._bus.tell(event)

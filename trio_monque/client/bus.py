@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import inspect
 import logging
+import math
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from contextlib import asynccontextmanager, nullcontext, suppress
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any, TypeVar, cast
+from typing import Any, Final, TypeVar, cast
 
 import anyio
 import anyio.to_thread
@@ -29,6 +30,9 @@ EventT = TypeVar("EventT", bound=Event)
 Listener = Callable[[EventT], None] | Callable[[EventT], Awaitable[None]]
 
 AsyncListener = Callable[[Event], Awaitable[object]]
+
+LAST_WORDS: Final = 2.0
+"""Seconds in which listeners hear of what was done for a caller that was cancelled, or whose call has failed."""
 
 
 @dataclass(eq=False)
@@ -212,6 +216,14 @@ class Bus:
                 await call_in_thread(partial(_tell_in_thread, subscription, [event]), limiter=HoldingLimiter(1))
             else:
                 await anyio.to_thread.run_sync(_tell_in_thread, subscription, [event])
+
+    async def tell_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
+        """Tells of all that an async call did, also where it is cancelled or `has_failed`: then within `LAST_WORDS`."""
+        # A thread is waited for although its caller is cancelled: no error tells of that before the first wait here.
+        are_last = has_failed or anyio.current_effective_deadline() == -math.inf
+        with anyio.move_on_after(LAST_WORDS, shield=True) if are_last else nullcontext():
+            for event in events:
+                await self.tell(event)
 
     def tell_blocking(self, event: Event) -> None:
         """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""

@@ -2,13 +2,10 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable
-from contextlib import AbstractAsyncContextManager, nullcontext
+from contextlib import AbstractAsyncContextManager
 from datetime import datetime
-from typing import Final, TypeVar
-
-import anyio
+from typing import TypeVar
 
 from ..jobs.events import Event
 from ..jobs.job import Job
@@ -21,9 +18,6 @@ from .operator import Operator
 from .wake_board import Announcer, Nobody
 
 R = TypeVar("R")
-
-# Seconds in which listeners hear of what was done for a caller that has been cancelled meanwhile.
-LAST_WORDS: Final = 2.0
 
 
 class Managing:
@@ -117,9 +111,5 @@ class Managing:
             for event in told:
                 self._bus.tell_blocking(event)
             raise
-        # The thread is waited for although the caller is cancelled: no error comes then before the first wait here.
-        is_cancelled = anyio.current_effective_deadline() == -math.inf
-        with anyio.move_on_after(LAST_WORDS, shield=True) if is_cancelled else nullcontext():
-            for event in told:
-                await self._bus.tell(event)
+        await self._bus.tell_all(told)
         return result

@@ -26,9 +26,6 @@ from .wake_board import Announcer
 MOST_AT_ONCE: Final = 100
 SHORTEST_PAUSE: Final = 0.02
 
-# Seconds in which listeners hear of what was rescued before the call failed or was cancelled.
-LAST_WORDS: Final = 2.0
-
 
 class _ByHand:
     """What one call by hand has left to observe: the claims that its first look showed, until they change or die."""
@@ -121,15 +118,10 @@ class Recovering:
                 pause = by_hand.pause(anyio.current_time())
         except BaseException:
             # What was rescued before is told all the same.
-            with anyio.move_on_after(LAST_WORDS, shield=True):
-                await self._tell_rescued(by_hand.rescued)
+            await self._bus.tell_all(log_and_events_of(by_hand.rescued), has_failed=True)
             raise
-        await self._tell_rescued(by_hand.rescued)
+        await self._bus.tell_all(log_and_events_of(by_hand.rescued))
         return len(pending_again(by_hand.rescued))
-
-    async def _tell_rescued(self, rescued: Sequence[Rescued]) -> None:
-        for event in log_and_events_of(rescued):
-            await self._bus.tell(event)
 
 
 class SyncRecovering:
