@@ -16,7 +16,8 @@ from trio_monque.engine import heartbeat as heartbeat_module
 from trio_monque.engine import notices
 from trio_monque.engine import settler as settler_module
 from trio_monque.engine.lease import LeaseTerms
-from trio_monque.engine.nursery import HARD_BOUND, Engine, EngineLimits
+from trio_monque.engine.limits import EngineLimits
+from trio_monque.engine.nursery import HARD_BOUND, Engine
 from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import CancelReason, Run, RunEnd
 from trio_monque.engine.settler import Settler, SettlerGoneError

@@ -14,7 +14,8 @@ from trio.testing import MockClock
 from tests.engine.test_engine import Shelf, engine_of, running, sleeping
 from trio_monque.engine import notices
 from trio_monque.engine.hints import Hints, StreamFailedError
-from trio_monque.engine.nursery import Engine, EngineLimits
+from trio_monque.engine.limits import EngineLimits
+from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import CancelReason, Run
 from trio_monque.engine.watcher import CLAIM_PATIENCE, LEAVING_PATIENCE, LONGEST_DELAY
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable
 from typing import Any, Final, NoReturn
@@ -16,85 +15,57 @@ from .run import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
 
-logger = logging.getLogger("trio_monque.engine")
-
 # What failed is tried again after this share of the interval, not a whole one later.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
 
-async def run_heartbeat(
-    source: Source[Any, Any],
-    runner: Runner[Any, Any],
-    pauses: Pauses,
-    interval: float,
-    progress: Progress,
-    *,
-    rests: bool,
-    unrenewed_from: Callable[[float], None] = lambda moment: None,
-) -> NoReturn:
-    """Every `interval` seconds, measured from one beat to the next.
+class Heartbeat:
+    """The loop that beats every `interval` seconds, measured from one beat to the next.
 
-    With `rests` only while there is something to renew: the first beat is then one interval after the first claim.
-    `unrenewed_from` is told when the first of what is held now will be renewed no longer, where that is finite.
+    Args:
+        rests: It beats only while there is something to renew: the first beat is then one interval after the first
+            claim.
+        unrenewed_from: Told when the first of what is held now will be renewed no longer, where that is finite.
     """
-    beat = trio.current_time()
-    while True:
-        if rests and not runner.held:
-            await runner.wait_changed()
-            beat = trio.current_time()
-            continue
-        beat += interval
-        progress.plan(beat)
-        await trio.sleep_until(beat)
-        while runner.held and not await renew(source, runner, progress):
-            await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
-        progress.go_on()
-        limit = min((run.held_until for run in runner.held if run.is_held), default=math.inf)
-        if limit < math.inf:
-            unrenewed_from(limit)
-        # After an outage: no beats to catch up with.
-        beat = max(beat, trio.current_time() - interval)
 
+    def __init__(
+        self,
+        source: Source[Any, Any],
+        runner: Runner[Any, Any],
+        pauses: Pauses,
+        interval: float,
+        *,
+        rests: bool,
+        unrenewed_from: Callable[[float], None],
+    ) -> None:
+        self.progress = Progress("heartbeat")
+        self._source = source
+        self._runner = runner
+        self._pauses = pauses
+        self._interval = interval
+        self._rests = rests
+        self._unrenewed_from = unrenewed_from
 
-async def run_errands(
-    source: Source[Any, Any],
-    runner: Runner[Any, Any],
-    pauses: Pauses,
-    interval: float,
-    progress: Progress,
-    *,
-    rests: bool,
-) -> NoReturn:
-    """Beside the heartbeat, and at its pace. With `rests` only while there are any.
-
-    What fails is tried again soon: a lease has three beats only, and what is given back later counts as a death.
-    """
-    while True:
-        if rests and not source.has_errands():
-            progress.wait_for_others()
-            await runner.wait_changed()
-            continue
-        progress.plan(trio.current_time() + interval)
-        await trio.sleep(interval)
-        while not await do_errands(source, progress):
-            await pauses.after_fault(min(interval * RETRY_SHARE, LONGEST_RETRY))
-        runner.changed()
-
-
-async def do_errands(source: Source[Any, Any], progress: Progress) -> bool:
-    """Whether that was answered."""
-    progress.ask()
-    try:
-        await source.do_errands()
-    except Exception as error:
-        if not source.is_transient(error):
-            raise
-        progress.fail(error)
-        logger.info("left for later, if there is one: %s", error)
-        return False
-    progress.go_on()  # It may have had nothing to ask for.
-    return True
+    async def run(self) -> NoReturn:
+        runner = self._runner
+        beat = trio.current_time()
+        while True:
+            if self._rests and not runner.held:
+                await runner.wait_changed()
+                beat = trio.current_time()
+                continue
+            beat += self._interval
+            self.progress.plan(beat)
+            await trio.sleep_until(beat)
+            while runner.held and not await renew(self._source, runner, self.progress):
+                await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
+            self.progress.go_on()
+            limit = min((run.held_until for run in runner.held if run.is_held), default=math.inf)
+            if limit < math.inf:
+                self._unrenewed_from(limit)
+            # After an outage: no beats to catch up with.
+            beat = max(beat, trio.current_time() - self._interval)
 
 
 async def renew(

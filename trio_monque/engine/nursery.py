@@ -4,20 +4,23 @@ from __future__ import annotations
 
 import logging
 import math
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, TypeVar
 
 import trio
 
 from . import notices
 from .claimer import Claimer
+from .company import Company
+from .errands import Errands
+from .groups import unwrapped
 from .guard import Stop, guard
 from .health import Vitals
-from .heartbeat import do_errands, run_errands, run_heartbeat
+from .heartbeat import Heartbeat
 from .hints import HintStream
 from .lease import LeaseTerms
+from .limits import EngineLimits
 from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
@@ -40,33 +43,11 @@ HARD_BOUND: Final = 1.5
 """Seconds after the clean-ups in which the rest must have ended: settlements, releases, waits for threads."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class EngineLimits:
-    """Times in seconds; see the options of the same names.
-
-    Attributes:
-        rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
-            virtual time, where a month passes at once, and where nothing happens that nobody tells of.
-        rescues: Dead claims are taken away.
-        stuck_after: How late a loop may be, and still be healthy.
-    """
-
-    poll_interval: float
-    heartbeat_interval: float
-    shutdown_timeout: float
-    cleanup_timeout: float
-    concurrency: int | None
-    rests: bool
-    safety_poll_interval: float = 30.0
-    rescues: bool = True
-    stuck_after: float = 30.0
-
-
 class Engine(Generic[ClaimT, SettlementT]):
     """Claims and runs what a source has, until it is told to stop.
 
     shielded; a sentinel outside turns cancellation into a cut
-    └── services: settler, heartbeat, watcher   live until the last run is settled
+    └── services: settler, heartbeat, errands, watcher   live until the last run is settled
         └── running: one task, one cancel scope per run
             └── intake: claimer, waker, reaper, chores     ends first
     """
@@ -77,70 +58,49 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.stop = Stop()
         self.wake = WakeSignal()
         self.slots = Slots(limits.concurrency)
+        self.company = Company()
         self._source = source
         self._limits = limits
-        self._pauses = Pauses()
-        self._settler: Settler[SettlementT] = Settler(source, self._pauses)
-        terms = LeaseTerms(limits.heartbeat_interval, limits.cleanup_timeout)
+        pauses = Pauses()
+        beat = limits.heartbeat_interval
+        self._settler: Settler[SettlementT] = Settler(source, pauses)
+        terms = LeaseTerms(beat, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
         self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)
         self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
-        self._heartbeat, self._errands = Progress("heartbeat"), Progress("errand runner")
         self.waker = Waker(
             source,
             self.wake,
-            self._pauses,
+            pauses,
             poll_interval=math.inf if limits.rests else limits.poll_interval,
             transaction_interval=limits.poll_interval,
         )
-        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, self._pauses)
+        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, pauses)
         self.reaper: Reaper[ClaimT] = Reaper(
-            source,
-            lambda: [run.claim for run in self._runner.held if run.is_held],
-            self._pauses,
-            interval=limits.heartbeat_interval,
-            rests=limits.rests,
+            source, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests
         )
-        self._watcher = (
-            None
-            if stream is None
-            else Watcher(
-                stream,
-                source,
-                self._runner,
-                self._claimer,
-                self.waker,
-                poll_interval=limits.poll_interval,
-                safety_poll_interval=limits.safety_poll_interval,
-            )
+        self._heartbeat = Heartbeat(
+            source, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
         )
+        self._errands = Errands(source, self._runner, pauses, beat, rests=limits.rests)
+        self._watcher = None if stream is None else self._watcher_of(stream)
         self._box = trio.CancelScope(shield=True)
-        self._services: list[tuple[Callable[[], Awaitable[None]], Progress]] = []
-        self._ends: list[Callable[[], Awaitable[None]]] = []
-        self._chores: list[tuple[Callable[[], Awaitable[None]], Progress]] = []
+
+    def _watcher_of(self, stream: HintStream) -> Watcher:
+        return Watcher(
+            stream,
+            self._source,
+            self._runner,
+            self._claimer,
+            self.waker,
+            poll_interval=self._limits.poll_interval,
+            safety_poll_interval=self._limits.safety_poll_interval,
+        )
 
     @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The claims that are held; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)
-
-    def accompany(
-        self, run: Callable[[], Awaitable[None]], progress: Progress, end: Callable[[], Awaitable[None]] | None = None
-    ) -> None:
-        """Runs this, too, until the last run is settled; then `end` is called, which must be bounded. Before `run`.
-
-        Jobs do not need it: one that fails for long is told with the other loops, and makes nobody unhealthy.
-        """
-        self._services.append((run, progress))
-        if end is not None:
-            self._ends.append(end)
-
-    def take_in(self, run: Callable[[], Awaitable[None]], progress: Progress) -> None:
-        """Runs this, too, for as long as claims are made: then it is cancelled, and must not go on. Before `run`.
-
-        It is told as what `accompany` is given.
-        """
-        self._chores.append((run, progress))
 
     def die(self) -> None:
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
@@ -221,24 +181,24 @@ class Engine(Generic[ClaimT, SettlementT]):
     async def _run_nested(self, started: Callable[[], None]) -> None:
         async with trio.open_nursery() as services:
             watch = self.vitals.watch
-            unrenewed = partial(self.vitals.unrenewed, self._heartbeat)
-            beats = watch(self._heartbeat, stuck_after=self._limits.heartbeat_interval, worse=unrenewed)
+            unrenewed = partial(self.vitals.unrenewed, self._heartbeat.progress)
+            beats = watch(self._heartbeat.progress, stuck_after=self._limits.heartbeat_interval, worse=unrenewed)
             services.start_soon(guard, self.stop, self._settler.run, watch(self._settler.progress))
-            services.start_soon(guard, self.stop, self._beat, beats)
-            services.start_soon(guard, self.stop, self._do_errands, watch(self._errands))
+            services.start_soon(guard, self.stop, self._heartbeat.run, beats)
+            services.start_soon(guard, self.stop, self._errands.run, watch(self._errands.progress))
             services.start_soon(self._end_in_time)
             if self._watcher is not None:
                 # Not with the intake: requests to cancel are heard until the last run is settled.
                 # Nor is one that fails for long unhealthy: polls do its work.
                 progress = watch(self._watcher.progress, stuck_after=math.inf)
                 services.start_soon(guard, self.stop, self._watcher.run, progress)
-            for service, progress in self._services:
+            for service, progress in self.company.services:
                 services.start_soon(guard, self.stop, service, watch(progress, stuck_after=math.inf))
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run, watch(self.waker.progress))
                 if self._limits.rescues:
                     intake.start_soon(guard, self.stop, self.reaper.run, watch(self.reaper.progress))
-                for chore, progress in self._chores:
+                for chore, progress in self.company.chores:
                     intake.start_soon(guard, self.stop, chore, watch(progress, stuck_after=math.inf))
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
@@ -247,46 +207,14 @@ class Engine(Generic[ClaimT, SettlementT]):
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
-                for end in self._ends:
-                    last.start_soon(self._end_one, end)
-                await guard(self.stop, self._do_last_errand)
+                last.start_soon(self.company.end, self.stop)
+                await guard(self.stop, self._errands.do_last)
             services.cancel_scope.cancel(reason="the last run is settled")
-
-    async def _end_one(self, end: Callable[[], Awaitable[None]]) -> None:
-        await guard(self.stop, end)
 
     @trio.lowlevel.enable_ki_protection
     async def _claim(self, running: trio.Nursery, intake: trio.CancelScope, progress: Progress) -> None:
         await guard(self.stop, partial(self._claimer.run, running), progress)
         intake.cancel(reason="nothing more is claimed")
-
-    async def _beat(self) -> None:
-        limits = self._limits
-        await run_heartbeat(
-            self._source,
-            self._runner,
-            self._pauses,
-            limits.heartbeat_interval,
-            self._heartbeat,
-            rests=limits.rests,
-            unrenewed_from=self.reaper.unrenewed_from,
-        )
-
-    async def _do_errands(self) -> None:
-        limits = self._limits
-        await run_errands(
-            self._source,
-            self._runner,
-            self._pauses,
-            limits.heartbeat_interval,
-            self._errands,
-            rests=limits.rests,
-        )
-
-    async def _do_last_errand(self) -> None:
-        """What is to be given back at every beat is given back once more, as there is no next one."""
-        if self._source.has_errands():
-            await do_errands(self._source, self._errands)
 
     @trio.lowlevel.enable_ki_protection
     async def _wake_to_end(self) -> None:
@@ -322,27 +250,3 @@ class Engine(Generic[ClaimT, SettlementT]):
         for run, was_written in zip(left, written, strict=True):
             if was_written:
                 del self._runner.held[run]
-
-
-def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
-    """A group of one is that one: nested nurseries wrap a single error in several groups.
-
-    With `around_a_group` the error is a group itself: only the outermost layer is taken off.
-    """
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
-        error = error.exceptions[0]
-        if around_a_group:
-            break
-    return error
-
-
-def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:
-    """Raises it with the cause and context that it has: `from None` would erase the cause that its author gave it."""
-    error = unwrapped(group, around_a_group=around_a_group)
-    context = error.__context__
-    try:
-        raise error
-    finally:
-        error.__context__ = context
-        del error, context

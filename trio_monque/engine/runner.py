@@ -106,6 +106,10 @@ class Runner(Generic[ClaimT, SettlementT]):
         for run in tuple(self._running):
             run.end_cleanups()
 
+    def claims_to_renew(self) -> Sequence[ClaimT]:
+        """Of all that is held: a run that has taken longer than any may is renewed no longer."""
+        return [run.claim for run in self.held if run.is_held]
+
     @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """Those whose handlers have not ended."""

@@ -12,7 +12,9 @@ import trio
 from ..client.monque import Monque
 from ..client.wake_board import neighbours, on_the_board
 from ..clock import is_on_run, virtual_time
-from ..engine.nursery import Engine, EngineLimits, raise_unwrapped
+from ..engine.groups import raise_unwrapped
+from ..engine.limits import EngineLimits
+from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..errors import MonqueError
 from ..jobs.answers import WorkerView
@@ -120,12 +122,12 @@ class Scheduler(Monque, Observable):
             held=lambda: self._engine.unfinished,
             rests=rests,
         )
-        self._engine.accompany(self._presence.run, self._presence.progress, self._presence.end)
+        self._engine.company.accompany(self._presence.run, self._presence.progress, self._presence.end)
         look_for_resumes = partial(self._paused.run, self._ground.jobs, self._engine.waker.look)
-        self._engine.accompany(look_for_resumes, self._paused.progress)
+        self._engine.company.accompany(look_for_resumes, self._paused.progress)
         if config.job_retention is not None:
             pruner = Pruner(self._ground, self._door, self._engine.stop, self.id, config.job_retention, rests=rests)
-            self._engine.take_in(pruner.run, pruner.progress)
+            self._engine.company.take_in(pruner.run, pruner.progress)
         self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, told, self.id)
         for name in self._workers.names:
             self._open_lane(name)

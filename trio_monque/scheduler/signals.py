@@ -9,7 +9,7 @@ from typing import Any, Unpack
 
 import trio
 
-from ..engine.nursery import raise_unwrapped
+from ..engine.groups import raise_unwrapped
 from ..options import SchedulerOptions
 from ..store.types import Database
 from .scheduler import Listeners, Scheduler, run_scheduler

@@ -1,0 +1,27 @@
+"""How long an engine waits for what, and how much it takes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, kw_only=True)
+class EngineLimits:
+    """Times in seconds; see the options of the same names.
+
+    Attributes:
+        rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
+            virtual time, where a month passes at once, and where nothing happens that nobody tells of.
+        rescues: Dead claims are taken away.
+        stuck_after: How late a loop may be, and still be healthy.
+    """
+
+    poll_interval: float
+    heartbeat_interval: float
+    shutdown_timeout: float
+    cleanup_timeout: float
+    concurrency: int | None
+    rests: bool
+    safety_poll_interval: float = 30.0
+    rescues: bool = True
+    stuck_after: float = 30.0
