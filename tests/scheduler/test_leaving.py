@@ -12,6 +12,7 @@ from trio.testing import MockClock
 from trio_monque import (
     JobStarted,
     Monque,
+    NewJob,
     RunningJob,
     Scheduler,
     ShutdownTimedOut,
@@ -19,7 +20,7 @@ from trio_monque import (
     open_scheduler,
     run_scheduler,
 )
-from trio_monque.store import leases, settling
+from trio_monque.store import claiming, leases, settling
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import advance, quiesce
 
@@ -295,28 +296,31 @@ async def test_keyboard_interrupt_in_a_handler_is_settled_and_then_raised_on(
     assert jobs.count_documents({"status": "pending", "failCount": 0}) == 3
 
 
+@pytest.mark.parametrize(("way", "count"), [("take", 3), ("take_one", 1)])
 async def test_claim_that_lands_while_leaving_is_given_back_before_leaving_ends(
-    db: Database, jobs: Collection, autojump_clock: MockClock, sleepers: Sleepers, monkeypatch: pytest.MonkeyPatch
+    way: str, count: int, db: Database, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from trio_monque.store import claiming
-
-    take = claiming.take
+    """Several new jobs are claimed by a look; one that comes alone while nothing else waits is claimed by its id."""
+    take = getattr(claiming, way)
     started: list[str] = []
     token = trio.lowlevel.current_trio_token()
     workers = Workers()
-    workers.register("greet", lambda job: started.append("ran"))
+    workers.register("greet", lambda job: started.append("ran"), concurrency=count)
 
     def taken_while_leaving(*arguments: Any) -> Any:
         trio.from_thread.run_sync(scheduler.drain, trio_token=token)
         return take(*arguments)
 
     async with open_scheduler(db, workers, listeners={JobStarted: lambda _: started.append("told")}) as scheduler:
-        monkeypatch.setattr(claiming, "take", taken_while_leaving)
-        for _ in range(3):
+        await quiesce()
+        monkeypatch.setattr(claiming, way, taken_while_leaving)
+        if count == 1:
             await Monque(db).enqueue("greet")
+        else:
+            await Monque(db).enqueue_many([NewJob(name="greet") for _ in range(count)])
         await scheduler.wait_drained()
-        assert_given_back(jobs, 3)
-        assert jobs.count_documents({"attempts": 1}) > 0
+        assert_given_back(jobs, count)
+        assert jobs.count_documents({"attempts": 1}) == count
     assert started == []
 
 
