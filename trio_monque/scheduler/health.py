@@ -8,9 +8,10 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from ..client.ground import Ground
-from ..clock import VirtualTime, in_time_of, to_milliseconds
+from ..clock import in_time_of, to_milliseconds
 from ..engine.health import Examined, LoopExamined
 from ..engine.nursery import Engine
+from .own_run import OwnRun
 from .statistics import Statistics, statistics_of
 from .telling import Teller
 
@@ -72,7 +73,7 @@ class Observable:
     _engine: Engine[Any, Any]
     _ground: Ground
     _teller: Teller
-    _virtual: VirtualTime | None
+    _own_run: OwnRun
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. From any thread; asks nobody and waits for nothing."""
@@ -100,7 +101,7 @@ class Observable:
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
-        with in_time_of(self._virtual):
+        with in_time_of(self._own_run.virtual):
             return self._ground.clock.now()
 
 

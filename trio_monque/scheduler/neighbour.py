@@ -8,6 +8,7 @@ from typing import Any
 import trio
 
 from ..client.ground import Ground
+from ..client.wake_board import neighbours
 from ..engine.nursery import Engine
 from ..engine.source import Tip
 from ..jobs.job import Job
@@ -32,6 +33,12 @@ class EngineOnTheBoard:
         self.watch = engine.reaper.watch
         self.look_while = engine.waker.look_while
         self._expect = engine.waker.expect
+
+    def has_claimed(self) -> None:
+        """The others of the run watch what it holds."""
+        for neighbour in neighbours(self._ground.jobs.collection.full_name):
+            if neighbour is not self:
+                neighbour.watch(self.is_idle)
 
     def look_for_pauses(self) -> None:
         self._paused.forget()

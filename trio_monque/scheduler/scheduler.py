@@ -2,19 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from contextlib import asynccontextmanager, suppress
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
 from ..client.monque import Monque
-from ..client.wake_board import neighbours, on_the_board
-from ..clock import is_on_run, virtual_time
 from ..engine.groups import raise_unwrapped
-from ..engine.limits import EngineLimits
-from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..errors import MonqueError
 from ..jobs.answers import WorkerView
@@ -22,30 +18,22 @@ from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
-from ..store.offload import CONNECTIONS_NEEDED, Channel
+from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
+from .assembly import assembled
 from .health import Observable
-from .job_source import JobSource
-from .job_stream import JobStream
-from .neighbour import EngineOnTheBoard
-from .paused_names import PausedNames
-from .presence import Presence
-from .pruner import Pruner
+from .life import Living
+from .own_run import OwnRun
 from .running_job import RunningJob
-from .settlements import JobSettlement
 from .telling import SchedulerReport, Teller
-from .told import Told
 from .workers import Handler, Worker, WorkerOptions, Workers
 
 T = TypeVar("T")
 
 Listeners = Mapping[type[Event], Any]
 
-# Seconds that listeners have, when all else has ended, to hear of it. With the engine's hard bound two in all.
-LAST_WORDS = 0.5
 
-
-class Scheduler(Monque, Observable):
+class Scheduler(Monque, Living, Observable):
     """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
 
     Attributes:
@@ -68,8 +56,6 @@ class Scheduler(Monque, Observable):
                 "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
-        self._virtual = virtual_time()
-        self._token = trio.lowlevel.current_trio_token()
         self._open(db, config)
         self.id = config.scheduler_instance_id
         self.report: SchedulerReport | None = None
@@ -79,56 +65,14 @@ class Scheduler(Monque, Observable):
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus)
         self._ended = trio.Event()
-        rests = self._virtual is not None
-        self._paused = PausedNames(self._door, rests=rests)
-        told = Told()
-        self._ground.clock_moved = partial(self._announce, None)
-        self._source = JobSource(
-            self._ground,
-            self._door,
-            self._workers,
-            self._teller,
-            config,
-            self._running_job,
-            self._announce,
-            self._paused,
-            self._claimed,
-            self._on_the_run,
+        self._own_run = OwnRun(self._announcer)
+        parts = assembled(
+            self._ground, self._door, config, self._workers, self._teller, self._own_run, self._running_job
         )
-        self._engine: Engine[Job, JobSettlement] = Engine(
-            self._source,
-            EngineLimits(
-                poll_interval=config.poll_interval,
-                safety_poll_interval=config.safety_poll_interval,
-                heartbeat_interval=config.heartbeat_interval,
-                shutdown_timeout=config.shutdown_timeout,
-                cleanup_timeout=config.cleanup_timeout,
-                concurrency=config.instance_concurrency,
-                rests=rests,
-                rescues=config.recover_stale_jobs,
-                stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
-            ),
-            # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
-            JobStream(self._ground, self._door, self._workers, self._paused, self.id, told)
-            if config.change_stream and not rests
-            else None,
-        )
-        self._presence = Presence(
-            self._ground,
-            self._door,
-            config,
-            self._engine.stop,
-            names=lambda: self._workers.names,
-            held=lambda: self._engine.unfinished,
-            rests=rests,
-        )
-        self._engine.company.accompany(self._presence.run, self._presence.progress, self._presence.end)
-        look_for_resumes = partial(self._paused.run, self._ground.jobs, self._engine.waker.look)
-        self._engine.company.accompany(look_for_resumes, self._paused.progress)
-        if config.job_retention is not None:
-            pruner = Pruner(self._ground, self._door, self._engine.stop, self.id, config.job_retention, rests=rests)
-            self._engine.company.take_in(pruner.run, pruner.progress)
-        self._on_the_board = EngineOnTheBoard(self._engine, self._ground, self._paused, told, self.id)
+        self._source = parts.source
+        self._engine = parts.engine
+        self._presence = parts.presence
+        self._on_the_board = parts.on_the_board
         for name in self._workers.names:
             self._open_lane(name)
 
@@ -158,7 +102,7 @@ class Scheduler(Monque, Observable):
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
-            self._on_the_run(partial(self._open_lane, name))
+            self._own_run.do(partial(self._open_lane, name))
             return worker
 
         return add if handler is None else add(handler)
@@ -177,28 +121,12 @@ class Scheduler(Monque, Observable):
             for name in self._workers.names
         }
 
-    def _announce(self, jobs: Sequence[Job] | None) -> None:
-        announcer = self._announcer
-        self._on_the_run(announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs))
-
-    def _claimed(self) -> None:
-        for neighbour in neighbours(self._ground.jobs.collection.full_name):
-            if neighbour is not self._on_the_board:
-                neighbour.watch(self._engine.is_idle)
-
-    def _on_the_run(self, function: Callable[[], None]) -> None:
-        if is_on_run(self._token):
-            function()
-        else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(function)
-
     def drain(self) -> None:
         """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`.
 
         May be said again, and from any thread: a plain handler may say it.
         """
-        self._on_the_run(self._engine.stop.drain)
+        self._own_run.do(self._engine.stop.drain)
 
     async def wait_drained(self) -> None:
         """Returns when the scheduler has ended, which somebody must have asked for."""
@@ -206,90 +134,6 @@ class Scheduler(Monque, Observable):
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
         return RunningJob(run, self, self._resources, self._source.report, self._config.cleanup_timeout)
-
-    async def _run(self, *, task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED) -> None:
-        """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""
-        try:
-            # Nothing is held yet, so this wait may be cut short at any time.
-            await self._door.hand_over(
-                self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS
-            )
-            with on_the_board(self._ground.jobs.collection.full_name, self._on_the_board):
-                await self._run_listened_to(task_status)
-        except BaseException as error:
-            self._end()
-            if crashes := self._engine.stop.crashes:
-                raise BaseExceptionGroup("the scheduler crashed and was cancelled", [*crashes, error]) from None
-            raise
-        self._end()
-        if crashes := self._engine.stop.crashes:
-            raise BaseExceptionGroup("the scheduler crashed", crashes)
-
-    def _end(self) -> None:
-        engine = self._engine
-        report = self._teller.report(tuple(engine.unfinished), tuple(engine.stop.crashes), engine.watchdog.blocked)
-        self._teller.tell_unfinished(report.unfinished)
-        self.report = report
-        self._stats.clear()
-        self._ended.set()
-
-    def _get_ready(self) -> None:
-        """In a thread: the server's time, the indexes, and with them whether the database can be used at all.
-
-        Then the entry of this instance, whose id must not be another's, and the declared schedules. However many
-        instances declare one at once, one job of it exists.
-        """
-        self._ground.measure_clock_offset()
-        self._ground.ensure_indexes()
-        self._presence.enter()
-        try:
-            self._declare_schedules()
-        except BaseException:
-            self._presence.leave()
-            raise
-
-    def _declare_schedules(self) -> None:
-        for name, cron in self._workers.crons.items():
-            self._sync.schedule(
-                cron.expression,
-                name,
-                cron.data,
-                unique_key=f"cron:{name}",
-                timezone=cron.timezone,
-                on_exhausted=cron.on_exhausted,
-                on_conflict="update",
-            )
-
-    async def _run_listened_to(self, task_status: trio.TaskStatus[Scheduler]) -> None:
-        async with trio.open_nursery() as listening:
-            hearing = await listening.start(self._deliver_events)
-            try:
-                await self._engine.run(started=partial(task_status.started, self))
-            finally:
-                with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
-                    async with trio.open_nursery() as last_words:
-                        last_words.start_soon(self._leave)
-                        await self._bus.wait_caught_up()
-                self._bus.lose_patience()
-                hearing.cancel(reason="the scheduler has ended")
-
-    async def _leave(self) -> None:
-        """Where the engine ended out of order."""
-        if self._presence.is_there:
-            await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
-
-    async def _lose_patience(self, in_body: trio.CancelScope) -> None:
-        """When all is cut, calls of the body are awaited no longer than clean-ups are."""
-        with in_body:
-            await self._engine.stop.cutting.wait()
-            await trio.sleep(self._config.cleanup_timeout)
-            self._door.patience.end()
-
-    async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
-        with trio.CancelScope(shield=True) as scope:
-            task_status.started(scope)
-            await self._bus.run()
 
 
 @asynccontextmanager

@@ -1,0 +1,100 @@
+"""What a scheduler is made of, and who is given whom. Wiring only."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+from ..client.ground import Ground
+from ..engine.limits import EngineLimits
+from ..engine.nursery import Engine
+from ..engine.run import Run
+from ..jobs.job import Job
+from ..options import SchedulerConfig
+from ..store.offload import Door
+from .job_source import JobSource
+from .job_stream import JobStream
+from .neighbour import EngineOnTheBoard
+from .own_run import OwnRun
+from .paused_names import PausedNames
+from .presence import Presence
+from .pruner import Pruner
+from .running_job import RunningJob
+from .settlements import JobSettlement
+from .telling import Teller
+from .told import Told
+from .workers import Workers
+
+
+@dataclass(frozen=True)
+class Parts:
+    """What a scheduler holds on to; the rest is held by these."""
+
+    source: JobSource
+    engine: Engine[Job, JobSettlement]
+    presence: Presence
+    on_the_board: EngineOnTheBoard
+
+
+def assembled(
+    ground: Ground,
+    door: Door,
+    config: SchedulerConfig,
+    workers: Workers,
+    teller: Teller,
+    own_run: OwnRun,
+    running_job: Callable[[Run[Job]], RunningJob[Any]],
+) -> Parts:
+    """The parts, on what a client stands on (`ground` and `door`); nothing runs yet."""
+    rests = own_run.rests
+    paused, told = PausedNames(door, rests=rests), Told()
+    ground.clock_moved = partial(own_run.announce, None)
+    source = JobSource(
+        ground,
+        door,
+        workers,
+        teller,
+        config,
+        running_job,
+        own_run.announce,
+        paused,
+        # Later than now: what is on the board is made of the engine, and the engine of this source.
+        lambda: on_the_board.has_claimed(),
+        own_run.do,
+    )
+    stream = JobStream(ground, door, workers, paused, config.scheduler_instance_id, told)
+    # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
+    is_streamed = config.change_stream and not rests
+    engine = Engine(source, _limits(config, rests=rests), stream if is_streamed else None)
+    presence = Presence(
+        ground,
+        door,
+        config,
+        engine.stop,
+        names=lambda: workers.names,
+        held=lambda: engine.unfinished,
+        rests=rests,
+    )
+    engine.company.accompany(presence.run, presence.progress, presence.end)
+    engine.company.accompany(partial(paused.run, ground.jobs, engine.waker.look), paused.progress)
+    if config.job_retention is not None:
+        pruner = Pruner(ground, door, engine.stop, config.scheduler_instance_id, config.job_retention, rests=rests)
+        engine.company.take_in(pruner.run, pruner.progress)
+    on_the_board = EngineOnTheBoard(engine, ground, paused, told, config.scheduler_instance_id)
+    return Parts(source, engine, presence, on_the_board)
+
+
+def _limits(config: SchedulerConfig, *, rests: bool) -> EngineLimits:
+    return EngineLimits(
+        poll_interval=config.poll_interval,
+        safety_poll_interval=config.safety_poll_interval,
+        heartbeat_interval=config.heartbeat_interval,
+        shutdown_timeout=config.shutdown_timeout,
+        cleanup_timeout=config.cleanup_timeout,
+        concurrency=config.instance_concurrency,
+        rests=rests,
+        rescues=config.recover_stale_jobs,
+        stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
+    )

@@ -1,0 +1,163 @@
+"""This instance's entry among the instances: whose an id is, and that it is nobody else's. Blocking."""
+
+from __future__ import annotations
+
+import logging
+import os
+import secrets
+import socket
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import timedelta
+from importlib import metadata
+from typing import Final
+
+from ..client.ground import Ground
+from ..client.wake_board import instances_here
+from ..errors import InstanceCollisionError, MonqueConnectionError
+from ..jobs.instance import MOST_NAMES, Instance, is_alive, most_held
+from ..jobs.job import Job
+from ..options import SchedulerConfig
+from ..store import instances
+from .beats import Beats
+
+logger = logging.getLogger("trio_monque.scheduler")
+
+# Others come and go with the same id between our two commands. It cannot go on for ever by chance.
+MOST_ROUNDS: Final = 10
+
+
+class Entry:
+    """One entry, from the time it is written until it is removed. Its calls block, but for `renewed`."""
+
+    def __init__(self, ground: Ground, config: SchedulerConfig) -> None:
+        self._ground = ground
+        self._id = config.scheduler_instance_id
+        self._interval = config.heartbeat_interval
+        self._beats = Beats()
+        self._entry: Instance | None = None
+
+    @property
+    def is_there(self) -> bool:
+        """It was written, and is not known to be removed."""
+        return self._entry is not None
+
+    def enter(self, names: Sequence[str]) -> None:
+        """Writes the entry.
+
+        Raises:
+            InstanceCollisionError: Another instance that lives has this id, or holds a job under it.
+        """
+        now = self._ground.now()
+        self._beats.claimed(now)
+        entry = Instance(
+            id=self._id,
+            incarnation=secrets.token_hex(8),
+            host=socket.gethostname(),
+            pid=os.getpid(),
+            names=_told_of(names),
+            started_at=now,
+            last_heartbeat=now,
+            heartbeat_interval=self._interval,
+            version=_version(),
+        )
+        self._check_claims()
+        for _ in range(MOST_ROUNDS):
+            if self._has_entered(entry):
+                return
+        raise InstanceCollisionError(
+            self._id,
+            f"the document of that _id in {instances.name_of_collection(self._ground.jobs.collection.name)!r} is none "
+            "of a dead instance",
+        )
+
+    def _check_claims(self) -> None:
+        now = self._ground.now()
+        for job in instances.claims_of(self._ground.jobs, self._id):
+            if job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now):
+                ago = (now - job.last_heartbeat) / timedelta(seconds=1)
+                raise InstanceCollisionError(
+                    self._id, f"job {job} is processing under it, and its claim was renewed {ago:.1f} s ago"
+                )
+
+    def _has_entered(self, entry: Instance) -> bool:
+        try:
+            entered = self._enter(entry)
+        except MonqueConnectionError as error:
+            if error.unknown_outcome:
+                # It may be there, and would keep the next start with this id off.
+                self._entry = entry
+                self.leave()
+            raise
+        if entered:
+            self._entry = entry
+        return entered
+
+    def _enter(self, entry: Instance) -> bool:
+        jobs = self._ground.jobs
+        if instances.insert(jobs, entry):
+            return True
+        seen = instances.read(jobs, self._id)
+        if seen is None:
+            return False  # It has left meanwhile.
+        if seen.incarnation == entry.incarnation:
+            return True  # The driver had sent it twice.
+        now = self._ground.now()
+        if seen.id in instances_here(jobs.collection.full_name) or is_alive(
+            seen.last_heartbeat, seen.heartbeat_interval, now
+        ):
+            ago = (now - seen.last_heartbeat) / timedelta(seconds=1)
+            raise InstanceCollisionError(
+                self._id, f"process {seen.pid} on {seen.host} has it, and gave a sign of life {ago:.1f} s ago"
+            )
+        if not instances.replace_if_unchanged(jobs, seen, entry):
+            return False
+        logger.info("the id of %s, which is dead, is taken over", seen)
+        return True
+
+    def leave(self) -> None:
+        """Removes the entry. Never raises: one that stays is told as dead, and is removed by others."""
+        entry = self._entry
+        if entry is None:
+            return
+        try:
+            instances.remove(self._ground.jobs, entry)
+        except MonqueConnectionError as error:
+            logger.info("the entry of this instance stays until it is seen to be dead: %s", error)
+        else:
+            self._entry = None
+
+    def beat(self, entry: Instance) -> Instance | None:
+        """Writes it as it is now; whose the id is, if not ours."""
+        jobs = self._ground.jobs
+        if instances.beat(jobs, entry):
+            return None
+        # It is gone: somebody took us for dead, or has dropped the collection.
+        if not entry.draining and instances.insert(jobs, entry):
+            return None
+        seen = instances.read(jobs, entry.id)
+        return None if seen is None or seen.incarnation == entry.incarnation else seen
+
+    def renewed(self, names: Sequence[str], held: Sequence[Job], *, draining: bool) -> Instance:
+        """What the next beat writes."""
+        assert self._entry is not None, "it enters first"
+        self._entry = replace(
+            self._entry,
+            last_heartbeat=self._beats.next(self._ground.clock.now()),
+            names=_told_of(names),
+            draining=draining,
+            held=len(held),
+            held_by_name=most_held(job.name for job in held),
+        )
+        return self._entry
+
+
+def _told_of(names: Sequence[str]) -> tuple[str, ...]:
+    return tuple(sorted(names)[:MOST_NAMES])
+
+
+def _version() -> str:
+    try:
+        return metadata.version("trio-monque")
+    except metadata.PackageNotFoundError:
+        return "unknown"
