@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import pytest
 
 from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import Monque, MonqueConnectionError, NewJob, SyncMonque, open_scheduler
+from trio_monque import Monque, MonqueConnectionError, NewJob, Retention, SyncMonque, open_scheduler
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing
@@ -137,3 +137,51 @@ def test_index_of_another_version_is_told_with_what_to_do(store: JobCollection, 
     assert not caught.value.transient
     jobs.drop_index("trio_monque_claim")
     indexes.ensure(store)
+
+
+AT_REST = {"status": {"$in": ["pending", "completed", "failed", "cancelled"]}}
+HAS_ENDED = {"status": {"$in": ["completed", "failed", "cancelled"]}}
+# A row is added for a new index, also for one that takes the place of another; it is never changed.
+DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
+    ("trio_monque_claim", "name status nextRunAt _id", {"partialFilterExpression": AT_REST}),
+    (
+        "trio_monque_held",
+        "status claimedBy lockedAt name",
+        {"partialFilterExpression": {"status": "processing"}},
+    ),
+    (
+        "name_1_uniqueKey_1",
+        "name uniqueKey",
+        {
+            "unique": True,
+            "partialFilterExpression": {
+                "uniqueKey": {"$exists": True},
+                "status": {"$in": ["pending", "processing"]},
+            },
+        },
+    ),
+    ("trio_monque_listing", "nextRunAt _id", {}),
+    ("trio_monque_due", "status nextRunAt _id", {"partialFilterExpression": AT_REST}),
+    ("trio_monque_created", "createdAt _id", {}),
+    ("trio_monque_updated", "status updatedAt _id", {"partialFilterExpression": AT_REST}),
+    ("trio_monque_ended", "status updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
+    ("trio_monque_ended_by_name", "status name updatedAt _id", {"partialFilterExpression": HAS_ENDED}),
+)
+
+
+def test_changed_definition_has_a_new_name(store: JobCollection, jobs: Collection) -> None:
+    """Or no scheduler of the one version would start beside those of the other: the server refuses two of one name."""
+    definitions = {
+        name: {"key": [(field, 1) for field in fields.split()], **options} for name, fields, options in DEFINITIONS
+    }
+    assert len(definitions) == len(DEFINITIONS)
+    indexes.ensure(store, Retention(completed=1))
+    indexes.ensure(store, Retention(completed=1, keep_last=1))
+    made = {
+        name: {option: value for option, value in index.items() if option not in ("v", "ns")}
+        for name, index in jobs.index_information().items()
+        if name != "_id_"
+    }
+    assert len(made) == len(indexes.ALL) + 2
+    for name, definition in made.items():
+        assert definition == definitions.get(name), f"{name} is another index: give it a name that none has had"
