@@ -7,6 +7,7 @@ import socket
 from typing import Any
 
 import pytest
+from hypothesis import settings
 from pymongo import MongoClient
 
 from trio_monque.store.types import Collection, Database
@@ -20,6 +21,9 @@ def pytest_configure() -> None:
     A shell without job control lets its background processes, and their children, ignore it.
     """
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    # How long an example takes depends on what else the machine does.
+    settings.register_profile("without deadlines", deadline=None)
+    settings.load_profile("without deadlines")
 
 
 @pytest.fixture(scope="session")

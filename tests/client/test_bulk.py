@@ -298,7 +298,7 @@ def selected(document: dict[str, Any], selection: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=80, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     action=st.sampled_from(sorted(CALLS)),
     documents=st.lists(DOCUMENTS, max_size=12),

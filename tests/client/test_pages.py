@@ -125,9 +125,7 @@ def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
         jobs.insert_many(documents)
 
 
-EACH = settings(
-    max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
-)
+EACH = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
 @pytest.fixture(params=["with indexes", "without"])
