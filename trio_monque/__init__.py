@@ -52,8 +52,8 @@ from .jobs.events import (
 from .jobs.instance import Instance
 from .jobs.job import Job, JobStatus
 from .jobs.new_job import NewJob
-from .jobs.selection import JobFilter, JobSelector, JobSort
-from .jobs.selectors import Selection
+from .jobs.selection import JobFilter, JobSort
+from .jobs.selectors import JobSelector, Selection
 from .jobs.verdicts import Discard, Retry, Snooze
 from .options import Retention
 from .scheduler.health import Health, LoopHealth

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import anyio
 import pytest
@@ -22,6 +23,7 @@ from trio_monque import (
     BulkResult,
     Event,
     InvalidOptionError,
+    JobFilter,
     JobsCancelled,
     JobsDeleted,
     JobsRetried,
@@ -38,6 +40,7 @@ from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
+TWICE = datetime(2026, 10, 25, 2, 0, tzinfo=ZoneInfo("Europe/Berlin"))
 STATUSES = ("pending", "processing", "completed", "failed", "cancelled")
 
 
@@ -321,11 +324,20 @@ def test_exactly_the_selected_jobs_are_changed(
     wanted.update([selection["reason"]] if "reason" in selection else [])
     if action == "delete" and not wanted:
         wanted["everything"] = True
+    which = JobFilter(**{option: value for option, value in wanted.items() if option != "everything"})
+    shown = {
+        order: {job.id for job in Monque(db).sync.get_jobs_with_cursor(filter=which, sort=order).jobs}
+        for order in ("id", "created_at", "updated_at", "next_run_at")
+    }
     result = CALLS[action](Monque(db).sync, **wanted)
     expected = {
         job_id
         for job_id, document in given_.items()
         if document["status"] in POSSIBLE[action] and selected(document, selection)
+    }
+    # A page of the same selection has shown the same jobs, in every order.
+    assert shown == {
+        order: {job_id for job_id, document in given_.items() if selected(document, selection)} for order in shown
     }
     left = {one["_id"]: one for one in jobs.find()}
     for job_id, document in given_.items():
@@ -347,6 +359,9 @@ def test_exactly_the_selected_jobs_are_changed(
         ({"older_than": DAY.replace(tzinfo=None)}, "must be timezone-aware"),
         ({"newer_than": 7}, "must be a datetime"),
         ({"older_than": DAY, "newer_than": DAY}, "selects nothing"),
+        ({"older_than": DAY, "newer_than": DAY + timedelta(microseconds=1)}, "selects nothing"),
+        # Of an hour that comes twice: 2:30 of the first is before 2:00 of the second.
+        ({"older_than": TWICE.replace(minute=30), "newer_than": TWICE.replace(fold=1)}, "selects nothing"),
         ({"fail_reason": ""}, "is empty"),
         ({"fail_reason_prefix": "x" * 1001}, "longer than 1000"),
         ({"fail_reason": "\ud800"}, "UTF-8"),
@@ -363,6 +378,12 @@ async def test_selection_that_cannot_be_is_refused(
     for monque in (Monque(db), Monque(db).sync):
         with pytest.raises(InvalidOptionError, match=problem):
             await CALLS[action](monque, **selection)
+    if "on_progress" not in selection:  # A page refuses it in the same words.
+        with pytest.raises(InvalidOptionError) as refused:
+            await CALLS[action](Monque(db), **selection)
+        with pytest.raises(InvalidOptionError) as on_page:
+            JobFilter(**selection)
+        assert str(on_page.value) == str(refused.value)
     with pytest.raises(TypeError, match="nmae"):
         await CALLS[action](Monque(db), nmae="greet")
     assert statuses(jobs) == dict.fromkeys(STATUSES, 1)

@@ -13,12 +13,12 @@ from hypothesis import strategies as st
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_transitions import cancel_selected, retry_selected, spread_over
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.selectors import BulkSelector, job_selector
+from trio_monque.jobs.selectors import JobSelector
 from trio_monque.jobs.transition import Containing, OneOf, Within, applied
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=7)
-SELECTOR = job_selector(name=["a", "b"], older_than=LATER, newer_than=NOW, fail_reason="why")
+SELECTOR = JobSelector(name=["a", "b"], older_than=LATER, newer_than=NOW, fail_reason="why")
 ASKED = {"created_at": Within(above=NOW, below=LATER), "fail_reason": Containing("why")}
 
 
@@ -55,16 +55,16 @@ def test_bulk_retry_is_the_single_one_at_its_own_moment(status: JobStatus) -> No
     assert after.next_run_at == LATER
     assert (after.fail_count, after.fail_reason, after.rescues, after.rev) == (0, None, 0, 5)
     assert applied(after, transitions.reschedule(job.id, NOW, NOW)).updated_at == single.updated_at
-    only = retry_selected(job_selector(status=[status, "completed"]), job, NOW, LATER)
+    only = retry_selected(JobSelector(status=[status, "completed"]), job, NOW, LATER)
     assert only.transition.guard == {"name": "a", "status": status}
 
 
 def test_selector_that_asks_for_nothing_is_everything_and_one_that_asks_for_anything_is_not() -> None:
-    assert job_selector().is_everything
-    assert job_selector(name=None, status=None).is_everything
-    assert job_selector().guard(BulkSelector().among(tuple(JobStatus))) == {}
+    assert JobSelector().is_everything
+    assert JobSelector(name=None, status=None).is_everything
+    assert JobSelector().guard(JobSelector().among(tuple(JobStatus))) == {}
     for selection in ({"name": "a"}, {"status": list(JobStatus)}, {"older_than": NOW}, {"fail_reason_prefix": "x"}):
-        selector = job_selector(**selection)
+        selector = JobSelector(**selection)
         assert not selector.is_everything
         assert selector.guard(selector.among(tuple(JobStatus))) != {}
 

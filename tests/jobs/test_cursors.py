@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from base64 import urlsafe_b64encode
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -18,6 +18,7 @@ from trio_monque.jobs.selection import job_query, page_query
 
 ID = ObjectId("65a1b2c3d4e5f60718293a4b")
 MOMENT = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)
+TICK = timedelta(microseconds=1)
 
 
 def string(content: object, letter: str = "F") -> str:
@@ -153,6 +154,10 @@ def test_j107_cursor_of_another_order_is_refused(cursor: str, by: str, direction
         ("created_from", lambda: JobFilter(created_from=datetime(2026, 1, 1))),  # noqa: DTZ001
         ("older_than", lambda: JobFilter(older_than="yesterday")),  # type: ignore[arg-type]
         ("fail_reason", lambda: JobFilter(fail_reason="")),
+        ("created_from", lambda: JobFilter(created_from=MOMENT + TICK, created_to=MOMENT)),
+        ("updated_from", lambda: JobFilter(updated_from=MOMENT + TICK, updated_to=MOMENT)),
+        ("run_from", lambda: JobFilter(run_from=MOMENT + TICK, run_to=MOMENT)),
+        ("status", lambda: job_query(None, [], 1, 0)),
         ("fail_reason", lambda: JobFilter(fail_reason="a", fail_reason_prefix="b")),
         ("sort", lambda: JobSort(by="name")),  # type: ignore[arg-type]
         ("sort", lambda: JobSort(direction="up")),  # type: ignore[arg-type]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -13,9 +14,9 @@ from pymongo import MongoClient
 from tests.client.test_bulk import CALLS, put
 from tests.support.interception import Recorder
 from tests.support.store import PAST, handle, insert
-from trio_monque import Monque
+from trio_monque import JobFilter, Monque
 from trio_monque.jobs.bulk_transitions import cancel_selected
-from trio_monque.jobs.selectors import BulkSelector, job_selector
+from trio_monque.jobs.selectors import JobSelector
 from trio_monque.jobs.transition import Containing, Within
 from trio_monque.store import bulk, indexes
 from trio_monque.store.codec import filter_of
@@ -92,7 +93,7 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     database = store.collection.database
     refuses = {"$or": [{"status": "pending"}, {"_id": {"$nin": [made[0].id, made[3].id]}}]}
     database.command("collMod", store.collection.name, validator=refuses)
-    change = cancel_selected(BulkSelector(), tuple(made), PAST + timedelta(hours=1))
+    change = cancel_selected(JobSelector(), tuple(made), PAST + timedelta(hours=1))
     written = bulk.cancel(store, [change], "receipt")
     assert written.count == 3
     assert written.done == {made[1].id, made[2].id, made[4].id}
@@ -110,9 +111,15 @@ def test_text_is_looked_for_to_the_letter() -> None:
 
 
 def test_moment_between_two_milliseconds_selects_what_was_made_before_it() -> None:
-    half = timedelta(microseconds=500)
-    assert job_selector(older_than=PAST + half).created == Within(above=None, below=PAST + timedelta(milliseconds=1))
-    assert job_selector(newer_than=PAST + half).created == Within(above=PAST, below=None)
-    assert job_selector(older_than=PAST, newer_than=PAST - half).created == Within(
-        above=PAST - timedelta(milliseconds=1), below=PAST
-    )
+    half, whole = timedelta(microseconds=500), timedelta(milliseconds=1)
+    for made in (JobSelector, JobFilter):
+        assert made(older_than=PAST + half).conditions() == {"created_at": Within(above=None, below=PAST + whole)}
+        assert made(newer_than=PAST + half).conditions() == {"created_at": Within(above=PAST, below=None)}
+        assert made(older_than=PAST, newer_than=PAST - half).conditions() == {
+            "created_at": Within(above=PAST - whole, below=PAST)
+        }
+    between = JobFilter(created_from=PAST + half, created_to=PAST + whole + half)
+    assert between.conditions() == {"created_at": Within(at_least=PAST + whole, at_most=PAST + whole)}
+    # None was made there. It is no mistake to ask.
+    at_it = JobFilter(updated_from=PAST + half, updated_to=PAST + half)
+    assert replace(at_it).conditions() == {"updated_at": Within(at_least=PAST + whole, at_most=PAST)}

@@ -13,7 +13,7 @@ from ..errors import InvalidOptionError, MonqueConnectionError, PartlyDoneError
 from ..jobs import events
 from ..jobs.bulk_result import BulkResult, Tally
 from ..jobs.job import Job
-from ..jobs.selectors import Selection, job_selector
+from ..jobs.selectors import JobSelector, Selection
 from ..store import bulk
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry
@@ -119,16 +119,16 @@ class Bulk:
 
 
 def cancelling(ground: Ground, selection: Selection) -> Bulk:
-    return Bulk(ground, Cancel(ground, job_selector(**selection)))
+    return Bulk(ground, Cancel(ground, JobSelector(**selection)))
 
 
 def retrying(ground: Ground, selection: Selection, spread: float) -> Bulk:
     check_seconds("spread", spread, zero=True)
-    return Bulk(ground, Retry(ground, job_selector(**selection), spread))
+    return Bulk(ground, Retry(ground, JobSelector(**selection), spread))
 
 
 def deleting(ground: Ground, selection: Selection, *, everything: bool) -> Bulk:
-    selector = job_selector(**selection)
+    selector = JobSelector(**selection)
     if not isinstance(everything, bool):
         raise InvalidOptionError("everything", everything, "must be True or False")
     if selector.is_everything and not everything:

@@ -21,7 +21,7 @@ from ..jobs.bulk_transitions import (
     spread_over,
 )
 from ..jobs.job import Job, JobStatus
-from ..jobs.selectors import BulkSelector
+from ..jobs.selectors import JobSelector
 from ..store import bulk
 from ..store.bulk import Sending, Written
 from ..store.types import ObjectId
@@ -43,7 +43,7 @@ class Action(ABC):
     possible: ClassVar[Collection[JobStatus]]
     wakes: ClassVar[bool] = False
 
-    def __init__(self, ground: Ground, selector: BulkSelector) -> None:
+    def __init__(self, ground: Ground, selector: JobSelector) -> None:
         self._ground = ground
         self._selector = selector
         self.statuses = selector.among(self.possible)
@@ -92,7 +92,7 @@ class Retry(_Changing):
     possible = RETRIABLE
     wakes = True
 
-    def __init__(self, ground: Ground, selector: BulkSelector, spread: float) -> None:
+    def __init__(self, ground: Ground, selector: JobSelector, spread: float) -> None:
         super().__init__(ground, selector)
         self._spread = spread
         self._random = Random()

@@ -12,7 +12,8 @@ import anyio.lowlevel
 from ..jobs.answers import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..jobs.events import Event
 from ..jobs.job import Job
-from ..jobs.selection import JobFilter, JobSort, Statuses, checked_name
+from ..jobs.selection import JobFilter, JobSort
+from ..jobs.selectors import Statuses, checked_name
 from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door

@@ -9,7 +9,8 @@ from typing import Literal
 from ..jobs.answers import CursorPage, QueueStats, QueueView, WorkerView, page_of
 from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import Job
-from ..jobs.selection import JobFilter, JobSort, Statuses, checked_name, job_query, object_id, page_query
+from ..jobs.selection import JobFilter, JobSort, job_query, object_id, page_query
+from ..jobs.selectors import Statuses, checked_name
 from ..store import queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting

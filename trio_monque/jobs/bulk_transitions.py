@@ -11,7 +11,7 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .job import Job, JobStatus
-from .selectors import BulkSelector
+from .selectors import JobSelector
 from .transition import Transition
 from .transitions import cancel_pending, retry_again
 
@@ -30,12 +30,12 @@ class Change:
     jobs: tuple[Job, ...]
 
 
-def cancel_selected(selector: BulkSelector, jobs: tuple[Job, ...], now: datetime) -> Change:
+def cancel_selected(selector: JobSelector, jobs: tuple[Job, ...], now: datetime) -> Change:
     """pending -> cancelled, for those of the jobs that are still selected."""
     return Change(_guarded(cancel_pending(_NO_JOB, now), selector.guard(CANCELLABLE)), jobs)
 
 
-def retry_selected(selector: BulkSelector, job: Job, now: datetime, next_run_at: datetime) -> Change:
+def retry_selected(selector: JobSelector, job: Job, now: datetime, next_run_at: datetime) -> Change:
     """failed or cancelled -> pending, due then, if the job is still selected."""
     again = retry_again(_NO_JOB, now)
     guard = {**selector.guard(selector.among(RETRIABLE)), "name": job.name}

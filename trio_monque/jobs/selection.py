@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, Literal
 
 from bson import ObjectId
 from bson.errors import InvalidId
@@ -13,125 +12,9 @@ from bson.errors import InvalidId
 from ..checks import check_count
 from ..errors import InvalidOptionError
 from .cursors import ORDERS, Anchor, decode
-from .job import JobStatus
-from .new_job import checked_moment
-from .transition import Containing, OneOf, Within
+from .selectors import JobSelector, Statuses, checked_name, within
 
-Statuses = JobStatus | str | Iterable[JobStatus | str]
 SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
-
-
-def checked_name(given: object) -> str | None:
-    """The name, or None for all; raises InvalidOptionError for anything else."""
-    if given is not None and not _is_text(given):
-        raise InvalidOptionError("name", given, "must be a string that can be encoded as UTF-8")
-    return cast("str | None", given)
-
-
-def _is_text(given: object) -> bool:
-    """Whether the database can be asked for it."""
-    if not isinstance(given, str):
-        return False
-    try:
-        given.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
-
-
-def checked_names(given: str | Iterable[str] | None) -> tuple[str, ...] | None:
-    """The names as a tuple, each once; raises InvalidOptionError where one is no string."""
-    if given is None:
-        return None
-    try:
-        names = tuple(dict.fromkeys([given] if isinstance(given, str) else given))
-    except TypeError as error:
-        raise InvalidOptionError("name", given, "must be a string, or several") from error
-    if not all(map(_is_text, names)):
-        raise InvalidOptionError("name", given, "must be a string, or several, that can be encoded as UTF-8")
-    return names
-
-
-def checked_statuses(given: Statuses | None) -> tuple[JobStatus, ...] | None:
-    """The statuses as a tuple, each once; raises InvalidOptionError where one is none."""
-    if given is None:
-        return None
-    several: Iterable[Any] = [given] if isinstance(given, str) else given
-    try:
-        return tuple(dict.fromkeys(JobStatus(one) for one in several))
-    except (ValueError, TypeError) as error:
-        raise InvalidOptionError("status", given, f"must be among {', '.join(JobStatus)}") from error
-
-
-@dataclass(frozen=True, kw_only=True)
-class JobSelector:
-    """Which jobs are meant; what is not given is not asked. Moments are timezone-aware.
-
-    Attributes:
-        name: The name, or several.
-        status: The status, or several.
-        older_than, newer_than: Enqueued before, after this moment (`created_at`).
-        fail_reason: A text that `fail_reason` contains, to the letter.
-        fail_reason_prefix: A text that it begins with.
-
-    Raises:
-        InvalidOptionError: One of them cannot be; names it.
-    """
-
-    name: str | Iterable[str] | None = None
-    status: Statuses | None = None
-    older_than: datetime | None = None
-    newer_than: datetime | None = None
-    fail_reason: str | None = None
-    fail_reason_prefix: str | None = None
-
-    def __post_init__(self) -> None:
-        # Frozen also inside: an iterator would be empty when it is asked for the second time.
-        object.__setattr__(self, "name", checked_names(self.name))
-        object.__setattr__(self, "status", checked_statuses(self.status))
-        for option in self._moments():
-            if (moment := getattr(self, option)) is not None:
-                object.__setattr__(self, option, checked_moment(option, moment))
-        for option in ("fail_reason", "fail_reason_prefix"):
-            text = getattr(self, option)
-            if text is not None and (not _is_text(text) or not text or "\0" in text):
-                raise InvalidOptionError(option, text, "must be a text that is not empty")
-        if self.fail_reason is not None and self.fail_reason_prefix is not None:
-            raise InvalidOptionError("fail_reason", self.fail_reason, "excludes fail_reason_prefix: give one of them")
-
-    @classmethod
-    def _moments(cls) -> tuple[str, ...]:
-        return ("older_than", "newer_than")
-
-    @property
-    def names(self) -> tuple[str, ...] | None:
-        """The names that are asked for; None for any."""
-        return self.name  # type: ignore[return-value]  # Made one by __post_init__.
-
-    @property
-    def statuses(self) -> tuple[JobStatus, ...] | None:
-        """The statuses that are asked for; None for any."""
-        return self.status  # type: ignore[return-value]
-
-    def conditions(self) -> dict[str, Any]:
-        """What it asks beside names and statuses, as the guard of a transition has it."""
-        asked: dict[str, Any] = {}
-        if self.older_than is not None or self.newer_than is not None:
-            asked["created_at"] = Within(above=self.newer_than, below=self.older_than)
-        if self.fail_reason is not None:
-            asked["fail_reason"] = Containing(self.fail_reason)
-        if self.fail_reason_prefix is not None:
-            asked["fail_reason"] = Containing(self.fail_reason_prefix, at_the_beginning=True)
-        return asked
-
-    def guard(self) -> dict[str, Any]:
-        """All that it asks, as the guard of a transition."""
-        asked = self.conditions()
-        if self.names is not None:
-            asked["name"] = self.names[0] if len(self.names) == 1 else OneOf(self.names)
-        if self.statuses is not None:
-            asked["status"] = self.statuses[0] if len(self.statuses) == 1 else OneOf(self.statuses)
-        return asked
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -145,7 +28,7 @@ class JobFilter(JobSelector):
         run_from, run_to: The same of `next_run_at`.
 
     Raises:
-        InvalidOptionError: One of them cannot be; names it.
+        InvalidOptionError: One of them cannot be, or selects nothing, as in JobSelector; names it.
     """
 
     created_from: datetime | None = None
@@ -156,9 +39,9 @@ class JobFilter(JobSelector):
     run_to: datetime | None = None
 
     @classmethod
-    def _moments(cls) -> tuple[str, ...]:
-        ranges = ("created_from", "created_to", "updated_from", "updated_to", "run_from", "run_to")
-        return (*super()._moments(), *ranges)
+    def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
+        ends = (("created_from", "created_to"), ("updated_from", "updated_to"), ("run_from", "run_to"))
+        return (*super()._ranges(), *((first, last, True) for first, last in ends))
 
     def conditions(self) -> dict[str, Any]:
         asked = super().conditions()
@@ -168,8 +51,12 @@ class JobFilter(JobSelector):
             ("next_run_at", self.run_from, self.run_to),
         ):
             if first is not None or last is not None:
-                known = asked.get(attribute, Within())
-                asked[attribute] = Within(at_least=first, at_most=last, above=known.above, below=known.below)
+                asked[attribute] = within(
+                    above=self.newer_than if attribute == "created_at" else None,
+                    below=self.older_than if attribute == "created_at" else None,
+                    at_least=first,
+                    at_most=last,
+                )
         return asked
 
 

@@ -23,7 +23,8 @@ from pymongo import ASCENDING, DESCENDING
 from ..jobs.cursors import Anchor
 from ..jobs.job import JobStatus
 from ..jobs.selection import JobQuery
-from ..jobs.transition import OneOf, Within
+from ..jobs.selectors import one_of
+from ..jobs.transition import Within
 from . import indexes
 from .codec import FIELD, filter_of
 
@@ -145,12 +146,10 @@ def paths_of(query: JobQuery) -> Sequence[Path]:
     ends of what is read; all else that a filter may ask is looked for on the way.
     """
     by, given = query.sort.by, query.filter
-    if given.names == () or given.statuses == ():
-        return []  # Nothing is meant: it is not looked for among all.
     asked = given.conditions()
     within = asked.pop(by, Within())
-    named: Mapping[str, Any] = {} if given.names is None else {"name": _among(given.names)}
-    in_status: Mapping[str, Any] = {} if given.statuses is None else {"status": _among(given.statuses)}
+    named: Mapping[str, Any] = {} if given.names is None else {"name": one_of(given.names)}
+    in_status: Mapping[str, Any] = {} if given.statuses is None else {"status": one_of(given.statuses)}
     if by in ("id", "created_at"):
         index = "_id_" if by == "id" else indexes.name_of(indexes.CREATED)
         return [_path(index, by, [{}], within, {**asked, **named, **in_status})]
@@ -187,7 +186,3 @@ def _path(
     is_sorted: bool = True,
 ) -> Path:
     return Path(index=index, by=by, prefixes=prefixes, within=within, residual=filter_of(asked), is_sorted=is_sorted)
-
-
-def _among(values: Sequence[Any]) -> Any:
-    return values[0] if len(values) == 1 else OneOf(tuple(values))

@@ -11,7 +11,7 @@ from ..errors import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Named, checked_moment, name_of
 from ..jobs.payload import plain_data, snapshot
-from ..jobs.selection import checked_statuses
+from ..jobs.selectors import checked_statuses
 from ..store.types import CodecOptions
 from .differences import agreements, differences, shown
 
