@@ -333,26 +333,35 @@ def test_text_of_fail_reason_is_meant_to_the_letter(monque: Monque, jobs: Collec
     assert found(fail_reason=".*") == []
 
 
-def test_job_that_is_claimed_while_a_page_is_read_is_on_it(monque: Monque, jobs: Collection, db: Database) -> None:
-    """It changes from one index to the other between two reads of one page."""
+@pytest.mark.parametrize("sort", ORDERS)
+def test_page_larger_than_what_is_examined_by_default_is_whole(
+    monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch, sort: Any
+) -> None:
+    monkeypatch.setattr(queries, "MOST_EXAMINED", 20)
     monque._ground.ensure_indexes()
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
-    jobs.insert_many({"name": "n", "data": number, "status": "pending", "failCount": 0, **at} for number in range(5))
-    read = queries._Reader.read
-    times = 0
+    jobs.insert_many(
+        {"name": ["even", "odd"][number % 2], "data": number, "status": "pending", "failCount": 0, **at}
+        for number in range(60)
+    )
 
-    def meanwhile(self: Any, wanted: int) -> Any:
-        nonlocal times
-        times += 1
-        if times == 2:
-            jobs.update_one({"data": 2}, {"$set": {"status": "processing", "claimedBy": "x", "lockedAt": BEGIN}})
-        return read(self, wanted)
+    def page(limit: int, wanted: JobFilter | None = None, cursor: str | None = None) -> tuple[Any, ...]:
+        found = monque.sync.get_jobs_with_cursor(limit=limit, filter=wanted, cursor=cursor, sort=sort)
+        return len(found.jobs), found.has_next_page, found.is_capped, found.cursor
 
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(queries._Reader, "read", meanwhile)
-        found = monque.sync.get_jobs(name="n")
-    assert times == 3
-    assert [job.data for job in found] == [0, 1, 2, 3, 4]
+    for limit in (19, 20, 21, 40, 59):
+        assert page(limit)[:3] == (limit, True, False)
+    for limit in (60, 61, 100):
+        assert page(limit)[:3] == (60, False, False)
+    # What is looked for along the order is looked for among as many as the page may show, and one or two more. Here
+    # every second job passes.
+    odd = JobFilter(name="odd", created_from=BEGIN, run_from=BEGIN, updated_from=BEGIN)
+    pages, cursor, more = [], None, True
+    while more:
+        number, more, capped, cursor = page(40, odd, cursor)
+        assert capped == more
+        pages.append(number)
+    assert pages == ([30] if sort == "next_run_at" else [21, 9])  # There its name has an index.
 
 
 def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(

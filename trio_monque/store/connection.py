@@ -158,6 +158,12 @@ def known_primary(jobs: JobCollection) -> tuple[str, int] | None:
     return jobs.collection.database.client.primary
 
 
+def is_standalone(jobs: JobCollection) -> bool:
+    """Whether the driver takes the server for one without a replica set, without asking anybody."""
+    servers = jobs.collection.database.client.topology_description.server_descriptions().values()
+    return any(server.server_type_name == "Standalone" for server in servers)
+
+
 @contextmanager
 def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Database]:
     """A database on a server of one's own choice, reached at once; the client is closed at the end.

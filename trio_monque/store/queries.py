@@ -16,20 +16,22 @@ from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job
 from ..jobs.selection import JobQuery
 from .codec import FIELD, OWN_OPTIONS
-from .connection import JobCollection
+from .connection import JobCollection, is_standalone
 from .outcomes import command
 from .paths import Path, paths_of
 from .rescuing import HEAVY
-from .types import Collection
+from .types import ClientSession, Collection
 
 T = TypeVar("T")
 
 MOST_EXAMINED: Final = 10_000
-"""How many jobs a page looks at, where a filter lets few pass, before it says that it is capped."""
+"""How many jobs a page looks at, where a filter lets few pass, before it is capped; or as many as it shows."""
 
 _BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 _GROWTH: Final = 8
 _BAD_VALUE: Final = 2
+# SnapshotTooOld; SnapshotUnavailable, where the collection or an index was made a moment ago; NotAReplicaSet.
+_NO_SNAPSHOT: Final = frozenset({239, 246, 123})
 
 
 @command("read the job", writes=False)
@@ -42,32 +44,73 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 @command("read jobs", writes=False)
 def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
     """So many jobs as there are, up to the limit; documents that are no jobs are left out, and told once."""
-    if query.skip:
-        # What is passed over are jobs, and not documents: otherwise a broken one would show a job on two pages.
-        passed = _found(jobs, replace(query, limit=query.skip), query.skip, None, light=True).jobs
-        if len(passed) < query.skip:
-            return []
-        query = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
-    return _found(jobs, query, query.limit, None).jobs
+
+    def read(session: ClientSession | None) -> Sequence[Job]:
+        behind = query
+        if query.skip:
+            # What is passed over are jobs, and not documents: otherwise a broken one would show a job on two pages.
+            passed = _found(jobs, replace(query, limit=query.skip), query.skip, None, session, light=True).jobs
+            if len(passed) < query.skip:
+                return []
+            behind = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
+        return _found(jobs, behind, query.limit, None, session).jobs
+
+    return _at_one_moment(jobs, query, read)
 
 
 @command("read a page of jobs", writes=False)
-def get_page(jobs: JobCollection, query: JobQuery, most_examined: int = MOST_EXAMINED) -> Found:
+def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
     """One job more than the limit, where there is one; documents that are no jobs are left out, and told once."""
-    return _found(jobs, query, query.limit + 1, most_examined)
+    wanted = query.limit + 1
+    # More than what is wanted: what needs no looking through is read at once, and not asked for where it ends.
+    cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
+    return _at_one_moment(jobs, query, lambda session: _found(jobs, query, wanted, cap, session))
 
 
-def _found(jobs: JobCollection, query: JobQuery, wanted: int, cap: int | None, *, light: bool = False) -> Found:
-    paths = paths_of(query)
-    # What runs is read first and last. A job that is claimed or settled meanwhile changes from one index to the
-    # other, and would be missed if each were read once. The first sight of a job counts.
+def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientSession | None], T]) -> T:
+    """Reads what lies along two indexes as it was at one moment, in a session of its own; or without one.
+
+    What is claimed or settled changes from one index to the other. Between two reads a job may do that twice, and be
+    seen by neither. A snapshot is what a majority holds: who writes with less would not see what was just written.
+    """
+    can_be_missed = len(paths_of(query)) > 1
+    if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority" and not is_standalone(jobs):
+        try:
+            with jobs.collection.database.client.start_session(snapshot=True) as session:
+                return read(session)
+        except driver.OperationFailure as error:
+            if error.code not in _NO_SNAPSHOT:
+                raise
+    return read(None)
+
+
+def _in_turn(paths: Sequence[Path], session: ClientSession | None) -> Sequence[Path]:
+    """What is read, in this order; in a snapshot each is read once.
+
+    Without one, what runs and what rests are read twice in turn. The first sight of a job counts. Only one that is
+    claimed, ends and is claimed once more while they are read may be missed.
+    """
     running = [path for path in paths if not path.is_sorted]
     resting = [path for path in paths if path.is_sorted]
+    if session is not None or not running or not resting:
+        return paths
+    return [*running, *resting] * 2
+
+
+def _found(
+    jobs: JobCollection,
+    query: JobQuery,
+    wanted: int,
+    cap: int | None,
+    session: ClientSession | None,
+    *,
+    light: bool = False,
+) -> Found:
     seen: dict[ObjectId, Job] = {}
     frontiers = []
     is_capped = False
-    for path in (*running, *resting, *(running if resting else ())):
-        reader = _Reader(jobs, path, query, cap if path.is_sorted else None, light)
+    for path in _in_turn(paths_of(query), session):
+        reader = _Reader(jobs, path, query, cap if path.is_sorted else None, light, session)
         found = reader.read(wanted)
         for job in found.jobs:
             seen.setdefault(job.id, job)
@@ -97,6 +140,7 @@ class _Reader:
     Attributes:
         cap: How many documents are looked at, at most; None for as many as it takes.
         light: Without what handlers gave and stored.
+        session: One with a snapshot, where there is one.
     """
 
     jobs: JobCollection
@@ -104,6 +148,7 @@ class _Reader:
     query: JobQuery
     cap: int | None
     light: bool
+    session: ClientSession | None
 
     def read(self, wanted: int) -> Found:
         """So many jobs, or all there are up to the frontier."""
@@ -156,7 +201,8 @@ class _Reader:
         if window is None:
             projection = _BUT_HEAVY if self.light else None
             wanted = self._ranges(until, with_residual=True)
-            return list(collection.find(wanted, projection, sort=order, limit=size, hint=hint))
+            found = collection.find(wanted, projection, sort=order, limit=size, hint=hint, session=self.session)
+            return list(found)
         return list(
             collection.aggregate(
                 [
@@ -166,6 +212,7 @@ class _Reader:
                     {"$match": self.path.residual},
                     {"$limit": size},
                 ],
+                session=self.session,
                 **hinting(hint),
             )
         )
@@ -178,7 +225,7 @@ class _Reader:
         order = self.path.order(descending=self.query.descending)
         places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
         keys = {FIELD["id"]: self.path.by == "id", **{name: True for name, _ in order}}
-        read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1)
+        read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1, session=self.session)
         documents = hinted(self.path.index, lambda hint: list(read(hint=hint)))
         if not documents:
             return None
