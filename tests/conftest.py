@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 import socket
 from typing import Any
@@ -10,6 +11,8 @@ import pytest
 from hypothesis import settings
 from pymongo import MongoClient
 
+from tests.support.haste import hasten
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 
 pytest_plugins = ["pytester"]  # For the tests of the plugin; pytest wants it said here.
@@ -24,6 +27,23 @@ def pytest_configure() -> None:
     # How long an example takes depends on what else the machine does.
     settings.register_profile("without deadlines", deadline=None)
     settings.load_profile("without deadlines")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked as thorough is there with MONQUE_TEST_THOROUGH=1 in the environment alone."""
+    if os.environ.get("MONQUE_TEST_THOROUGH") == "1":
+        return
+    left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+    if left_out:
+        config.hook.pytest_deselected(items=left_out)
+        items[:] = [item for item in items if item not in left_out]
+
+
+@pytest.fixture(scope="session")
+def mongod(mongod: EmbeddedServer) -> EmbeddedServer:
+    """The one of the library's plugin, hastened."""
+    hasten(mongod)
+    return mongod
 
 
 @pytest.fixture(scope="session")

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from tests.support.haste import hasten
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store.types import Database
 
@@ -25,6 +26,7 @@ def own_server() -> Iterator[OwnServer]:
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MONQUE_MONGODB_URI", raising=False)
         with embedded_mongod() as server:
+            hasten(server)
             yield OwnServer(server.uri, server.members[0].pid)
 
 

@@ -5,7 +5,6 @@ With MONQUE_TEST_THOROUGH=1 in the environment, also where dates decide who is d
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -26,8 +25,6 @@ from .records import Record, Span, read
 from .scenario import JOBS, SEED, Scenario
 
 pytestmark = pytest.mark.timeout(120)
-
-THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0
@@ -178,7 +175,7 @@ def test_no_live_run_is_rescued_although_time_moves_by_a_minute_both_ways(scenar
     assert {claim.by for claim in evidence.claims if claim.job in by_steady} == {STEADY}
 
 
-@pytest.mark.skipif(not THOROUGH, reason="a check of the test above, which takes as long as it does")
+@pytest.mark.thorough
 @pytest.mark.parametrize("mutation", MUTATIONS)
 def test_the_checker_finds_live_runs_rescued_where_clocks_decide_who_is_dead(scenario: Scenario, mutation: str) -> None:
     with clocked(scenario, mutation=mutation) as clocks:

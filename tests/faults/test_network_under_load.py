@@ -1,4 +1,4 @@
-"""Two thousand jobs, and a network that loses replies, breaks connections, delays messages and falls silent."""
+"""Thousands of jobs, and a network that loses replies, breaks connections, delays messages and falls silent."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ from .traffic import WRITES, HalfOfThem
 pytestmark = pytest.mark.timeout(120)
 
 ENQUEUERS: Final = 4
-ENOUGH: Final = JOBS // 4
+EACH_TURN: Final = JOBS // 2
+ENOUGH: Final = EACH_TURN // 4
 
 # What the driver repeats by itself would hide what the library has to find out.
 UNAIDED: Final = ("retryWrites=false",)
@@ -44,8 +45,8 @@ def address(own_server: OwnServer) -> tuple[str, int | None]:
 
 
 @contextmanager
-def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str) -> Iterator[None]:
-    """All the jobs, by several threads, for as long as the block and until it is done.
+def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str, jobs: int = JOBS) -> Iterator[None]:
+    """So many jobs, by several threads, for as long as the block and until it is done.
 
     A handler that saves something, and meets the fault there, has failed and is tried again, as often as it takes.
     """
@@ -54,7 +55,7 @@ def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str) -> Iterator
         clients = [stack.enter_context(MongoClient[Any](proxy.uri(*options), tz_aware=True)) for _ in range(ENQUEUERS)]
         databases = [client[scenario.db.name] for client in clients]
         enqueuers = [scenario.enqueuer(one, db, max_retries=100) for one, db in enumerate(databases)]
-        share = JOBS // ENQUEUERS
+        share = jobs // ENQUEUERS
         # On a half-open connection the driver would wait for ever when it says good-bye.
         stack.callback(proxy.cut)
         with in_threads(lambda one: enqueuers[one].enqueue(range(one * share, (one + 1) * share)), ENQUEUERS):
@@ -76,7 +77,7 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
         for worker in (one, two, three):
             worker.open()
         proxy.lose_replies(chooses)
-        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED):
+        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED, jobs=EACH_TURN):
             scenario.wait_completed(ENOUGH)
             scenario.kill(three)
             four.open()
