@@ -182,7 +182,9 @@ async def test_scheduler_whose_database_goes_on_failing_can_be_left(
     async with open_test_scheduler(log.workers, shutdown_timeout=1, cleanup_timeout=1) as scheduler:
         fault = fail_next(scheduler, GONE, command="settle jobs", times=None)
         await scheduler.enqueue("job")
-        await trio.lowlevel.checkpoint()
+        with trio.fail_after(60):
+            while not log.ends:
+                await trio.sleep(0.01)
     fault.remove()
     assert scheduler.report is not None
     assert len(scheduler.report.unfinished) == 1
