@@ -9,7 +9,7 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from trio_monque import Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
+from trio_monque import Job, Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
 from trio_monque.store.types import Database, ObjectId
 
 from .records import Recorder
@@ -39,6 +39,9 @@ class Enqueuer:
 
     Args:
         max_retries: Of every job, instead of as many as it is planned to fail and one.
+
+    Attributes:
+        acknowledged: How many were.
     """
 
     def __init__(self, monque: Monque, recorder: Recorder, seed: int, *, max_retries: int | None = None) -> None:
@@ -46,6 +49,7 @@ class Enqueuer:
         self._recorder = recorder
         self._random = Random(seed)
         self._max_retries = max_retries
+        self.acknowledged = 0
 
     def _draw(self, number: int) -> tuple[dict[str, Any], int]:
         data = drawn(self._random, number)
@@ -96,8 +100,7 @@ class Enqueuer:
 
     def _all(self, new: Sequence[NewJob]) -> Sequence[ObjectId]:
         jobs = self._calls.enqueue_many(new)
-        for job in jobs:
-            self._recorder.write("acknowledged", str(job.id), detail=str(job.data["n"]))
+        self._write_acknowledged(jobs)
         return [job.id for job in jobs]
 
     def _one(self, number: int) -> None:
@@ -107,7 +110,7 @@ class Enqueuer:
         except MonqueConnectionError as error:
             self._failed(error, number)
         else:
-            self._recorder.write("acknowledged", str(job.id), detail=str(number))
+            self._acknowledged(str(job.id), number)
 
     def _keyed(self, number: int) -> None:
         """Whoever has the key already is the job."""
@@ -119,24 +122,43 @@ class Enqueuer:
             self._failed(error, number)
         else:
             assert job.unique_key == key
-            self._recorder.write("acknowledged", str(job.id), detail=str(job.data["n"]))
+            self._acknowledged(str(job.id), job.data["n"])
 
     def _many(self, numbers: Sequence[int]) -> None:
         drawn_jobs = [self._draw(number) for number in numbers]
-        new = [NewJob(name=NAME, data=data, max_retries=max_retries) for data, max_retries in drawn_jobs]
+        # Unique keys that nobody else uses go another way through the store.
+        new = [
+            NewJob(
+                name=NAME, data=data, max_retries=max_retries, unique_key=f"own-{data['n']}" if data["n"] % 2 else None
+            )
+            for data, max_retries in drawn_jobs
+        ]
         try:
-            told = [(str(job.id), job.data["n"]) for job in self._calls.enqueue_many(new)]
+            self._write_acknowledged(self._calls.enqueue_many(new))
         except PartlyEnqueuedError as error:
-            told = [(str(job), numbers[place]) for place, job in error.enqueued.items()]
-            self._failed(error, numbers[0])
+            for place, number in enumerate(numbers):
+                if place in error.enqueued:
+                    self._acknowledged(str(error.enqueued[place]), number)
+                elif place in error.unknown:
+                    self._recorder.write("unknown", str(error.unknown[place]), detail=str(number))
+                else:
+                    self._recorder.write("refused", detail=str(number))
+            self._recorder.write("not acknowledged", detail=f"{numbers}: {error}")
         except MonqueConnectionError as error:
-            told = []
-            self._failed(error, numbers[0])
-        for job, number in told:
-            self._recorder.write("acknowledged", job, detail=str(number))
+            self._failed(error, *numbers)
 
-    def _failed(self, error: Exception, number: int) -> None:
-        self._recorder.write("not acknowledged", detail=f"{number}: {error}")
+    def _write_acknowledged(self, jobs: Sequence[Job]) -> None:
+        for job in jobs:
+            self._acknowledged(str(job.id), job.data["n"])
+
+    def _acknowledged(self, job: str, number: int) -> None:
+        self._recorder.write("acknowledged", job, detail=str(number))
+        self.acknowledged += 1
+
+    def _failed(self, error: MonqueConnectionError, *numbers: int) -> None:
+        for number in numbers:
+            self._recorder.write("unknown" if error.unknown_outcome else "refused", detail=str(number))
+        self._recorder.write("not acknowledged", detail=f"{numbers}: {error}")
 
     def _manage(self) -> None:
         """By hand, of a job that is not due for long."""
@@ -145,17 +167,23 @@ class Enqueuer:
             job = self._calls.enqueue("elsewhere", delay=AN_HOUR)
         except MonqueConnectionError:
             return
+        self._recorder.write("put off", str(job.id), detail=what)
+        moment = (datetime.now(UTC) + timedelta(days=1)).replace(microsecond=0)
+        detail = f"{what} {moment.isoformat()}" if what == "reschedule" else what
         try:
-            if what == "cancel":
-                self._calls.cancel_job(job.id)
-            elif what == "delete":
-                self._calls.delete_job(job.id)
-            else:
-                self._calls.reschedule_job(job.id, datetime.now(UTC) + timedelta(days=1))
-        except MonqueConnectionError:
-            return
+            done = self._do(what, job, moment)
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome:
+                self._recorder.write("not managed", str(job.id), detail=detail)
         else:
-            self._recorder.write("managed", str(job.id), detail=what)
+            self._recorder.write("managed" if done else "missing", str(job.id), detail=detail)
+
+    def _do(self, what: str, job: Job, moment: datetime) -> object:
+        if what == "cancel":
+            return self._calls.cancel_job(job.id)
+        if what == "delete":
+            return self._calls.delete_job(job.id)
+        return self._calls.reschedule_job(job.id, moment)
 
 
 @contextmanager

@@ -76,6 +76,15 @@ class Evidence:
             for run in spans(self.records)
         ]
 
+    @cached_property
+    def numbered(self) -> Mapping[int, Sequence[str]]:
+        """The jobs that were stored for each call: the number in their data is that of one call."""
+        found: dict[int, list[str]] = defaultdict(list)
+        for change in self.changes:
+            if change.before is None and change.after is not None and "n" in (change.after.get("data") or ()):
+                found[change.after["data"]["n"]].append(change.job)
+        return found
+
     def _silenced_during(self, run: Span) -> Iterator[float]:
         for since, _ in self.silenced.get(run.process, ()):
             if run.start <= since:
@@ -110,17 +119,27 @@ def acknowledged_jobs_have_ended(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_was_enqueued_twice(evidence: Evidence) -> Iterator[str]:
-    """The number in its data is that of one call; whoever was acknowledged was told the right job."""
-    numbered: dict[int, list[str]] = defaultdict(list)
-    for change in evidence.changes:
-        if change.before is None and change.after is not None and "n" in (change.after.get("data") or ()):
-            numbered[change.after["data"]["n"]].append(change.job)
-    for number, jobs in numbered.items():
+    """And whoever was acknowledged was told the right job."""
+    for number, jobs in evidence.numbered.items():
         if len(jobs) > 1:
             yield f"enqueued {len(jobs)} times: number {number}"
     for record in evidence._of("acknowledged"):
-        if record.detail and record.job not in numbered[int(record.detail)]:
+        if record.detail and record.job not in evidence.numbered.get(int(record.detail), ()):
             yield f"told another job: number {record.detail}"
+
+
+def refusals_are_true(evidence: Evidence) -> Iterator[str]:
+    """What was refused is not there; what is unknown is there under the id that was told; all was asked for."""
+    for record in evidence._of("refused", "unknown"):
+        there = evidence.numbered.get(int(record.detail), ())
+        if record.what == "refused" and there:
+            yield f"told as refused, and there: number {record.detail}"
+        if record.what == "unknown" and record.job and there and record.job not in there:
+            yield f"told under another id: number {record.detail}"
+    asked = {int(one.detail) for one in evidence._of("acknowledged", "refused", "unknown") if one.detail}
+    for number in evidence.numbered.keys() - asked:
+        if number >= 0:  # The occurrences of schedules have negative ones.
+            yield f"nobody enqueued it: number {number}"
 
 
 def claims_are_of_free_jobs(evidence: Evidence) -> Iterator[str]:
@@ -149,6 +168,8 @@ def settlements_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
         which = f"attempt {claim.attempt} of job {claim.job}"
         if how in VERDICTS and VERDICTS[how] not in mine:
             yield f"{how} without the claim: {which}"
+        if how == "failed" and claim.ended is not None and _failures_in(claim.ended[1]) != 1:
+            yield f"one failure was counted {_failures_in(claim.ended[1])} times: {which}"
         was_started = any(one.job == claim.job for one in started.get(claim.token, ()))
         if how == "released" and was_started and not any(one.job == claim.job for one in excused.get(claim.token, ())):
             yield f"released without the claim: {which}"
@@ -156,6 +177,11 @@ def settlements_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
             yield f"a claim over a claim: {which}"
         if how == "given up":
             yield f"given up for its deaths: {which}"
+
+
+def _failures_in(change: Change) -> int:
+    before, after = change.before or {}, change.after or {}
+    return int(after.get("failCount", 0)) - int(before.get("failCount", 0))
 
 
 def reports_are_of_the_claim(evidence: Evidence) -> Iterator[str]:
@@ -274,22 +300,27 @@ def events_are_true(evidence: Evidence) -> Iterator[str]:
 
 
 def managed_jobs_are_as_told(evidence: Evidence) -> Iterator[str]:
-    """What was done by hand was done; of what nobody was told, either may be."""
-    cancelled = {job for job, one in evidence.documents.items() if one["status"] == "cancelled"}
-    for record in evidence._of("managed"):
-        is_there = record.job in evidence.documents
+    """What was done by hand was done, and what was refused was not; of what nobody was told, either may be."""
+    for record in evidence._of("managed", "not managed", "missing", "put off"):
+        what, _, moment = record.detail.partition(" ")
+        document = evidence.documents.get(record.job)
         done = {
-            "cancel": record.job in cancelled,
-            "delete": not is_there,
-            "reschedule": is_there and bool(evidence.documents[record.job].get("rev")),
+            "cancel": document is not None and document["status"] == "cancelled",
+            "delete": document is None,
+            "reschedule": document is not None and document["nextRunAt"].isoformat() == moment,
         }
-        if not done[record.detail]:
-            yield f"told as done, and not done: {record.detail} of job {record.job}"
+        if record.what == "managed" and not done[what]:
+            yield f"told as done, and not done: {what} of job {record.job}"
+        if record.what == "not managed" and done[what]:
+            yield f"told as refused, and done: {what} of job {record.job}"
+        if record.what == "missing" or (record.what == "put off" and what != "delete" and document is None):
+            yield f"acknowledged and lost: job {record.job}"
 
 
 RULES: Final[Sequence[Rule]] = (
     acknowledged_jobs_have_ended,
     nothing_was_enqueued_twice,
+    refusals_are_true,
     claims_are_of_free_jobs,
     settlements_are_of_the_claim,
     reports_are_of_the_claim,

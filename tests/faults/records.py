@@ -7,7 +7,9 @@ The kinds of records, beside those that one test has for itself:
 - of claims: "renewed" (the server has acknowledged it; in detail: when it was sent);
 - of a process: "measured" (the server's time; in detail: what was added to it);
 - of events: "told completed", "told failed", "lost", "told recovered" (in detail: how many);
-- of callers: "acknowledged" (a job; in detail the number in its data), "managed" ("cancel", "delete", "reschedule");
+- of callers: "acknowledged" (a job; in detail the number in its data), "unknown" (perhaps under that id), "refused";
+  of jobs that are due in long "put off" (what is to be done to it), "managed" ("cancel", "delete", "reschedule" and
+  the moment), "not managed" (it was refused), "missing" (it is not there);
 - of the test: "killed", "frozen", "thawed" (which process).
 """
 

@@ -21,7 +21,7 @@ from trio_monque.store.types import Database
 from . import processes
 from .history import read_history
 from .mixture import Enqueuer, is_over
-from .processes import OwnServer, WorkerProcess, wait_until, worker_process
+from .processes import WorkerProcess, wait_until, worker_process
 from .promises import Evidence, Rule, broken
 from .records import Recorder, read
 
@@ -51,12 +51,13 @@ class Scenario:
     """One of these tests.
 
     Attributes:
+        uri: Of the server.
         folder: The test's own; each process has its records there.
         recorder: Of the test itself.
         random: For whatever is left to chance.
     """
 
-    server: OwnServer
+    uri: str
     db: Database
     folder: Path
     seed: int
@@ -67,14 +68,21 @@ class Scenario:
         self.recorder = Recorder(self.records / "test.records", "test")
         self.random = Random(self.seed)
 
-    def enqueuer(self, number: int = 0, db: Database | None = None, **options: Any) -> Enqueuer:
-        monque = Monque(self.db if db is None else db, operation_timeout=OPTIONS["operation_timeout"])
+    def enqueuer(
+        self,
+        number: int = 0,
+        db: Database | None = None,
+        client_options: Mapping[str, Any] | None = None,
+        **options: Any,
+    ) -> Enqueuer:
+        client: dict[str, Any] = {"operation_timeout": OPTIONS["operation_timeout"], **(client_options or {})}
+        monque = Monque(self.db if db is None else db, **client)
         return Enqueuer(monque, self.recorder, self.seed * 100 + number, **options)
 
     def worker(self, name: str, uri: str | None = None, **options: Any) -> AbstractContextManager[WorkerProcess]:
         return worker_process(
             name,
-            uri or self.server.uri,
+            uri or self.uri,
             self.db.name,
             self.records / f"{name}.records",
             **{"module": "tests.faults.mixed_worker", **OPTIONS, **options},
@@ -116,7 +124,7 @@ class Scenario:
         wait_until(condition, what, seconds, pause=0.05)
 
     def evidence(self, rescued_within: float = math.inf) -> Evidence:
-        with MongoClient[Any](self.server.uri, tz_aware=True) as client:
+        with MongoClient[Any](self.uri, tz_aware=True) as client:
             changes = read_history(client, self.db.name)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())

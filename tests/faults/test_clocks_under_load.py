@@ -47,7 +47,7 @@ INACCURACY: Final = 0.3
 
 @pytest.fixture
 def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server, own_db, tmp_path, SEED)
+    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 class Clocks:

@@ -6,8 +6,11 @@ majorities, where jobs are lost. What takes most of the time are the elections.
 
 from __future__ import annotations
 
-import math
+import itertools
+import secrets
+import threading
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final
 
@@ -18,26 +21,22 @@ from pymongo.write_concern import WriteConcern
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
-from .checker import violations
-from .load import Ledger, enqueuing
 from .members import ELECTION_TIMEOUT, ReplicaSet, pause
-from .processes import wait_until, worker_process
-from .records import read
+from .mixture import MANY, in_threads
+from .processes import wait_until
+from .promises import broken
+from .scenario import Scenario
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
 
 JOBS: Final = 2000
 SEED: Final = 17
+ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 300
 """Jobs that are acknowledged before each torment begins."""
 
-OPTIONS: Final[dict[str, Any]] = {
-    "worker_concurrency": 20,
-    "heartbeat_interval": 1.0,
-    "operation_timeout": 3.0,
-    "poll_interval": 0.05,
-    "base_retry_interval": 0.05,
-}
+TIMEOUT: Final = {"operation_timeout": 3.0}
+OPTIONS: Final[dict[str, Any]] = {**TIMEOUT, "heartbeat_interval": 0.8, "max_rescues": 20}
 
 UNAIDED: Final = "&retryWrites=false&retryReads=false"
 
@@ -88,48 +87,67 @@ THOROUGH: Final = pytest.mark.thorough
 @pytest.fixture
 def three_db(three_members: ReplicaSet) -> Iterator[Database]:
     with MongoClient[dict[str, Any]](three_members.uri, tz_aware=True) as client:
-        yield client["monque_elections"]
-        client.drop_database("monque_elections")
+        name = f"monque_elections_{secrets.token_hex(6)}"
+        yield client[name]
+        client.drop_database(name)
 
 
-def is_over(db: Database) -> bool:
-    live = {"name": "counts", "status": {"$in": ["pending", "processing"]}}
-    return not db["monque_jobs"].count_documents(live, limit=1)
+@pytest.fixture
+def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path) -> Scenario:
+    return Scenario(three_members.uri, three_db, tmp_path, SEED)
 
 
-def run_under(
-    torments: Sequence[Torment],
-    members: ReplicaSet,
-    db: Database,
-    records: Path,
-    *,
-    at_most: float = math.inf,
-    **client_options: Any,
-) -> tuple[Ledger, list[str]]:
-    """Two worker processes and six enqueuers while it lasts; what was told, and the promises that were broken.
+@contextmanager
+def enqueuing(scenario: Scenario, at_least: int, **client_options: Any) -> Iterator[Callable[[], int]]:
+    """Callers that never stop as long as the block lasts, and until so many jobs are acknowledged: gives how many.
 
     For half of them the driver repeats nothing: what it would hide, the library has to find out by itself.
     """
+    ended = threading.Event()
+    with MongoClient[dict[str, Any]](scenario.uri + UNAIDED, tz_aware=True) as unaided:
+        databases = (scenario.db, unaided[scenario.db.name])
+        options = {**TIMEOUT, **client_options}
+        # A run that saves something, and meets a fault there, has failed.
+        enqueuers = [
+            scenario.enqueuer(number, databases[number % 2], options, max_retries=100) for number in range(ENQUEUERS)
+        ]
+
+        def acknowledged() -> int:
+            return sum(one.acknowledged for one in enqueuers)
+
+        def work(number: int) -> None:
+            for first in itertools.count(number * MANY, ENQUEUERS * MANY):
+                if ended.is_set() and acknowledged() >= at_least:
+                    return
+                enqueuers[number].enqueue(range(first, first + MANY))
+
+        with in_threads(work, ENQUEUERS):
+            try:
+                yield acknowledged
+            finally:
+                ended.set()
+
+
+def run_under(torments: Sequence[Torment], members: ReplicaSet, scenario: Scenario, **client_options: Any) -> None:
+    """Two worker processes and six enqueuers while they last."""
     with (
-        MongoClient[dict[str, Any]](members.uri + UNAIDED, tz_aware=True) as unaided,
-        worker_process("one", members.uri, db.name, records, **OPTIONS) as one,
-        worker_process("two", members.uri + UNAIDED, db.name, records, **OPTIONS) as two,
+        scenario.worker("one", **OPTIONS) as one,
+        scenario.worker("two", scenario.uri + UNAIDED, **OPTIONS) as two,
     ):
-        clients = [Monque(of, operation_timeout=3.0, **client_options) for of in (db, unaided[db.name])]
         # The indexes are there before it begins: on three members, that takes its time.
-        Monque(db, operation_timeout=60.0).sync.enqueue("elsewhere")
+        Monque(scenario.db, operation_timeout=60.0).sync.enqueue("elsewhere")
+        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
         one.open()
         two.open()
-        with enqueuing(clients, SEED, min(JOBS, at_most), at_most) as ledger:
+        at_least = JOBS if not client_options else 0
+        with enqueuing(scenario, at_least, **client_options) as acknowledged:
             for torment in torments:
-                enough = ledger.done + AFTER_ENOUGH
-                wait_until(lambda: ledger.done >= enough, "the load is on", seconds=30)  # noqa: B023  # Called here.
-                torment(members, db.name)
-        wait_until(lambda: is_over(db), "all jobs have ended", seconds=60)
+                enough = acknowledged() + AFTER_ENOUGH
+                wait_until(lambda: acknowledged() >= enough, "the load is on", seconds=30)  # noqa: B023  # Called here.
+                torment(members, scenario.db.name)
+        scenario.wait_over(60)
         one.end()
         two.end()
-    found = violations(ledger, read(records), list(db["monque_jobs"].find()))
-    return ledger, list(found)
 
 
 @pytest.mark.parametrize(
@@ -140,21 +158,21 @@ def run_under(
     ],
 )
 def test_no_promise_is_broken_although_the_primary_changes_under_load(
-    torments: Sequence[Torment], three_members: ReplicaSet, three_db: Database, tmp_path: Path
+    torments: Sequence[Torment], three_members: ReplicaSet, scenario: Scenario
 ) -> None:
-    ledger, broken = run_under(torments, three_members, three_db, tmp_path / "records")
-    assert broken == []
-    assert ledger.done >= JOBS
-    runs = [one.process for one in read(tmp_path / "records") if one.what == "start"]
-    assert min(runs.count("one"), runs.count("two")) > JOBS / 10, "both worked"
-    assert len(ledger.managed) > JOBS / 100
-    assert ledger.keyed
+    run_under(torments, three_members, scenario)
+    evidence = scenario.check()
+    told = [one.what for one in evidence.records]
+    assert told.count("acknowledged") >= JOBS
+    assert told.count("managed") >= JOBS / 100
+    starts = [one.process for one in evidence.records if one.what == "start"]
+    assert min(starts.count("one"), starts.count("two")) > JOBS / 10, "both worked"
 
 
 @THOROUGH
 def test_the_checker_finds_lost_jobs_where_one_member_may_acknowledge_them(
-    three_members: ReplicaSet, three_db: Database, tmp_path: Path
+    three_members: ReplicaSet, scenario: Scenario
 ) -> None:
     """The same without majorities: so the test above can fail."""
-    _, broken = run_under([cut_off], three_members, three_db, tmp_path / "records", at_most=1000, write_concern=1)
-    assert any(one.startswith("acknowledged and lost: number") for one in broken)
+    run_under([cut_off], three_members, scenario, write_concern=1)
+    assert any(one.startswith("acknowledged and lost: job") for one in broken(scenario.evidence()))

@@ -35,7 +35,7 @@ UNAIDED: Final = ("retryWrites=false",)
 
 @pytest.fixture
 def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server, own_db, tmp_path, SEED)
+    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 @pytest.fixture

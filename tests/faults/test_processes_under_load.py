@@ -20,7 +20,7 @@ LATER: Final = JOBS // 4
 
 @pytest.fixture
 def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server, own_db, tmp_path, SEED)
+    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 def test_jobs_of_a_killed_and_of_a_frozen_process_complete_and_nothing_is_done_under_their_old_claims(

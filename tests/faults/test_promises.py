@@ -148,6 +148,9 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         records(story(PLAIN, a=ONCE, b=[(3, {**COMPLETED, "data": {"n": 2}})]), of_test("acknowledged", 3, "2", "a")),
         "nothing_was_enqueued_twice",
     ),
+    "refused, and there": (records(PLAIN, of_test("refused", 0, "1")), "refusals_are_true"),
+    "unknown, and there as another": (records(PLAIN, of_test("unknown", 0, "1", "b")), "refusals_are_true"),
+    "asked for by nobody": (without(PLAIN, "acknowledged"), "refusals_are_true"),
     "a claim of what was done already": (
         story(PLAIN, a=[(0, COMPLETED), (1, held(1)), (2, COMPLETED)]),
         "claims_are_of_free_jobs",
@@ -167,6 +170,13 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
     ),
     "a failure that no handler met": (
         story(PLAIN, a=[*ONCE[:2], (2, {**PENDING, "failCount": 1, "attempts": 1})]),
+        "settlements_are_of_the_claim",
+    ),
+    "a failure that was counted twice": (
+        story(
+            replace(PLAIN, records=[ACKNOWLEDGED, *run(1, 2, verdict="failed")]),
+            a=[*ONCE[:2], (2, {**PENDING, "failCount": 2, "attempts": 1})],
+        ),
         "settlements_are_of_the_claim",
     ),
     "given back under a run that goes on": (
@@ -223,6 +233,17 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
     "told as cancelled": (records(PLAIN, of_test("managed", 1, "cancel", "a")), "managed_jobs_are_as_told"),
     "told as deleted": (records(PLAIN, of_test("managed", 1, "delete", "a")), "managed_jobs_are_as_told"),
     "told as rescheduled": (records(PLAIN, of_test("managed", 1, "reschedule", "a")), "managed_jobs_are_as_told"),
+    "told as rescheduled to another time": (
+        records(PLAIN, of_test("managed", 1, "reschedule 2026-02-01T00:00:00+00:00", "a")),
+        "managed_jobs_are_as_told",
+    ),
+    "told as not rescheduled": (
+        records(PLAIN, of_test("not managed", 1, f"reschedule {START.isoformat()}", "a")),
+        "managed_jobs_are_as_told",
+    ),
+    "told as not deleted": (records(PLAIN, of_test("not managed", 1, "delete", "b")), "managed_jobs_are_as_told"),
+    "put off, and lost": (records(PLAIN, of_test("put off", 1, "cancel", "b")), "managed_jobs_are_as_told"),
+    "told as missing": (records(PLAIN, of_test("missing", 1, "delete", "b")), "managed_jobs_are_as_told"),
     "done, and to be done again": (
         story(PLAIN, a=[*ONCE[:2], (2, {**RELEASED, "rescues": 1})]),
         "nothing_is_run_in_vain",

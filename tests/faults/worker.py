@@ -47,7 +47,6 @@ class Handlers:
         self.workers.register("ticks", self.ticks)
         self.workers.register("blocks", self.blocks)
         self.workers.register("kills", self.kills)
-        self.workers.register("counts", self.counts)
 
     def _write(self, job: RunningJob[Any], what: str, detail: str = "") -> None:
         self._recorder.write(what, str(job.id), job.attempt, detail)
@@ -72,13 +71,6 @@ class Handlers:
                         await trio.sleep(0.01)
                         self._write(job, "cleaning")
                 raise
-
-    async def counts(self, job: RunningJob[dict[str, Any]]) -> None:
-        """For so many seconds, and fails so many times first."""
-        with self._recorded(job):
-            await trio.sleep(job.data["for"])
-            if job.fail_count < job.data["fails"]:
-                raise RuntimeError("as it was told to")
 
     def blocks(self, job: RunningJob[None]) -> None:
         """The first try is a thread that never ends."""
