@@ -8,7 +8,8 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
-# What is too slow to run always: a thousand random lives of jobs and as many schedules, every guard out, all of the protocol.
+# What is too slow to run always: a thousand random lives of jobs and as many schedules, every guard out, all of the
+# protocol, each way to lose a primary thrice, and what the judge must find where majorities or dates are wrong.
 thorough:
     MONQUE_TEST_THOROUGH=1 python -m pytest tests/model tests/protocol tests/faults/test_seeded_schedules.py tests/faults/test_elections.py tests/faults/test_clocks_under_load.py
 

@@ -11,7 +11,6 @@ import signal
 import socket
 import subprocess
 import threading
-import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
@@ -334,8 +333,3 @@ def replica_set() -> Iterator[ReplicaSet]:
         members = ReplicaSet(server, network, relays)
         stack.callback(members.end)
         yield members
-
-
-def pause(seconds: float) -> None:
-    """How long a torment lasts cannot be waited for: it is what the test is about."""
-    time.sleep(seconds)

@@ -21,7 +21,7 @@ from pymongo.write_concern import WriteConcern
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
-from .members import ELECTION_TIMEOUT, ReplicaSet, pause
+from .members import ReplicaSet
 from .mixture import MANY, in_threads
 from .processes import wait_until
 from .promises import broken
@@ -34,48 +34,49 @@ SEED: Final = 17
 ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 300
 """Jobs that are acknowledged before each torment begins."""
+MEANWHILE: Final = 100
+"""And in the course of it, where there is a primary."""
 
 TIMEOUT: Final = {"operation_timeout": 3.0}
 OPTIONS: Final[dict[str, Any]] = {**TIMEOUT, "heartbeat_interval": 0.8, "max_rescues": 20}
 
 UNAIDED: Final = "&retryWrites=false&retryReads=false"
 
-Torment = Callable[[ReplicaSet, str], None]
-"""Begins and ends with a set that is whole. Given the name of the database as well."""
+Torment = Callable[[ReplicaSet, str, Callable[[], None]], None]
+"""Begins and ends with a set that is whole. Given the database's name, and what returns when the load has gone on."""
 
 
-def step_down(members: ReplicaSet, _: str) -> None:
+def step_down(members: ReplicaSet, _: str, __: Callable[[], None]) -> None:
     with members.stepped_down() as old:
         members.wait_primary_other_than(old)
 
 
-def kill(members: ReplicaSet, _: str) -> None:
+def kill(members: ReplicaSet, _: str, goes_on: Callable[[], None]) -> None:
     with members.killed() as old:
         members.wait_primary_other_than(old)
-        pause(1.0)  # Two members work on, and then the third comes back.
+        goes_on()  # Two members work on, and then the third comes back.
 
 
-def freeze(members: ReplicaSet, _: str) -> None:
+def freeze(members: ReplicaSet, _: str, goes_on: Callable[[], None]) -> None:
     with members.stopped() as old:
         members.wait_primary_other_than(old)
         # What was sent to the old primary lies there until it thaws; its clients go on with the other one.
-        pause(2 * ELECTION_TIMEOUT)
+        goes_on()
 
 
-def stop_the_others(members: ReplicaSet, _: str) -> None:
+def stop_the_others(members: ReplicaSet, _: str, __: Callable[[], None]) -> None:
     with members.without_majority() as old:
         wait_until(lambda: not members.is_primary(old), "the primary notices that it is alone")
-        pause(1.0)
 
 
-def cut_off(members: ReplicaSet, database: str) -> None:
+def cut_off(members: ReplicaSet, database: str, goes_on: Callable[[], None]) -> None:
     with members.cut_off() as old:
         with members.direct(old) as client:
             # It takes writes still, which nobody else will ever see.
             ghosts = client[database].get_collection("ghosts", write_concern=WriteConcern(1))
             ghosts.insert_one({})
         members.wait_primary_other_than(old)
-        pause(1.0)
+        goes_on()
     with members.direct(members.primary()) as client:
         assert client[database]["ghosts"].count_documents({}) == 0, "it was rolled back"
 
@@ -141,10 +142,14 @@ def run_under(torments: Sequence[Torment], members: ReplicaSet, scenario: Scenar
         two.open()
         at_least = JOBS if not client_options else 0
         with enqueuing(scenario, at_least, **client_options) as acknowledged:
+
+            def goes_on(by: int = MEANWHILE) -> None:
+                enough = acknowledged() + by
+                wait_until(lambda: acknowledged() >= enough, "the load goes on", seconds=30)
+
             for torment in torments:
-                enough = acknowledged() + AFTER_ENOUGH
-                wait_until(lambda: acknowledged() >= enough, "the load is on", seconds=30)  # noqa: B023  # Called here.
-                torment(members, scenario.db.name)
+                goes_on(AFTER_ENOUGH)
+                torment(members, scenario.db.name, goes_on)
         scenario.wait_over(60)
         one.end()
         two.end()
