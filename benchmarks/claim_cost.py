@@ -1,0 +1,141 @@
+"""S: keys and documents that the server examines for a claimed job, beside a long history and without one.
+
+The server's profiler counts them, so it does not matter how busy the machine is. What is counted is every read of the
+jobs collection, and every write that claims.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+from typing import Any
+
+import trio
+
+from trio_monque import Monque, RunningJob
+
+from . import floors
+from .measuring import NAME, Bench, Db, tell
+from .report import Comparison, Figure
+from .schedulers import streaming_scheduler
+
+SLOTS = 100
+PATIENCE = 600.0
+BATCH = 20_000
+PROFILE = 256 * 1024 * 1024  # Bytes: what the profiler tells of all of a run.
+
+
+@dataclass(frozen=True)
+class Examined:
+    """Of one claimed job."""
+
+    keys: float
+    documents: float
+
+
+def measure(bench: Bench) -> list[Figure]:
+    due, all_documents = bench.size.due, bench.size.documents
+    alone = _counted(bench, history=0, act=_run_all)
+    floor = _counted(bench, history=0, act=_raw)
+    beside = _counted(bench, history=all_documents - due, act=_run_all)
+    told = f"{due:,} due among {all_documents:,} documents"
+
+    def figures(what: str, unit: str, large: float, small: float, raw: float) -> Figure:
+        small_name, raw_name = f"{due:,} due alone", "P100, alone"
+        return Figure(
+            part="S",
+            key=f"S.{what}",
+            what=f"{told}: {what} examined",
+            unit=unit,
+            values=[large],
+            floors=[
+                Comparison(floor=small_name, values=[small], at_most=1.2),
+                Comparison(floor=raw_name, values=[raw]),
+            ],
+        )
+
+    return [
+        figures("keys", "a job", beside.keys, alone.keys, floor.keys),
+        figures("documents", "a job", beside.documents, alone.documents, floor.documents),
+    ]
+
+
+def _counted(bench: Bench, *, history: int, act: Callable[[Db, int], None]) -> Examined:
+    due = bench.size.due
+    with bench.database() as database:
+        jobs = database["monque_jobs"]
+        start = floors.now() - timedelta(seconds=600)
+        batch: list[floors.Document] = []
+        for number in range(history):
+            batch.append(_past_or_future(number))
+            if len(batch) == BATCH or number == history - 1:
+                jobs.insert_many(batch, ordered=False)
+                batch = []
+        jobs.insert_many(
+            [floors.new_document(number, start + timedelta(milliseconds=number), start) for number in range(due)]
+        )
+        if act is _raw:
+            jobs.create_indexes(list(floors.LEAN))
+        else:
+            _make_indexes(database)
+        database.create_collection("system.profile", capped=True, size=PROFILE)
+        database.command("profile", 2)
+        try:
+            act(database, due)
+        finally:
+            database.command("profile", 0)
+        entries = list(_of_claims(database))
+    found = Examined(*(sum(entry.get(name, 0) for entry in entries) / due for name in ("keysExamined", "docsExamined")))
+    tell(f"  {history + due:,} documents, {act.__name__}: {found}")
+    return found
+
+
+def _past_or_future(number: int) -> floors.Document:
+    """Of a hundred, 88 completed, two failed, and ten due in some days."""
+    created = floors.now() - timedelta(days=30) + timedelta(seconds=number)
+    document = floors.new_document(number, created, created)
+    which = number % 100
+    if which < 10:
+        document["nextRunAt"] = floors.now() + timedelta(days=1, seconds=number)
+    else:
+        document["status"] = "failed" if which < 12 else "completed"
+    return document
+
+
+def _make_indexes(database: Db) -> None:
+    """By the first enqueue of a client, which may take its time here."""
+    monque = Monque(database, operation_timeout=PATIENCE)
+    job = monque.sync.enqueue("only-for-the-indexes", delay=3600.0)
+    monque.sync.delete_job(job.id)
+
+
+def _run_all(database: Db, number: int) -> None:
+    trio.run(_run_until_completed, database, number)
+
+
+async def _run_until_completed(database: Db, number: int) -> None:
+    async with streaming_scheduler(database) as scheduler:
+        scheduler.register(NAME, _noop, concurrency=SLOTS)
+        with trio.fail_after(PATIENCE):
+            while scheduler.statistics().completed < number:  # noqa: ASYNC110 - what a user can see, and rarely
+                await trio.sleep(0.02)
+
+
+async def _noop(job: RunningJob[Any]) -> None:
+    pass
+
+
+def _raw(database: Db, _: int) -> None:
+    floors.FLOORS["P100"](floors.jobs_of(database))
+
+
+def _of_claims(database: Db) -> Iterator[Mapping[str, Any]]:
+    for entry in database["system.profile"].find({"ns": f"{database.name}.monque_jobs"}):
+        if entry["op"] in ("query", "getmore", "command") or (entry["op"] == "update" and _claims(entry["command"])):
+            yield entry
+
+
+def _claims(update: Mapping[str, Any]) -> bool:
+    """Whether it makes jobs run, however it is written."""
+    return "'processing'" in str(update.get("u"))

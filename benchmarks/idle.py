@@ -1,0 +1,213 @@
+"""I: what idle instances cost, alone and beside the writes of others, and what their change streams cost the server.
+
+Fifty instances are in one process, with a client that they share. A raw loop that waits on a change stream and looks
+every half a minute is the floor.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+
+from .measuring import Bench, server_seconds, tell
+from .processes import Child, child
+from .report import Comparison, Figure
+
+WRITES = 2_000  # A second, in another collection.
+AT_ONCE = 20  # How many of them share a statement.
+SETTLED = 1.0  # Seconds after the start, before anything is counted.
+MOST_COMMANDS = 0.5  # A second.
+MOST_PROCESSOR = 0.5  # Percent of a core.
+
+
+@dataclass(frozen=True)
+class Idle:
+    """What each instance did, and what the server used: commands a second, and percent of a core."""
+
+    commands: float
+    processor: float
+    server: float
+    written: float = 0.0
+
+
+@dataclass(frozen=True)
+class Kind:
+    """Which instances, and how many."""
+
+    kind: str
+    instances: int
+
+
+def kinds(bench: Bench) -> Mapping[str, Kind]:
+    many = bench.size.instances
+    return {
+        "raw": Kind("raw", 1),
+        "one": Kind("stream", 1),
+        "many": Kind("stream", many),
+        "many polling": Kind("poll", many),
+    }
+
+
+def measure(bench: Bench) -> list[Figure]:
+    with child("idlers", bench.uri) as one, child("idlers", bench.uri) as two, child("idlers", bench.uri) as three:
+        quiet = _quiet(bench, {"raw": one, "one": two, "many": three})
+        beside = _beside_writes(bench, one)
+    return [*_quiet_figures(bench, quiet), *_figures_beside_writes(bench, beside)]
+
+
+# --- What is measured ---
+
+
+@contextmanager
+def _opened(idler: Child, database: str, kind: Kind) -> Iterator[None]:
+    assert idler.ask(database=database, kind=kind.kind, instances=kind.instances) == "ready"
+    yield
+    assert idler.ask(what="leave") == "left"
+
+
+def _quiet(bench: Bench, idlers: Mapping[str, Child]) -> Mapping[str, Idle]:
+    """All at once, each in a process and a database of its own: they are watched for long, and cost little."""
+    with ExitStack() as stack:
+        for name, idler in idlers.items():
+            database = stack.enter_context(bench.database())
+            stack.enter_context(_opened(idler, database.name, kinds(bench)[name]))
+        time.sleep(SETTLED)
+        for idler in idlers.values():
+            assert idler.ask(what="begin") == "begun"
+        before = server_seconds(bench.client)
+        time.sleep(bench.size.quiet)
+        server = 100 * (server_seconds(bench.client) - before) / bench.size.quiet
+        found = {name: _told(idler, kinds(bench)[name], server) for name, idler in idlers.items()}
+    tell(f"  with nothing else: {found}")
+    return found
+
+
+def _told(idler: Child, kind: Kind, server: float, written: float = 0.0) -> Idle:
+    told = idler.ask(what="end")
+    each = told["seconds"] * kind.instances
+    return Idle(sum(told["commands"].values()) / each, 100 * told["processor"] / each, server, written)
+
+
+def _beside_writes(bench: Bench, idler: Child) -> Mapping[str, Sequence[Idle]]:
+    found: dict[str, list[Idle]] = defaultdict(list)
+    measures: dict[str, Callable[[], Idle]] = {"alone": partial(_written_beside, bench, None, None)}
+    measures |= {name: partial(_written_beside, bench, idler, kind) for name, kind in kinds(bench).items()}
+    for number in range(bench.size.rounds):
+        for name in list(measures)[:: -1 if number % 2 else 1]:
+            found[name].append(measures[name]())
+            tell(f"  round {number + 1}, beside writes, {name}: {found[name][-1]}")
+    return found
+
+
+def _written_beside(bench: Bench, idler: Child | None, kind: Kind | None) -> Idle:
+    seconds = bench.size.beside_writes
+    with bench.database() as database, ExitStack() as stack:
+        if idler is not None and kind is not None:
+            stack.enter_context(_opened(idler, database.name, kind))
+        with _writes(bench, database.name) as written:
+            time.sleep(SETTLED)
+            if idler is not None:
+                assert idler.ask(what="begin") == "begun"
+            before, begun, so_far = server_seconds(bench.client), time.monotonic(), len(written)
+            time.sleep(seconds)
+            took = time.monotonic() - begun
+            server = 100 * (server_seconds(bench.client) - before) / took
+            rate = AT_ONCE * (len(written) - so_far) / took
+            if idler is None or kind is None:
+                return Idle(0.0, 0.0, server, rate)
+            return _told(idler, kind, server, rate)
+
+
+@contextmanager
+def _writes(bench: Bench, name: str) -> Iterator[list[None]]:
+    """As many as are wanted, or as the server can; one entry for each statement."""
+    written: list[None] = []
+    ended = threading.Event()
+    other = bench.client[name]["of_others"]
+
+    def write() -> None:
+        moment = time.monotonic()
+        while not ended.wait(max(0.0, moment - time.monotonic())):
+            other.insert_many([{"number": number, "text": "x" * 100} for number in range(AT_ONCE)], ordered=False)
+            written.append(None)
+            # What the server could not take in time is not made up for.
+            moment = max(moment + AT_ONCE / WRITES, time.monotonic() - 0.1)
+
+    writer = threading.Thread(target=write)
+    writer.start()
+    try:
+        yield written
+    finally:
+        ended.set()
+        writer.join()
+
+
+# --- What it means ---
+
+
+def _quiet_figures(bench: Bench, quiet: Mapping[str, Idle]) -> list[Figure]:
+    figures = []
+    for name, what in (("one", "an idle instance"), ("many", f"each of {bench.size.instances} idle instances")):
+        figures += _of_instances(f"I.{name}", what, [quiet[name]], [quiet["raw"]], MOST_COMMANDS)
+    return figures
+
+
+def _of_instances(
+    key: str, what: str, found: Sequence[Idle], raw: Sequence[Idle], most_commands: float | None
+) -> list[Figure]:
+    raw_loop = "a raw loop on a stream"
+    return [
+        Figure(
+            part="I",
+            key=f"{key} commands",
+            what=f"{what}: commands a second",
+            unit="/s",
+            values=[one.commands for one in found],
+            floors=[Comparison(floor=raw_loop, values=[one.commands for one in raw])],
+            at_most=most_commands,
+        ),
+        Figure(
+            part="I",
+            key=f"{key} processor",
+            what=f"{what}: processor of the client",
+            unit="% of a core",
+            values=[one.processor for one in found],
+            floors=[Comparison(floor=raw_loop, values=[one.processor for one in raw])],
+            at_most=MOST_PROCESSOR if most_commands is not None else None,
+        ),
+    ]
+
+
+def _figures_beside_writes(bench: Bench, beside: Mapping[str, Sequence[Idle]]) -> list[Figure]:
+    many, writes = bench.size.instances, f"beside {WRITES:,} writes a second"
+    told = {
+        "raw": "a raw stream",
+        "one": "an instance",
+        "many": f"{many} instances",
+        "many polling": f"{many} instances that poll",
+    }
+    figures = []
+    for name, what in (
+        ("one", "an instance"),
+        ("many", f"each of {many}"),
+        ("many polling", f"each of {many}, polling"),
+    ):
+        figures += _of_instances(f"I.writes {name}", f"{what} {writes}", beside[name], beside["raw"], None)
+    alone = [one.server for one in beside["alone"]]
+    for name, what in told.items():
+        values = [one.server for one in beside[name]]
+        alone_too = Comparison(floor="the writes alone", values=alone)
+        key, unit = f"I.writes {name} server", "% of a core"
+        what = f"processor of the server {writes}, with {what}"
+        figures.append(Figure(part="I", key=key, what=what, unit=unit, values=values, floors=[alone_too]))
+    for name, what in told.items():
+        values = [one.written for one in beside[name]]
+        alone_too = Comparison(floor="the writes alone", values=[one.written for one in beside["alone"]])
+        key, what = f"I.writes {name} written", f"writes of others that pass, with {what}"
+        figures.append(Figure(part="I", key=key, what=what, unit="/s", values=values, floors=[alone_too]))
+    return figures

@@ -1,0 +1,144 @@
+"""What all parts share: how much is measured, databases of their own, turns, and what the server says of itself."""
+
+from __future__ import annotations
+
+import secrets
+import statistics
+import sys
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pymongo import MongoClient
+from pymongo.database import Database
+
+Db = Database[dict[str, Any]]
+NAME = "noop"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Size:
+    """How much is measured.
+
+    Attributes:
+        rounds: How often each; the medians of these are compared.
+        jobs: The backlog of each throughput figure.
+        processes: How many share one.
+        idle, slow, fast, delayed: Jobs of each latency figure: one at a time, 20 and 200 a second, delayed.
+        instances: The idle ones.
+        quiet, beside_writes: Seconds for which they are watched.
+        documents, due: Of the large collection, and how many of them are due.
+        single, grouped, many: Enqueued one by one, from twenty tasks, and at once.
+        running: Jobs at a time whose memory is weighed.
+    """
+
+    rounds: int
+    jobs: int
+    processes: int
+    idle: int
+    slow: int
+    fast: int
+    delayed: int
+    instances: int
+    quiet: float
+    beside_writes: float
+    documents: int
+    due: int
+    single: int
+    grouped: int
+    many: int
+    running: int
+
+
+FULL = Size(
+    rounds=3,
+    jobs=10_000,
+    processes=4,
+    idle=40,
+    slow=60,
+    fast=400,
+    delayed=40,
+    instances=50,
+    quiet=40.0,
+    beside_writes=4.0,
+    documents=1_000_000,
+    due=10_000,
+    single=600,
+    grouped=4_000,
+    many=20_000,
+    running=10_000,
+)
+# It shows that everything works, and nothing else.
+QUICK = Size(
+    rounds=1,
+    jobs=200,
+    processes=2,
+    idle=5,
+    slow=10,
+    fast=40,
+    delayed=5,
+    instances=5,
+    quiet=2.0,
+    beside_writes=1.0,
+    documents=5_000,
+    due=500,
+    single=20,
+    grouped=100,
+    many=2_000,
+    running=500,
+)
+
+
+@dataclass(frozen=True)
+class Bench:
+    """Where it is measured, and how much."""
+
+    uri: str
+    client: MongoClient[dict[str, Any]]
+    size: Size
+
+    @contextmanager
+    def database(self) -> Iterator[Db]:
+        """One of its own, dropped at the end."""
+        with new_database(self.client) as database:
+            yield database
+
+    def in_turns(self, measures: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+        """Each once a round, every other round backwards: a noisy machine, and one that slows down, are so to all."""
+        found: dict[str, list[float]] = {name: [] for name in measures}
+        for number in range(self.size.rounds):
+            for name in list(measures)[:: -1 if number % 2 else 1]:
+                found[name].append(measures[name]())
+                tell(f"  round {number + 1}, {name}: {found[name][-1]:,.2f}")
+        return found
+
+
+@contextmanager
+def new_database(client: MongoClient[dict[str, Any]]) -> Iterator[Db]:
+    name = f"monque_benchmark_{secrets.token_hex(4)}"
+    try:
+        yield client[name]
+    finally:
+        client.drop_database(name)
+
+
+def tell(line: str) -> None:
+    """How far it is; the results are printed at the end, and to standard output."""
+    print(line, file=sys.stderr, flush=True)
+
+
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value that so large a share of them does not exceed."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
+
+
+def median(values: Sequence[float]) -> float:
+    return statistics.median(values)
+
+
+def server_seconds(client: MongoClient[dict[str, Any]]) -> float:
+    """The processor time that the server has used, as it says; it does so on Linux."""
+    told = client.admin.command("serverStatus")["extra_info"]
+    return float(told["user_time_us"] + told["system_time_us"]) / 1e6

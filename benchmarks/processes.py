@@ -1,0 +1,78 @@
+"""Other processes that work for a benchmark: asked and answering in lines of JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import trio
+
+REPOSITORY = Path(__file__).parents[1]
+PATIENCE = 10.0  # Seconds that one may take to end by itself.
+
+
+class Child:
+    """One of them, as its parent sees it. Its calls block."""
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+
+    def say(self, **request: Any) -> None:
+        assert self._process.stdin is not None
+        self._process.stdin.write(json.dumps(request) + "\n")
+        self._process.stdin.flush()
+
+    def hear(self) -> Any:
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        if not line:
+            raise RuntimeError(f"a process of the benchmark has ended: {self._process.args!r}")
+        return json.loads(line)
+
+    def ask(self, **request: Any) -> Any:
+        self.say(**request)
+        return self.hear()
+
+
+@contextmanager
+def child(module: str, *arguments: str) -> Iterator[Child]:
+    """`python -m benchmarks.MODULE`; it ends when nothing more is asked, or is killed at the end of the block."""
+    with subprocess.Popen(
+        [sys.executable, "-m", f"benchmarks.{module}", *arguments],
+        cwd=REPOSITORY,
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield Child(process)
+            assert process.stdin is not None
+            process.stdin.close()
+            process.wait(PATIENCE)
+        finally:
+            process.kill()
+
+
+async def requests() -> AsyncIterator[dict[str, Any]]:
+    """What the parent asks, until it asks nothing more."""
+    while line := await trio.to_thread.run_sync(sys.stdin.readline):
+        yield json.loads(line)
+
+
+async def next_request() -> dict[str, Any]:
+    line = await trio.to_thread.run_sync(sys.stdin.readline)
+    if not line:
+        raise SystemExit("the benchmark has ended")
+    asked: dict[str, Any] = json.loads(line)
+    return asked
+
+
+def answer(told: Any) -> None:
+    print(json.dumps(told), flush=True)
