@@ -17,6 +17,10 @@ thorough:
 faults *arguments:
     python -m pytest tests/faults {{arguments}}
 
+# What is measured, beside raw floors in the same run; arguments go to the benchmarks: `just bench --quick --only T,E`.
+bench *arguments:
+    python -m benchmarks {{arguments}}
+
 # Style and format.
 lint:
     python -m ruff check

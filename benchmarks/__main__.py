@@ -8,6 +8,7 @@ import os
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from rich.console import Console
 from trio_monque.embedded import embedded_mongod
 
 from . import claim_cost, enqueue, idle, latency, memory, page, picture, report, throughput
-from .measuring import FULL, QUICK, Bench, tell
+from .measuring import FULL, QUICK, Bench, Size, tell
 
 PARTS: Mapping[str, Callable[[Bench], list[report.Figure]]] = {
     "T": throughput.measure,
@@ -41,6 +42,7 @@ def arguments() -> argparse.Namespace:
     parser.add_argument("--uri", help="the server, a replica set; by default a private one is started")
     parser.add_argument("--only", type=parts, default=list(PARTS), metavar="T,L,I,S,E,M", help="these parts")
     parser.add_argument("--quick", action="store_true", help="a little of each: that it works, not how fast")
+    parser.add_argument("--rounds", type=int, help="of how many each figure is the median (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")
     parser.add_argument("--svg", type=Path, metavar="FILE", help="draw them there")
     parser.add_argument(
@@ -58,10 +60,10 @@ def server(uri: str | None) -> Iterator[str]:
         yield started.uri
 
 
-def measured(uri: str, wanted: Sequence[str], *, quick: bool) -> report.Results:
+def measured(uri: str, wanted: Sequence[str], size: Size) -> report.Results:
     load_before = os.getloadavg()
     with MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
-        bench = Bench(uri, client, QUICK if quick else FULL)
+        bench = Bench(uri, client, size)
         figures: list[report.Figure] = []
         seconds: dict[str, float] = {}
         for part in wanted:
@@ -69,7 +71,7 @@ def measured(uri: str, wanted: Sequence[str], *, quick: bool) -> report.Results:
             begun = time.monotonic()
             figures += PARTS[part](bench)
             seconds[part] = round(time.monotonic() - begun, 1)
-        where = report.environment(bench, quick=quick, load_before=load_before)
+        where = report.environment(bench, quick=size.jobs < FULL.jobs, load_before=load_before)
     return report.Results(environment=where, seconds=seconds, figures=figures)
 
 
@@ -80,8 +82,11 @@ def main() -> None:
         return
     # Jobs that fail are told in the log as always; here it goes nowhere.
     logging.getLogger("trio_monque").addHandler(logging.NullHandler())
+    size = QUICK if options.quick else FULL
+    if options.rounds is not None:
+        size = replace(size, rounds=options.rounds)
     with server(options.uri) as uri:
-        results = measured(uri, options.only, quick=options.quick)
+        results = measured(uri, options.only, size)
     report.show(results, Console())
     if options.json is not None:
         options.json.write_text(report.dumped(results), encoding="utf-8")

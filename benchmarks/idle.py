@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from .measuring import Bench, server_seconds, tell
 from .processes import Child, child
@@ -55,9 +56,10 @@ def kinds(bench: Bench) -> Mapping[str, Kind]:
 
 def measure(bench: Bench) -> list[Figure]:
     with child("idlers", bench.uri) as one, child("idlers", bench.uri) as two, child("idlers", bench.uri) as three:
-        quiet = _quiet(bench, {"raw": one, "one": two, "many": three})
-        beside = _beside_writes(bench, one)
-    return [*_quiet_figures(bench, quiet), *_figures_beside_writes(bench, beside)]
+        idlers = {"raw": one, "one": two, "many": three}
+        quiet, beside = (_watched(bench, idlers, writes=writes) for writes in (False, True))
+        by_round = _server_beside_writes(bench, one)
+    return [*_of_clients(bench, quiet, beside, by_round), *_of_the_server(bench, by_round)]
 
 
 # --- What is measured ---
@@ -70,30 +72,30 @@ def _opened(idler: Child, database: str, kind: Kind) -> Iterator[None]:
     assert idler.ask(what="leave") == "left"
 
 
-def _quiet(bench: Bench, idlers: Mapping[str, Child]) -> Mapping[str, Idle]:
+def _watched(bench: Bench, idlers: Mapping[str, Child], *, writes: bool) -> Mapping[str, Idle]:
     """All at once, each in a process and a database of its own: they are watched for long, and cost little."""
     with ExitStack() as stack:
         for name, idler in idlers.items():
             database = stack.enter_context(bench.database())
             stack.enter_context(_opened(idler, database.name, kinds(bench)[name]))
+        if writes:
+            stack.enter_context(_writes(bench, stack.enter_context(bench.database()).name))
         time.sleep(SETTLED)
         for idler in idlers.values():
             assert idler.ask(what="begin") == "begun"
-        before = server_seconds(bench.client)
-        time.sleep(bench.size.quiet)
-        server = 100 * (server_seconds(bench.client) - before) / bench.size.quiet
-        found = {name: _told(idler, kinds(bench)[name], server) for name, idler in idlers.items()}
-    tell(f"  with nothing else: {found}")
+        time.sleep(bench.size.watched)
+        found = {name: _told(idler, kinds(bench)[name]) for name, idler in idlers.items()}
+    tell(f"  {'beside writes' if writes else 'with nothing else'}: {found}")
     return found
 
 
-def _told(idler: Child, kind: Kind, server: float, written: float = 0.0) -> Idle:
+def _told(idler: Child, kind: Kind, server: float = 0.0, written: float = 0.0) -> Idle:
     told = idler.ask(what="end")
     each = told["seconds"] * kind.instances
     return Idle(sum(told["commands"].values()) / each, 100 * told["processor"] / each, server, written)
 
 
-def _beside_writes(bench: Bench, idler: Child) -> Mapping[str, Sequence[Idle]]:
+def _server_beside_writes(bench: Bench, idler: Child) -> Mapping[str, Sequence[Idle]]:
     found: dict[str, list[Idle]] = defaultdict(list)
     measures: dict[str, Callable[[], Idle]] = {"alone": partial(_written_beside, bench, None, None)}
     measures |= {name: partial(_written_beside, bench, idler, kind) for name, kind in kinds(bench).items()}
@@ -150,25 +152,38 @@ def _writes(bench: Bench, name: str) -> Iterator[list[None]]:
 # --- What it means ---
 
 
-def _quiet_figures(bench: Bench, quiet: Mapping[str, Idle]) -> list[Figure]:
+def _of_clients(
+    bench: Bench, quiet: Mapping[str, Idle], beside: Mapping[str, Idle], by_round: Mapping[str, Sequence[Idle]]
+) -> list[Figure]:
+    many, writes = bench.size.instances, f"beside {WRITES:,} writes a second"
+    limits: dict[str, Any] = {"most_commands": MOST_COMMANDS, "most_processor": MOST_PROCESSOR}
     figures = []
-    for name, what in (("one", "an idle instance"), ("many", f"each of {bench.size.instances} idle instances")):
-        figures += _of_instances(f"I.{name}", what, [quiet[name]], [quiet["raw"]], MOST_COMMANDS)
-    return figures
+    for key, among, found in (("I.", "", quiet), ("I.writes ", f" {writes}", beside)):
+        for name, what in (("one", "an idle instance"), ("many", f"each of {many} idle instances")):
+            figures += _of_instances(f"{key}{name}", what + among, [found[name]], [found["raw"]], **limits)
+    polling, streams = by_round["many polling"], by_round["many"]
+    what = f"each of {many} idle instances that poll {writes}"
+    return [*figures, *_of_instances("I.writes many polling", what, polling, streams, floor="with streams")]
 
 
 def _of_instances(
-    key: str, what: str, found: Sequence[Idle], raw: Sequence[Idle], most_commands: float | None
+    key: str,
+    what: str,
+    found: Sequence[Idle],
+    beside: Sequence[Idle],
+    *,
+    floor: str = "a raw loop on a stream",
+    most_commands: float | None = None,
+    most_processor: float | None = None,
 ) -> list[Figure]:
-    raw_loop = "a raw loop on a stream"
     return [
         Figure(
             part="I",
             key=f"{key} commands",
-            what=f"{what}: commands a second",
+            what=f"{what}: commands",
             unit="/s",
             values=[one.commands for one in found],
-            floors=[Comparison(floor=raw_loop, values=[one.commands for one in raw])],
+            floors=[Comparison(floor=floor, values=[one.commands for one in beside])],
             at_most=most_commands,
         ),
         Figure(
@@ -177,37 +192,30 @@ def _of_instances(
             what=f"{what}: processor of the client",
             unit="% of a core",
             values=[one.processor for one in found],
-            floors=[Comparison(floor=raw_loop, values=[one.processor for one in raw])],
-            at_most=MOST_PROCESSOR if most_commands is not None else None,
+            floors=[Comparison(floor=floor, values=[one.processor for one in beside])],
+            at_most=most_processor,
         ),
     ]
 
 
-def _figures_beside_writes(bench: Bench, beside: Mapping[str, Sequence[Idle]]) -> list[Figure]:
-    many, writes = bench.size.instances, f"beside {WRITES:,} writes a second"
+def _of_the_server(bench: Bench, by_round: Mapping[str, Sequence[Idle]]) -> list[Figure]:
+    many = bench.size.instances
     told = {
         "raw": "a raw stream",
         "one": "an instance",
         "many": f"{many} instances",
         "many polling": f"{many} instances that poll",
     }
-    figures = []
-    for name, what in (
-        ("one", "an instance"),
-        ("many", f"each of {many}"),
-        ("many polling", f"each of {many}, polling"),
-    ):
-        figures += _of_instances(f"I.writes {name}", f"{what} {writes}", beside[name], beside["raw"], None)
-    alone = [one.server for one in beside["alone"]]
-    for name, what in told.items():
-        values = [one.server for one in beside[name]]
-        alone_too = Comparison(floor="the writes alone", values=alone)
-        key, unit = f"I.writes {name} server", "% of a core"
-        what = f"processor of the server {writes}, with {what}"
-        figures.append(Figure(part="I", key=key, what=what, unit=unit, values=values, floors=[alone_too]))
-    for name, what in told.items():
-        values = [one.written for one in beside[name]]
-        alone_too = Comparison(floor="the writes alone", values=[one.written for one in beside["alone"]])
-        key, what = f"I.writes {name} written", f"writes of others that pass, with {what}"
-        figures.append(Figure(part="I", key=key, what=what, unit="/s", values=values, floors=[alone_too]))
-    return figures
+
+    def figure(name: str, which: str, what: str, unit: str) -> Figure:
+        values, alone = ([getattr(one, which) for one in by_round[of]] for of in (name, "alone"))
+        floors = [Comparison(floor="the writes alone", values=alone)]
+        return Figure(part="I", key=f"I.writes {name} {which}", what=what, unit=unit, values=values, floors=floors)
+
+    return [
+        *(
+            figure(name, "server", f"processor of the server beside {WRITES:,} writes a second, {what}", "% of a core")
+            for name, what in told.items()
+        ),
+        *(figure(name, "written", f"writes of others that pass, {what}", "/s") for name, what in told.items()),
+    ]

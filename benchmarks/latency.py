@@ -79,7 +79,7 @@ def measure(bench: Bench) -> list[Figure]:
     figures = []
     for told in patterns:
         figures += _figures(told, f"{told}, enqueued by another process", found, at_most=1.25, longest=LONGEST)
-    figures += _figures("delayed", "delayed, after `run_at`", found, at_most=1.25, longest=LONGEST)
+    figures += _figures("delayed", "delayed, after its run_at", found, at_most=1.25, longest=LONGEST)
     for told in patterns:
         figures += _figures(f"{told}, same", f"{told}, enqueued by the same process", found, at_most=None, longest=None)
     return figures

@@ -27,7 +27,8 @@ class Size:
         processes: How many share one.
         idle, slow, fast, delayed: Jobs of each latency figure: one at a time, 20 and 200 a second, delayed.
         instances: The idle ones.
-        quiet, beside_writes: Seconds for which they are watched.
+        watched: Seconds for which their clients are watched: a period of all that they do now and then.
+        beside_writes: Seconds for which the server is watched, in each round.
         documents, due: Of the large collection, and how many of them are due.
         single, grouped, many: Enqueued one by one, from twenty tasks, and at once.
         running: Jobs at a time whose memory is weighed.
@@ -41,7 +42,7 @@ class Size:
     fast: int
     delayed: int
     instances: int
-    quiet: float
+    watched: float
     beside_writes: float
     documents: int
     due: int
@@ -55,13 +56,13 @@ FULL = Size(
     rounds=3,
     jobs=10_000,
     processes=4,
-    idle=40,
-    slow=60,
+    idle=30,
+    slow=40,
     fast=400,
-    delayed=40,
+    delayed=30,
     instances=50,
-    quiet=40.0,
-    beside_writes=4.0,
+    watched=30.0,
+    beside_writes=3.0,
     documents=1_000_000,
     due=10_000,
     single=600,
@@ -79,7 +80,7 @@ QUICK = Size(
     fast=40,
     delayed=5,
     instances=5,
-    quiet=2.0,
+    watched=2.0,
     beside_writes=1.0,
     documents=5_000,
     due=500,

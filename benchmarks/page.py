@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from . import picture
 from .processes import REPOSITORY
-from .report import HEADS, PARTS, Results, dumped, rows
+from .report import HEADS, PARTS, Results, dumped, rows, told_once
 
 FOLDER = REPOSITORY / "docs" / "explanation"
 PAGE, PICTURE, KEPT = FOLDER / "performance.md", FOLDER / "benchmarks.svg", FOLDER / "benchmarks.json"
@@ -37,6 +37,6 @@ def figures(results: Results) -> str:
         found = [figure for figure in results.figures if figure.part == part]
         if found:
             table = [f"| {' | '.join(HEADS)} |", "|---|--:|---|--:|--:|--:|---|"]
-            table += [f"| {' | '.join(row)} |" for row in rows(found)]
+            table += [f"| {' | '.join(row)} |" for row in told_once(rows(found))]
             told += [f"### {title}", "\n".join(table)]
     return "\n\n".join(told) + "\n\n"

@@ -103,7 +103,7 @@ def environment(bench: Bench, *, quick: bool, load_before: Sequence[float]) -> d
         "python": platform.python_version(),
         "trio": version("trio"),
         "pymongo": version("pymongo"),
-        "platform": platform.platform(),
+        "platform": f"{platform.system()} {platform.machine()}",
         "cpus": os.cpu_count(),
         "load_before": [round(one, 2) for one in load_before],
         "load_after": [round(one, 2) for one in os.getloadavg()],
@@ -209,6 +209,12 @@ def rows(figures: Sequence[Figure]) -> list[tuple[str, ...]]:
     return found
 
 
+def told_once(found: Sequence[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Where rows are of one figure, only the first says what was found."""
+    before = [("",), *found]
+    return [("", "", *row[2:]) if row[0] == last[0] else row for last, row in zip(before, found, strict=False)]
+
+
 WIDE = 180
 HEADS = ("What", "Found", "Compared with", "That is", "Ratio", "Wanted", "Reached")
 
@@ -224,9 +230,6 @@ def show(results: Results, console: Console) -> None:
         table = Table(title=f"{title} ({results.seconds[part]:.0f} s)", title_justify="left", box=box.SIMPLE_HEAD)
         for head in HEADS:
             table.add_column(head, justify="left" if head in ("What", "Compared with") else "right")
-        last = ""
-        for row in rows(figures):
-            again = row[0] == last
-            table.add_row(*("", "", *row[2:]) if again else row, style="" if row[-1] != "no" else "yellow")
-            last = row[0]
+        for row in told_once(rows(figures)):
+            table.add_row(*row, style="" if row[-1] != "no" else "yellow")
         console.print(table)

@@ -26,6 +26,7 @@ PATIENCE = 300.0  # Seconds for one backlog.
 LONGEST_WAIT = 20  # Milliseconds that a handler of the variant waits.
 TEN = node_peer.INDEXES[:10]  # Without that of its retention.
 SLOTS = (10, 100, 500)
+WITH_VARIANTS = 100
 SHARE_OF_FLOOR = {10: 0.9, 100: 0.8, 500: 0.75}
 
 
@@ -61,13 +62,18 @@ def measure(bench: Bench) -> list[Figure]:
     jobs = size.jobs
     with ExitStack() as stack:
         children = [stack.enter_context(child("workers", bench.uri)) for _ in range(size.processes)]
-        measures: dict[str, Callable[[], float]] = {
-            name: partial(_floor, bench, name, jobs // 5 if name == "F1" else jobs) for name in floors.FLOORS
-        }
-        measures["P100 ten"] = partial(_floor, bench, "P100", jobs, (*floors.LEAN, *TEN))
-        measures |= {f"T.{slots}": partial(_one_process, bench, slots, PLAIN) for slots in SLOTS}
-        measures |= {f"T.many.{slots}": partial(_many_processes, bench, children, slots, shares) for slots in SLOTS}
-        measures |= {f"T.100 {name}": partial(_one_process, bench, 100, variant) for name, variant in VARIANTS.items()}
+        floor, ours = partial(_floor, bench), partial(_one_process, bench)
+        many = partial(_many_processes, bench, children, shares)
+        # What is compared stands near each other.
+        measures: dict[str, Callable[[], float]] = {"F1": partial(floor, "F1", jobs // 5)}
+        for slots in SLOTS:
+            measures[f"P{slots}"] = partial(floor, f"P{slots}", jobs)
+            measures[f"T.{slots}"] = partial(ours, slots, PLAIN)
+            measures[f"T.many.{slots}"] = partial(many, slots)
+            if slots == WITH_VARIANTS:
+                measures["FB"] = partial(floor, "FB", jobs)
+                measures["P100 ten"] = partial(floor, "P100", jobs, (*floors.LEAN, *TEN))
+                measures |= {f"T.100 {name}": partial(ours, slots, variant) for name, variant in VARIANTS.items()}
         found = bench.in_turns(measures)
     return [
         *_floors_themselves(found),
@@ -165,7 +171,7 @@ async def _work_off(db: Db, jobs: int, names: Sequence[str], slots: int, variant
         return time.perf_counter() - begun
 
 
-def _many_processes(bench: Bench, children: Sequence[Child], slots: int, shares: Shares) -> float:
+def _many_processes(bench: Bench, children: Sequence[Child], shares: Shares, slots: int) -> float:
     """Each child has so many slots."""
     jobs = bench.size.jobs
     with bench.database() as database:

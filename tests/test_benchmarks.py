@@ -1,0 +1,98 @@
+"""The benchmarks run, compare what they say, and the page about them tells what was found. Nothing here is timed."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from benchmarks import page, picture, report
+from benchmarks.measuring import new_database
+from benchmarks.report import Comparison, Figure, Results
+from tests.support.programs import run_program
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Database
+
+KEYS_OF_THROUGHPUT = {"T.10", "T.100", "T.500", "T.many.10", "T.many.100", "T.many.500"}
+
+
+def test_quick_run_measures_throughput_and_enqueuing_beside_floors(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path
+) -> None:
+    found, drawn = tmp_path / "found.json", tmp_path / "drawn.svg"
+    order = ["-m", "benchmarks", "--quick", "--only", "T,E", "--json", str(found), "--svg", str(drawn)]
+    printed = run_program(*order, uri=mongod.uri, database=db.name)
+    results = report.loaded(found)
+    by_key = {figure.key: figure for figure in results.figures}
+    assert KEYS_OF_THROUGHPUT | {"F1", "FB", "P10", "P100", "P500"} <= by_key.keys()
+    assert set(results.seconds) == {"T", "E"}
+    for figure in results.figures:
+        assert figure.value >= 0
+        assert figure.what in printed
+        for beside in figure.floors:
+            assert figure.ratio(beside) is not None, f"{figure.key} is compared with nothing"
+    ratios = {beside.floor for beside in by_key["T.10"].floors}
+    assert ratios == {"P10", "F1"}
+    assert by_key["E.enqueue_many"].floors[0].at_least == 0.7
+    assert results.environment["server"] == db.client.server_info()["version"]
+    assert drawn.read_text(encoding="utf-8") == picture.drawn(results)
+
+
+def test_claim_beside_a_long_history_examines_what_it_examines_alone(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path
+) -> None:
+    found = tmp_path / "found.json"
+    run_program("-m", "benchmarks", "--quick", "--only", "S", "--json", str(found), uri=mongod.uri, database=db.name)
+    results = report.loaded(found)
+    assert [figure.key for figure in results.figures] == ["S.keys", "S.documents"]
+    for figure in results.figures:
+        assert figure.value >= 1
+        assert report.reached(figure.floors[0], figure.ratio(figure.floors[0]))
+
+
+def test_database_of_a_benchmark_is_dropped_also_where_it_fails(client: MongoClient[Any]) -> None:
+    name = ""
+    with pytest.raises(ZeroDivisionError), new_database(client) as database:
+        database["monque_jobs"].insert_one({})
+        name = database.name
+        assert name in client.list_database_names()
+        raise ZeroDivisionError
+    assert name not in client.list_database_names()
+
+
+def a_figure(values: list[float], beside: list[float], **limits: float) -> Figure:
+    floors = [Comparison(floor="P", values=beside, **limits)]
+    return Figure(part="T", key="T.10", what="10 slots", values=values, unit="jobs/s", floors=floors)
+
+
+def test_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
+    figure = a_figure([90.0, 10.0, 500.0], [100.0, 20.0, 500.0])
+    assert figure.ratio(figure.floors[0]) == pytest.approx(0.9)
+
+
+def test_ratio_to_a_floor_of_nothing_is_unknown_and_reaches_nothing() -> None:
+    figure = a_figure([1.0], [0.0], at_most=1.2)
+    assert figure.ratio(figure.floors[0]) is None
+    assert report.reached(figure.floors[0], None) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "reached"),
+    [({"at_least": 0.9}, True), ({"at_least": 0.91}, False), ({"at_most": 0.9}, True), ({"at_most": 0.8}, False)],
+)
+def test_what_is_wanted_is_compared_with_the_ratio(limits: dict[str, float], reached: bool) -> None:
+    figure = a_figure([90.0], [100.0], **limits)
+    (row,) = report.rows([figure])
+    assert row[-1] == ("yes" if reached else "no")
+
+
+def test_page_and_picture_are_those_of_the_results_that_are_kept() -> None:
+    results: Results = report.loaded(page.KEPT)
+    text = page.PAGE.read_text(encoding="utf-8")
+    assert page.with_figures(text, results) == text, (
+        "run python -m benchmarks --render docs/explanation/benchmarks.json"
+    )
+    assert page.PICTURE.read_text(encoding="utf-8") == picture.drawn(results)
+    assert report.dumped(results) == page.KEPT.read_text(encoding="utf-8")
