@@ -161,7 +161,8 @@ def _of_clients(
     for key, among, found in (("I.", "", quiet), ("I.writes ", f" {writes}", beside)):
         for name, what in (("one", "an idle instance"), ("many", f"each of {many} idle instances")):
             figures += _of_instances(f"{key}{name}", what + among, [found[name]], [found["raw"]], **limits)
-    polling, streams = by_round["many polling"], by_round["many"]
+    polling = by_round["many polling"]
+    streams = [beside["many"]] * len(polling)
     what = f"each of {many} idle instances that poll {writes}"
     return [*figures, *_of_instances("I.writes many polling", what, polling, streams, floor="with streams")]
 
