@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import statistics
 import sys
+import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -127,6 +128,21 @@ def new_database(client: MongoClient[dict[str, Any]]) -> Iterator[Db]:
 def tell(line: str) -> None:
     """How far it is; the results are printed at the end, and to standard output."""
     print(line, file=sys.stderr, flush=True)
+
+
+class Processor:
+    """What this process and the server use while something is measured: microseconds a job, round by round."""
+
+    def __init__(self, bench: Bench) -> None:
+        self._client = bench.client
+        self.by_name: dict[str, list[float]] = {}
+
+    @contextmanager
+    def counted(self, name: str, jobs: int) -> Iterator[None]:
+        before = time.process_time() + server_seconds(self._client)
+        yield
+        used = time.process_time() + server_seconds(self._client) - before
+        self.by_name.setdefault(name, []).append(1e6 * used / jobs)
 
 
 def percentile(values: Sequence[float], share: float) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import ExitStack
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -17,7 +17,7 @@ from tests.support import node_peer
 from trio_monque import Monque, NewJob, RunningJob
 
 from . import floors
-from .measuring import NAME, Bench, Db
+from .measuring import NAME, Bench, Db, Processor
 from .processes import Child, child
 from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
@@ -58,11 +58,11 @@ def seconds_of(number: int) -> float:
 
 
 def measure(bench: Bench) -> list[Figure]:
-    size, shares = bench.size, Shares()
+    size, shares, processor = bench.size, Shares(), Processor(bench)
     jobs = size.jobs
     with ExitStack() as stack:
         children = [stack.enter_context(child("workers", bench.uri)) for _ in range(size.processes)]
-        floor, ours = partial(_floor, bench), partial(_one_process, bench)
+        floor, ours = partial(_floor, bench, processor), partial(_one_process, bench, processor)
         many = partial(_many_processes, bench, children, shares)
         # What is compared stands near each other.
         measures: dict[str, Callable[[], float]] = {"F1": partial(floor, "F1", jobs // 5)}
@@ -78,6 +78,7 @@ def measure(bench: Bench) -> list[Figure]:
     return [
         *_floors_themselves(found),
         *(_one_process_figure(slots, found) for slots in SLOTS),
+        *(_processor_figure(slots, processor.by_name) for slots in SLOTS),
         *(_many_figure(slots, found, size.processes) for slots in SLOTS),
         *shares.figures(size.processes),
         *(_variant_figure(name, found, jobs) for name in VARIANTS),
@@ -87,9 +88,12 @@ def measure(bench: Bench) -> list[Figure]:
 # --- What is measured ---
 
 
-def _floor(bench: Bench, name: str, jobs: int, indexes: Sequence[IndexModel] = floors.LEAN) -> float:
+def _floor(
+    bench: Bench, processor: Processor, name: str, jobs: int, indexes: Sequence[IndexModel] = floors.LEAN
+) -> float:
+    counted = processor.counted(name, jobs) if indexes is floors.LEAN else None
     with bench.database() as database:
-        return floors.rate(database, name, jobs, indexes)
+        return floors.rate(database, name, jobs, indexes, counted=counted)
 
 
 def _fill(database: Db, jobs: int, names: Sequence[str]) -> None:
@@ -102,13 +106,14 @@ def _fill(database: Db, jobs: int, names: Sequence[str]) -> None:
     )
 
 
-def _one_process(bench: Bench, slots: int, variant: Variant) -> float:
+def _one_process(bench: Bench, processor: Processor, slots: int, variant: Variant) -> float:
     jobs, names = bench.size.jobs, [NAME, *(f"{NAME}-{number}" for number in range(1, variant.names))]
     with bench.database() as database:
         if variant.indexes:
             database["monque_jobs"].create_indexes(list(variant.indexes))
         _fill(database, jobs, names)
-        took = trio.run(_work_off, database, jobs, names, slots, variant)
+        counted = processor.counted(f"T.{slots} {variant.what}", jobs)
+        took = trio.run(_work_off, database, jobs, names, slots, variant, counted)
         ended = {
             status: database["monque_jobs"].count_documents({"status": status}) for status in ("completed", "failed")
         }
@@ -153,22 +158,24 @@ class Handlers:
         return {"i": job.data["i"]}
 
 
-async def _work_off(db: Db, jobs: int, names: Sequence[str], slots: int, variant: Variant) -> float:
+async def _work_off(
+    db: Db, jobs: int, names: Sequence[str], slots: int, variant: Variant, counted: AbstractContextManager[None]
+) -> float:
     """Seconds until the server has acknowledged the last settlement."""
     handlers = Handlers(jobs)
     options: dict[str, Any] = {"max_retries": 0} if variant.fails else {}
     if variant.names > 1:
         options["instance_concurrency"] = slots
     async with streaming_scheduler(db, **options) as scheduler:
-        begun = time.perf_counter()
-        for name in names:
-            scheduler.register(name, handlers.of(variant), concurrency=slots, store_result=variant.stores)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(PATIENCE), counted:
+            begun = time.perf_counter()
+            for name in names:
+                scheduler.register(name, handlers.of(variant), concurrency=slots, store_result=variant.stores)
             await handlers.all_ran.wait()
             # Only the last settlements are waited for so.
             while (told := scheduler.statistics()).completed + told.failed < jobs:  # noqa: ASYNC110
                 await trio.sleep(0.001)
-        return time.perf_counter() - begun
+            return time.perf_counter() - begun
 
 
 def _many_processes(bench: Bench, children: Sequence[Child], shares: Shares, slots: int) -> float:
@@ -239,6 +246,18 @@ def _one_process_figure(slots: int, found: dict[str, list[float]]) -> Figure:
     if slots == 500:
         beside.append(Comparison(floor="100 slots", values=found["T.100"], at_least=1.0))
     return _figure(f"T.{slots}", f"{slots} slots, one process", found, beside)
+
+
+def _processor_figure(slots: int, used: dict[str, list[float]]) -> Figure:
+    """It depends less than the speed on what else the machine does."""
+    return Figure(
+        part="T",
+        key=f"T.{slots} processor",
+        what=f"{slots} slots: processor of client and server",
+        unit="µs a job",
+        values=used[f"T.{slots} {PLAIN.what}"],
+        floors=[Comparison(floor=f"P{slots}", values=used[f"P{slots}"])],
+    )
 
 
 def _many_figure(slots: int, found: dict[str, list[float]], processes: int) -> Figure:
