@@ -5,6 +5,8 @@ from __future__ import annotations
 import argparse
 import logging
 import os
+import signal
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -80,6 +82,8 @@ def main() -> None:
     if options.render is not None:
         page.render(report.loaded(options.render))
         return
+    # Then all that was started ends, as with Ctrl-C.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     # Jobs that fail are told in the log as always; here it goes nowhere.
     logging.getLogger("trio_monque").addHandler(logging.NullHandler())
     size = QUICK if options.quick else FULL

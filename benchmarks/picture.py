@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from xml.sax.saxutils import escape
 
-from .report import PARTS, Figure, Results, number, reached
+from .report import PARTS, Figure, Results, number, reached, wanted
 
-WIDTH, LINE, TOP = 1080, 22, 70
-BARS, SCALE = 400, 230  # Where the bars begin, and how long a ratio of 1 is.
+WIDTH, LINE, TOP = 1240, 22, 70
+BARS, SCALE = 470, 220  # Where the bars begin, and how long a ratio of 1 is.
 LONGEST = 1.5  # What is more is cut, and told by its number.
 LABELS = BARS + int(LONGEST * SCALE) + 12
 INK, REACHED, MISSED = "#234", "#4a8f6d", "#c8803a"
@@ -69,12 +69,12 @@ def _bars(figure: Figure) -> Iterator[Bar]:
     limit = figure.at_least or figure.at_most
     if limit is not None:
         ok = bool(reached(figure, figure.value))
-        yield Bar(figure.what, f"{told}, of {limit:g}", figure.value / limit, 1.0, ok)
+        yield Bar(figure.what, f"{told}, wanted {wanted(figure)}", figure.value / limit, 1.0, ok)
     for beside in figure.floors:
-        ratio, wanted = figure.ratio(beside), beside.at_least or beside.at_most
-        if ratio is not None and wanted is not None:
+        ratio, mark = figure.ratio(beside), beside.at_least or beside.at_most
+        if ratio is not None and mark is not None:
             ok = bool(reached(beside, ratio))
-            yield Bar(figure.what, f"{ratio:.2f} of {beside.floor}: {told}", ratio, wanted, ok)
+            yield Bar(figure.what, f"{ratio:.2f} of {beside.floor}: {told}", ratio, mark, ok)
 
 
 def _drawn(bar: Bar, y: int) -> Sequence[str]:
