@@ -74,7 +74,7 @@ def measured(uri: str, wanted: Sequence[str], size: Size) -> report.Results:
             figures += PARTS[part](bench)
             seconds[part] = round(time.monotonic() - begun, 1)
         where = report.environment(bench, quick=size.jobs < FULL.jobs, load_before=load_before)
-    return report.Results(environment=where, seconds=seconds, figures=figures)
+    return report.parsed(report.dumped(report.Results(environment=where, seconds=seconds, figures=figures)))
 
 
 def main() -> None:

@@ -72,6 +72,14 @@ def test_ratio_is_the_median_of_the_ratios_of_the_rounds() -> None:
     assert figure.ratio(figure.floors[0]) == pytest.approx(0.9)
 
 
+def test_results_are_the_same_when_they_are_read_again() -> None:
+    figure = a_figure([1234.5678, 0.1 + 0.2, 99.99996], [3.0, 0.7, 1e-7 / 3], at_least=0.9)
+    once = report.parsed(report.dumped(Results(environment={}, seconds={"T": 1.0}, figures=[figure])))
+    again = report.dumped(once)
+    assert report.dumped(report.parsed(again)) == again
+    assert report.parsed(again) == once
+
+
 def test_ratio_to_a_floor_of_nothing_is_unknown_and_reaches_nothing() -> None:
     figure = a_figure([1.0], [0.0], at_most=1.2)
     assert figure.ratio(figure.floors[0]) is None
