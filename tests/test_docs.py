@@ -19,7 +19,7 @@ import trio_monque.testing
 from tests.faults import promises
 from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, run_program
-from tests.support.store import PAST, handle, insert, stamp
+from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import Monque, MonqueError, Retention
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
@@ -27,7 +27,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition
 from trio_monque.options import SchedulerConfig
-from trio_monque.store import claiming, indexes, leases, settling
+from trio_monque.store import indexes, leases, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 from trio_monque.testing import plugin
@@ -142,7 +142,7 @@ def test_index_page_tells_what_a_transition_costs(
     profiled: JobCollection, settlement: str, unique_key: str | None
 ) -> None:
     insert(profiled, **({} if unique_key is None else {"unique_key": unique_key}))
-    (job,) = claiming.claim_batch(profiled, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    (job,) = claim_due(profiled, {"greet": 1})
     leases.renew(profiled, [job], BEAT)
     settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
     told = {row[0]: _told_cost(row, with_key=unique_key is not None) for row in rows("reference/indexes.md", "## What")}
@@ -155,7 +155,7 @@ def _costs_of_an_end_and_more(store: JobCollection, settlement: str) -> Sequence
     database = store.collection.database
     database.command("profile", 2)
     run, other = insert(store), insert(store, run_at=PAST + timedelta(days=9))
-    (job,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    (job,) = claim_due(store, {"greet": 1})
     assert job.id == run.id
     leases.renew(store, [job], BEAT)
     settling.settle(store, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))

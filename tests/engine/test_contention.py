@@ -23,7 +23,7 @@ def contended(seed: int = 1) -> Contention:
     contention = Contention(random.Random(seed).randrange)
     for _ in range(2):
         contention.passed_over(WANTED)
-        contention.took(10, 4, full=["a"])
+        contention.took(10, 4)
     assert contention.is_spread
     return contention
 
@@ -32,7 +32,7 @@ def test_alone_it_looks_at_the_head() -> None:
     contention = Contention()
     for _ in range(1000):
         assert contention.passed_over(WANTED) == {}
-        contention.took(10, 10, full=["a"])
+        contention.took(10, 10)
     assert (contention.tried, contention.won) == (10_000, 10_000)
 
 
@@ -40,7 +40,7 @@ def test_two_takes_in_a_row_that_mostly_failed_are_needed() -> None:
     contention = Contention()
     spread = []
     for won in (4, 5, 4, 9, 4, 4):
-        contention.took(10, won, full=["a"])
+        contention.took(10, won)
         spread.append(contention.is_spread)
     assert spread == [False] * 5 + [True]
 
@@ -48,18 +48,18 @@ def test_two_takes_in_a_row_that_mostly_failed_are_needed() -> None:
 def test_where_all_was_seen_that_there_is_nothing_else_is_looked_for() -> None:
     contention = Contention()
     for _ in range(10):
-        contention.took(1, 0)
+        contention.took(1, 0, is_all=True)
     assert not contention.is_spread
 
 
 def test_after_a_time_without_a_loss_it_returns_to_the_head() -> None:
     contention = contended()
     for _ in range(QUIET_TO_RETURN - 1):
-        contention.took(10, 10, full=["a"])
-    contention.took(10, 9, full=["a"])
+        contention.took(10, 10)
+    contention.took(10, 9)
     spread_after = []
     for _ in range(QUIET_TO_RETURN):
-        contention.took(10, 10, full=["a"])
+        contention.took(10, 10)
         spread_after.append(contention.is_spread)
     assert spread_after == [True] * (QUIET_TO_RETURN - 1) + [False]
     assert contention.passed_over(WANTED) == {}
@@ -69,7 +69,8 @@ def offsets(contention: Contention, wanted: dict[str, int], looks: int) -> Seque
     found = []
     for _ in range(looks):
         found.append(contention.passed_over(wanted).get("a", 0))
-        contention.took(10, 9, full=["a"])
+        contention.looked(full=["a"])
+        contention.took(10, 9)
     return found
 
 
@@ -90,7 +91,7 @@ def test_whole_batches_are_passed_over_at_least_32_and_the_first_is_hit_as_often
 def test_head_is_looked_at_regularly_whatever_is_drawn() -> None:
     contention = Contention(lambda below: below - 1)
     for _ in range(2):
-        contention.took(10, 0, full=["a"])
+        contention.took(10, 0)
     found = offsets(contention, WANTED, 10 * HEAD_EVERY)
     assert [place % HEAD_EVERY for place, offset in enumerate(found) if offset == 0] == [found.index(0)] * 10
 
@@ -98,7 +99,7 @@ def test_head_is_looked_at_regularly_whatever_is_drawn() -> None:
 def test_lane_that_is_too_short_is_looked_at_where_it_still_has_something() -> None:
     contention = Contention(lambda below: below - 1)
     for _ in range(2):
-        contention.took(10, 0, full=["a", "b"])
+        contention.took(10, 0)
     wanted, holds = {"a": 10, "b": 10}, {"a": 10_000, "b": 35}
     further: list[int] = []
     for _ in range(200):
@@ -107,7 +108,8 @@ def test_lane_that_is_too_short_is_looked_at_where_it_still_has_something() -> N
             continue  # The look at the head.
         short = [lane for lane, count in passed.items() if count + 10 > holds[lane]]
         full = [lane for lane in wanted if holds[lane] >= 10]
-        contention.took(20, 19, full=full, short=short)
+        contention.looked(full=full, short=short)
+        contention.took(20, 19)
         further.append(passed.get("b", 0))
         assert passed["a"] == 630  # The long lane is not held to the depth of the short one.
     # It goes down at once and forgets nothing that it has learnt but by and by.
@@ -133,7 +135,7 @@ def simulated(instances: int, jobs: int, seed: int) -> tuple[list[int], float, i
             mine = [job for job in seen[number] if job not in taken]
             taken.update(mine)
             won[number] += len(mine)
-            players[number].took(len(seen[number]), len(mine), full=["a"])
+            players[number].took(len(seen[number]), len(mine))
         longest = max([longest, *(rounds - arrived_at_head[job] for job in taken if job in arrived_at_head)])
         queue = [job for job in queue if job not in taken]
         rounds += 1

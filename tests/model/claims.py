@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming, inserting, leases, managing
+from trio_monque.store import claiming, inserting, leases, looking, managing
 
 from .ground import new_pair, parcel_of
 from .play import Copy, Instance, Play, turned
@@ -92,7 +92,7 @@ def claim(play: Play, a: int, b: int) -> None:
 
 
 def _looked(play: Play, wanted: Mapping[str, int]) -> list[Copy]:
-    found = claiming.look(play.jobs, wanted, play.model.now)
+    found = looking.look(play.jobs, wanted, play.model.now)
     play.model.check_looked(wanted, [job.id for job in found])
     for job in found:
         check_same("look", play.model.jobs[job.id], job)

@@ -21,7 +21,7 @@ from trio_monque import Discard, JobError, Monque, NewJob, RunningJob, Snooze, W
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.scheduler import assembly, own_run
-from trio_monque.store import claiming
+from trio_monque.store import claiming, looking
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
 
@@ -138,7 +138,7 @@ def test_f52_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Databas
     everybody_has_seen_it = threading.Barrier(20)
 
     def claim(number: int) -> list[str]:
-        found = claiming.look(store, {"greet": 1}, PAST)
+        found = looking.look(store, {"greet": 1}, PAST)
         everybody_has_seen_it.wait()
         return [str(taken.claimed_by) for taken in claiming.take(store, found, PAST, stamp(f"us-{number}")).jobs]
 

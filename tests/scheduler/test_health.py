@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import random
+import re
 import threading
 from collections import Counter
 from collections.abc import Callable
@@ -180,7 +181,7 @@ async def test_handler_that_blocks_the_loop_is_seen_from_a_thread_without_waitin
             while not scheduler.is_healthy():
                 await trio.sleep(0.01)
     (reason,) = seen[-1].reasons
-    assert reason.startswith("the event loop did not answer for 1.")
+    assert re.match(r"the event loop did not answer for [1-9]", reason)  # How late it was seen is the machine's affair.
     assert seen[-1].event_loop_lag is not None
     assert seen[0].healthy
     assert counted[0].running_by_name == {"rude": 1}

@@ -14,13 +14,13 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, is_claim, is_settlement
 from tests.support.node_peer import NodePeer, now
-from tests.support.store import handle, stamp
+from tests.support.store import claim_due, handle, stamp
 from trio_monque import JobCompleted, JobStarted, LeaseLost, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition
-from trio_monque.store import claiming, settling
+from trio_monque.store import settling
 from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
@@ -41,8 +41,7 @@ def watched(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> I
 def another_instance_claims(db: Database) -> Job:
     """By the library's own functions, on a connection of its own."""
     at = now() + timedelta(seconds=1)
-    found = claiming.claim_batch(handle(db), {"contended": 1}, lambda found: found, at, stamp("another", at))
-    (job,) = found.jobs
+    (job,) = claim_due(handle(db), {"contended": 1}, stamp("another", at), at)
     return job
 
 

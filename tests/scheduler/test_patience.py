@@ -202,10 +202,11 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
 ) -> None:
     """The write before it was applied, whatever the error says of being sent."""
     workers = Workers()
-    workers.register("job", lambda _: None)
-    await monque.enqueue_many([NewJob(name="job") for _ in range(2)])
-    (job, _) = await monque.get_jobs()
-    monque._ground.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": 1}})  # They do not agree.
+    workers.register("job", lambda _: None, concurrency=20)
+    count = claiming.MOST_PASTS + 1
+    await monque.enqueue_many([NewJob(name="job") for _ in range(count)])
+    for number, job in enumerate(await monque.get_jobs()):  # Too many different pasts to be pinned.
+        monque._ground.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": number}})
     failed: list[bool] = []
 
     def fails_once(*arguments: Any) -> Any:
@@ -218,7 +219,7 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
     monkeypatch.setattr(claiming, "read_back", fails_once)
     async with open_test_scheduler(workers) as scheduler:
         await drain(scheduler)
-        await assert_enqueued(monque, name="job", status="completed", count=2)
+        await assert_enqueued(monque, name="job", status="completed", count=count)
     assert failed
 
 

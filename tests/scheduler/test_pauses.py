@@ -307,12 +307,12 @@ async def test_pause_while_candidates_come_from_all_over_the_queue_ends_no_sched
 ) -> None:
     contention = Contention(draw=lambda batches: batches - 1)
     for _ in range(2):
-        contention.took(2, 0, full={"a", "b"})
+        contention.took(2, 0)
     assert contention.is_spread
     work = Jobs()
     async with open_test_scheduler(work.workers) as scheduler:
         await scheduler.pause("a")
-        scheduler._source.claims.contention = contention
+        scheduler._source.claims._candidates.contention = contention
         for _ in range(2):
             await scheduler.enqueue_many([NewJob(name="a"), NewJob(name="b")])
             await drain(scheduler)

@@ -13,11 +13,11 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
-from tests.support.store import PAST, handle, insert, stamp
+from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import BrokenDocument, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.job import Job
-from trio_monque.store import broken, claiming, known
+from trio_monque.store import broken, known
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
@@ -114,7 +114,7 @@ def test_bytes_that_are_no_text_are_listed_and_hide_nothing(db: Database, jobs: 
 
 
 def claimed(store: JobCollection) -> list[Job]:
-    return list(claiming.claim_batch(store, {"greet": 10}, lambda found: found, PAST, stamp()).jobs)
+    return list(claim_due(store, {"greet": 10}))
 
 
 @pytest.fixture

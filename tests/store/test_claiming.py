@@ -12,10 +12,10 @@ from pymongo import MongoClient
 
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
-from tests.support.store import PAST, handle, insert, stamp
+from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job
-from trio_monque.store import claiming, queries
+from trio_monque.store import claiming, looking, queries
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
 
@@ -37,16 +37,16 @@ def test_look_finds_due_jobs_of_each_name_earliest_first_and_no_others(store: Jo
     for status in ("processing", "completed", "failed", "cancelled"):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"status": status}})
     jobs.update_one({"_id": insert(store).id}, {"$set": {"claimedBy": "left over"}})
-    found = claiming.look(store, {"greet": 5, "other": 5}, PAST)
+    found = looking.look(store, {"greet": 5, "other": 5}, PAST)
     assert [job.id for job in found] == [first.id, later.id, other.id]
-    assert [job.id for job in claiming.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
-    assert claiming.look(store, {"greet": 0}, PAST) == []
+    assert [job.id for job in looking.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
+    assert looking.look(store, {"greet": 0}, PAST) == []
 
 
 def test_pinned_copies_are_what_the_database_holds(store: JobCollection) -> None:
     for number in range(5):
         insert(store, data={"n": number})
-    taken = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.data["n"] for job in taken.jobs) == [0, 1, 2, 3, 4]
     assert not taken.more
@@ -57,7 +57,7 @@ def test_copies_of_jobs_with_different_pasts_are_what_the_database_holds(
 ) -> None:
     for attempts in (0, 1, 7):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"attempts": attempts, "rev": attempts}})
-    taken = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.attempts for job in taken.jobs) == [1, 2, 8]
 
@@ -74,7 +74,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     store: JobCollection, jobs: Collection, edit: dict[str, Any]
 ) -> None:
     first, second = insert(store, data="as it was"), insert(store)
-    candidates = claiming.look(store, {"greet": 5}, PAST)
+    candidates = looking.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": first.id}, edit)
     mark = stamp()
     taken = claiming.take(store, candidates, PAST, mark)
@@ -82,7 +82,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     assert [job.id for job in taken.jobs] == [second.id]
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert taken.more
-    again = claiming.take(store, claiming.look(store, {"greet": 5}, PAST), PAST, stamp())
+    again = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [job.id for job in again.jobs] == [first.id]
     assert as_stored(store, first) == again.jobs[0]
 
@@ -104,7 +104,7 @@ def test_guarded_write_repeats_the_whole_condition(
     changed, kept = insert(store), insert(store)
     if not same_past:
         jobs.update_one({"_id": kept.id}, {"$set": {"attempts": 3}})
-    candidates = claiming.look(store, {"greet": 5}, PAST)
+    candidates = looking.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": changed.id}, change)
     before = jobs.find_one({"_id": changed.id})
     taken = claiming.take(store, candidates, PAST, stamp())
@@ -114,7 +114,7 @@ def test_guarded_write_repeats_the_whole_condition(
 
 def test_deleted_candidate_is_not_claimed(store: JobCollection, jobs: Collection) -> None:
     job = insert(store)
-    candidates = claiming.look(store, {"greet": 5}, PAST)
+    candidates = looking.look(store, {"greet": 5}, PAST)
     jobs.delete_one({"_id": job.id})
     assert claiming.take(store, candidates, PAST, stamp()).jobs == []
 
@@ -128,7 +128,8 @@ def test_many_claimers_take_each_job_once(mongod: EmbeddedServer, db: Database, 
     def claim_until_empty(number: int) -> None:
         peer = NodePeer(db["monque_jobs"], f"node-{number}")
         while True:
-            found = claiming.claim_batch(store, {"greet": 7}, lambda found: found, PAST, stamp(f"us-{number}"))
+            seen = looking.survey(store, {"greet": 7}, PAST).jobs
+            found = claiming.take(store, seen, PAST, stamp(f"us-{number}")) if seen else claiming.Taken([])
             by_node = peer.claim("greet", PAST)
             with lock:
                 taken.update(job.id for job in found.jobs)
@@ -154,8 +155,8 @@ def test_claim_cycle_takes_two_round_trips_whatever_the_number_of_names_and_jobs
             insert(store, name)
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
-        taken = claiming.claim_batch(handle(client[db.name]), names, lambda found: found, PAST, stamp())
-    assert len(taken.jobs) == 80
+        taken = claim_due(handle(client[db.name]), names)
+    assert len(taken) == 80
     commands = [name for name, _ in recorder.commands if name not in ("endSessions", "hello")]
     assert commands == ["aggregate", "update"]
 
@@ -164,7 +165,7 @@ def test_lost_claim_is_resolved_by_what_a_majority_holds(store: JobCollection) -
     insert(store)
     insert(store)
     mark = stamp()
-    taken = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, mark)
+    taken = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, mark)
     later = PAST + timedelta(seconds=9)
     resolved = claiming.resolve(store, mark, later)
     assert [job.id for job in resolved] == [job.id for job in taken.jobs]
@@ -176,8 +177,8 @@ def test_disowned_claim_is_given_back_by_its_fence_and_nothing_else_is(store: Jo
     ours, others = stamp(), stamp()
     insert(store)
     insert(store)
-    (mine,) = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, ours).jobs
-    (kept,) = claiming.take(store, claiming.look(store, {"greet": 1}, PAST), PAST, others).jobs
+    (mine,) = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, ours).jobs
+    (kept,) = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, others).jobs
     assert claiming.release_all(store, ours, PAST) == 1
     assert claiming.release_all(store, ours, PAST) == 0
     given_back = as_stored(store, mine)
@@ -190,9 +191,9 @@ def test_suspects_are_seen_only_where_one_may_run(store: JobCollection, jobs: Co
     suspects, innocents = [insert(store) for _ in range(3)], [insert(store) for _ in range(2)]
     jobs.update_many({"_id": {"$in": [job.id for job in suspects]}}, {"$set": {"rescues": 2}})
     jobs.update_one({"_id": innocents[0].id}, {"$set": {"rescues": 1}})
-    assert len(claiming.look(store, {"greet": 5, "other": 1}, PAST)) == 5
+    assert len(looking.look(store, {"greet": 5, "other": 1}, PAST)) == 5
     for wanted in ({"greet": 2}, {"greet": 2, "other": 1}):
-        seen = claiming.look(store, wanted, PAST, suspects=False)
+        seen = looking.look(store, wanted, PAST, suspects=False)
         assert {job.id for job in seen} == {job.id for job in innocents}
 
 
@@ -201,7 +202,7 @@ def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
 ) -> None:
     one, other = insert(store), insert(store)
     jobs.update_one({"_id": one.id}, {"$set": {"attempts": 4}})  # So that they do not agree, and are not pinned.
-    candidates = claiming.look(store, {"greet": 5}, PAST)
+    candidates = looking.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": one.id}, {"$set": {"rescues": 2}})
     assert [job.id for job in claiming.take(store, candidates, PAST, stamp()).jobs] == [other.id]
 
@@ -244,9 +245,9 @@ def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked
     many = [insert(store, "many", run_at=PAST - timedelta(seconds=100 - number)) for number in range(30)]
     few = [insert(store, "few") for _ in range(3)]
     wanted = {"many": 5, "few": 5}
-    taken = claiming.claim_batch(store, wanted, lambda found: found, PAST, stamp(), passed_over={"many": 10, "few": 5})
-    assert [job.id for job in taken.jobs if job.name == "many"] == [job.id for job in many[10:15]]
-    assert {job.id for job in taken.jobs if job.name == "few"} == {job.id for job in few}
-    assert (taken.tried, set(taken.full), set(taken.short)) == (8, {"many"}, {"few"})
-    alone = claiming.claim_batch(store, {"many": 5}, lambda found: found, PAST, stamp(), passed_over={"many": 3})
+    seen = looking.survey(store, wanted, PAST, passed_over={"many": 10, "few": 5})
+    assert [job.id for job in seen.jobs if job.name == "many"] == [job.id for job in many[10:15]]
+    assert {job.id for job in seen.jobs if job.name == "few"} == {job.id for job in few}
+    assert (set(seen.exhausted), set(seen.short)) == ({"few"}, {"few"})
+    alone = looking.survey(store, {"many": 5}, PAST, passed_over={"many": 3})
     assert [job.id for job in alone.jobs] == [job.id for job in many[3:8]]

@@ -7,9 +7,9 @@ from datetime import timedelta
 import pytest
 
 from tests.support.node_peer import NodePeer
-from tests.support.store import PAST, claim, handle, stamp
+from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.jobs.fences import claim_id
-from trio_monque.store import claiming, leases, queries
+from trio_monque.store import leases, queries
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.leases import Renewed
 from trio_monque.store.types import Collection, Database
@@ -70,7 +70,7 @@ def test_two_claims_of_one_instance_on_one_job_are_told_apart(store: JobCollecti
     """The first was taken away without its knowledge, and the instance has claimed the job again."""
     (old,) = claim(store, 1)
     NodePeer(jobs).recover(timedelta(days=-1))
-    (new,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    (new,) = claim_due(store, {"greet": 1})
     assert old.id == new.id
     jobs.update_one({"_id": old.id}, {"$set": {"cancelRequestedAt": BEAT}})
     found = leases.renew(store, [old, new], BEAT)

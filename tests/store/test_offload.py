@@ -17,10 +17,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.store import PAST, handle, insert, stamp
+from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
-from trio_monque.store.claiming import Taken
 from trio_monque.store.offload import Channel, Door, _Handoff
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import quiesce
@@ -36,10 +35,10 @@ async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Databa
     chance = random.Random(13)
     ended = 0
 
-    def claim(mark: ClaimStamp) -> Taken:
-        return claiming.claim_batch(store, {"greet": 2}, lambda found: found, PAST, mark)
+    def claim(mark: ClaimStamp) -> object:
+        return claim_due(store, {"greet": 2}, mark)
 
-    def give_back(mark: ClaimStamp, _: Taken) -> None:
+    def give_back(mark: ClaimStamp, _: object) -> None:
         claiming.release_all(store, mark, PAST)
 
     async def claim_and_be_cancelled() -> None:

@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect
 
 from tests.support.interception import Interceptor, Recorder, is_settlement
 from tests.support.node_peer import NodePeer
-from tests.support.store import PAST, claim, handle, insert, stamp
+from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque import JobStatus, MonqueConnectionError
 from trio_monque.client.ground import Ground
 from trio_monque.client.rescued import Rescued, log_and_events_of
@@ -25,7 +25,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import events, transitions
 from trio_monque.jobs.job import Job
 from trio_monque.options import scheduler_config
-from trio_monque.store import claiming, indexes, leases, managing, queries, rescuing, settling
+from trio_monque.store import indexes, leases, managing, queries, rescuing, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
 
@@ -92,7 +92,7 @@ def test_claim_that_has_changed_since_is_left_alone(store: JobCollection, jobs: 
             jobs.update_one({"_id": job.id}, {"$set": {"status": "completed"}})
         case "claimed again":
             rescuer_of(store).take(seen)
-            claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp("another"))
+            claim_due(store, {"greet": 1}, stamp("another"))
         case _:
             managing.delete(store, job.id)
     before = list(jobs.find())
@@ -174,7 +174,7 @@ def test_request_that_an_earlier_claim_of_ours_left_behind_is_neither_obeyed_nor
 
 def test_above_the_limit_it_is_given_up_and_told_whole(store: JobCollection) -> None:
     insert(store, "greet", data={"who": "world"}, max_rescues=0)
-    claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp())
+    claim_due(store, {"greet": 1})
     rescued = rescuer_of(store).take(rescuing.look(store))
     (event,) = log_and_events_of(rescued)
     assert isinstance(event, events.JobFailed)
@@ -346,7 +346,7 @@ def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobC
         taking.run_patiently()
     assert (taking.collect(), taking.is_unknown) == ([], True)
     # Meanwhile one is claimed, and another was ended by whoever claimed it: nobody can tell any more.
-    claiming.claim_batch(store, {"greet": 2}, lambda found: found, LATER, stamp("another", LATER))
+    claim_due(store, {"greet": 2}, stamp("another", LATER), LATER)
     (first, second, *_) = [stored(store, job) for job in held if stored(store, job).claimed_by == "another"]
     settling.settle(store, settling.grouped([transitions.complete(second, LATER)], "theirs"))
     taking.run()

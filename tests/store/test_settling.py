@@ -12,14 +12,14 @@ from pymongo import MongoClient
 
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
-from tests.support.store import PAST, claim, handle, stamp
+from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition, applied
 from trio_monque.jobs.transitions import Failure
-from trio_monque.store import claiming, managing, queries, settling
+from trio_monque.store import managing, queries, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, grouped
 from trio_monque.store.types import Collection, Database
@@ -191,7 +191,7 @@ def test_two_claims_of_one_instance_on_one_job_have_each_its_own_fate(
     """The first was taken away without its knowledge, and the instance has claimed the job again."""
     (old,) = claim(store, 1)
     NodePeer(jobs).recover(timedelta(days=-1))
-    (new,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, stamp()).jobs
+    (new,) = claim_due(store, {"greet": 1})
     settled = [transitions.complete(old, LATER), transitions.complete(new, LATER)]
     fates = settle(store, [settled[place] for place in order])
     assert [fates[place] for place in order] == [Fate.LOST, Fate.WRITTEN]

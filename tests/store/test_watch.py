@@ -16,11 +16,11 @@ from pymongo import MongoClient
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.standalone import restricted_server, standalone_server
-from tests.support.store import PAST, claim, handle, insert, stamp
+from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque import Monque
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.store import claiming, leases, settling, watch
+from trio_monque.store import leases, settling, watch
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.store.watch import Change, Kind, NoStreamError, Watch, end_wait, open_watch
@@ -98,7 +98,7 @@ def test_life_of_a_claim_is_not_told(store: JobCollection, jobs: Collection, db:
     ours = stamp()
 
     def live() -> None:
-        (job,) = claiming.claim_batch(store, {"greet": 1}, lambda found: found, PAST, ours).jobs
+        (job,) = claim_due(store, {"greet": 1}, ours)
         leases.renew(store, [job], PAST + timedelta(seconds=1))
         completed = transitions.complete(job, PAST + timedelta(seconds=2))
         assert settling.settle(store, settling.grouped([completed], "receipt"))

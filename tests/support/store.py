@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,7 +13,7 @@ from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
 from trio_monque.jobs.payload import check_payload
-from trio_monque.store import claiming, inserting
+from trio_monque.store import claiming, inserting, looking
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 
@@ -41,6 +41,14 @@ def claim(jobs: JobCollection, count: int, mark: ClaimStamp | None = None, name:
     """Inserts and claims that many."""
     for _ in range(count):
         insert(jobs, name)
-    taken = claiming.claim_batch(jobs, {name: count}, lambda found: found, PAST, mark or stamp())
-    assert len(taken.jobs) == count
-    return taken.jobs
+    taken = claim_due(jobs, {name: count}, mark)
+    assert len(taken) == count
+    return taken
+
+
+def claim_due(
+    jobs: JobCollection, wanted: Mapping[str, int], mark: ClaimStamp | None = None, now: datetime = PAST
+) -> Sequence[Job]:
+    """Claims what is due, as one claim of a scheduler does."""
+    found = looking.survey(jobs, wanted, now).jobs
+    return claiming.take(jobs, found, now, mark or stamp()).jobs if found else []

@@ -18,7 +18,7 @@ from .run import CancelReason
 from .runner import Runner
 from .slots import Slots
 from .source import Demand, Granted, Source, Tip
-from .wake import Wake, WakeSignal
+from .wake import GO_ON, LOOK, Wake, WakeSignal
 from .waker import Waker
 
 ClaimT = TypeVar("ClaimT")
@@ -43,7 +43,11 @@ MOST_FRUITLESS: Final = 10
 MOST_FRUITLESS_AT_REST: Final = 200
 
 
-LOOK: Final = Wake(look=True)
+# While one claim is in flight, the runs of the other are started, which takes Python about as long.
+AT_ONCE: Final = 2
+
+# Where fewer can run than this, half of them would be too few for a round trip.
+WORTH_HALVING: Final = 50
 
 
 class _Found(Enum):
@@ -54,7 +58,10 @@ class _Found(Enum):
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
-    """The loop that claims. It is told to end, not cancelled: a claim in flight is awaited and given back."""
+    """Claims, two at a time: while one is in flight, what the other brought is started.
+
+    It is told to end, not cancelled: a claim in flight is awaited and given back.
+    """
 
     def __init__(
         self,
@@ -74,55 +81,67 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._waker = waker
         self._stop = stop
         self._fruitless = 0
+        self._delay = FIRST_RETRY
         self.progress = Progress("claimer")
         self._begun = 0
-        self._ended = 0
+        self._in_flight: set[int] = set()
+        # How often something was told that a look must answer, and up to which of that a look did that had all free
+        # slots to itself.
+        self._told = 0
+        self._answered = 0
+        self._was_full = False
         # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
         self._is_all_taken = False
 
     @property
     def is_claiming(self) -> bool:
         """A claim is in flight: something may be ours already that is not held yet."""
-        return self._ended < self._begun
+        return bool(self._in_flight)
 
     async def wait_claimed(self) -> None:
-        """Returns when what the claim in flight has granted is held."""
+        """Returns when what the claims in flight have granted is held."""
         begun = self._begun
-        while self._ended < begun:
+        while any(number <= begun for number in self._in_flight):
             await self._runner.wait_changed()
 
     async def run(self, running: trio.Nursery) -> None:
         """Starts each claim's run in `running`; returns when the end was asked for."""
-        delay = FIRST_RETRY
-        wake = LOOK
+        async with trio.open_nursery() as claims:
+            for _ in range(1, AT_ONCE):
+                claims.start_soon(guard, self._stop, partial(self._claim, running), self.progress)
+            await guard(self._stop, partial(self._claim, running, LOOK), self.progress)
+
+    async def _claim(self, running: trio.Nursery, wake: Wake | None = None) -> None:
+        wake = wake or await self._wake.wait()
         while not self._stop.draining.is_set():
-            self._begun += 1
             found = await self._answer(wake, running)
-            self._ended = self._begun
             if self._stop.draining.is_set():
-                return  # The wake that would tell may have been taken with others.
+                break  # The wake that would tell may have been taken with others.
             wake = LOOK
             if found is _Found.FAILED:
-                with self._pauses.timeout_after_fault(delay):
+                with self._pauses.timeout_after_fault(self._delay):
                     await self._wake.wait()
-                delay = min(2 * delay, LONGEST_RETRY)
+                self._delay = min(2 * self._delay, LONGEST_RETRY)
                 continue
-            delay = FIRST_RETRY
+            self._delay = FIRST_RETRY
             if found is _Found.MORE:
                 await trio.lowlevel.checkpoint()
+                wake = GO_ON
                 continue
             if found is _Found.NOT_LOOKED:
                 self.progress.wait_for_others()
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().lanes.keys())
             wake = await self._wake.wait()
+        self._wake.set()  # It wakes one of those who wait.
 
     async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
         if wake.look or not self._is_all_taken:
-            return await self._look(running)
+            return await self._look(running, afresh=wake.look or wake.tip is not None)
         if wake.tip is None:
             # There is room, and nothing for it. Where nobody tells what others do, it is a chance to see that.
-            return _Found.NOT_LOOKED if self._waker.is_told else await self._look(running)
+            must_see = wake.room and not self._waker.is_told
+            return await self._look(running) if must_see else _Found.NOT_LOOKED
         if wake.tip.lane not in self._slots.lanes:
             return _Found.NOT_LOOKED
         # Those who made theirs in the same statement are about to tell, too, and one look finds all of them.
@@ -132,61 +151,88 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return await self._look(running)
         return await self._take(wake.tip, running)
 
-    async def _look(self, running: trio.Nursery) -> _Found:
-        self._is_all_taken = False
-        demand = self._slots.demand()
+    async def _look(self, running: trio.Nursery, *, afresh: bool = True) -> _Found:
+        if afresh:
+            self._told += 1
+            self._is_all_taken = False
+        told, afresh = self._told, afresh or self._answered < self._told
+        if not self._in_flight:
+            self._answered = told
+        demand = self._slots.demand(self._share, afresh=afresh)
         if demand.total == 0:
             return _Found.NOT_LOOKED
         if self._too_many_unsettled():
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
-        granted = await self._ask(partial(self._source.claim, demand), running)
+        granted = await self._ask(partial(self._source.claim, demand), demand, running)
         if granted is None:
             return _Found.FAILED
-        self._is_all_taken = self._are_all(granted, demand)
+        self._was_full = len(granted.claims) == demand.total
+        if granted.more or self._was_full:
+            self._is_all_taken = False
+        elif told == self._told:
+            self._is_all_taken = self._are_all(granted, demand)
         # A look that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
         if self._fruitless == (MOST_FRUITLESS_AT_REST if self._waker.rests else MOST_FRUITLESS):
             self._fruitless = 0
             self._waker.look_again()
             return _Found.ALL
-        again = granted.more and not self._stop.draining.is_set()
+        again = granted.more or (self._was_full and self._slots.demand().total > 0)
         return _Found.MORE if again else _Found.ALL
+
+    @property
+    def _share(self) -> int:
+        """How many one claim asks for: half of them all where these are many, so that the other half is not idle."""
+        capacity = self._slots.capacity
+        return capacity if capacity < WORTH_HALVING else -(-capacity // AT_ONCE)
 
     async def _take(self, tip: Tip, running: trio.Nursery) -> _Found:
         """The one that was told, without a look."""
-        if tip.lane not in self._slots.demand().lanes or self._too_many_unsettled():
+        demand = self._slots.demand_of(tip.lane)
+        if demand.total == 0 or self._too_many_unsettled():
             return await self._look(running)
-        # Until that is known, nothing is.
-        self._is_all_taken = False
-        granted = await self._ask(partial(self._source.claim_one, tip), running)
+        granted = await self._ask(partial(self._source.claim_one, tip), demand, running)
+        if granted is None or granted.more:
+            # Nothing is known any more, whatever a look says that has begun before.
+            self._told += 1
+            self._is_all_taken = False
         if granted is None:
             return _Found.FAILED
-        self._is_all_taken = not granted.more
         if granted.more:
             self._waker.look()
         # One that could not be had was taken by somebody else, or changed, which is told by itself.
         return _Found.NOT_LOOKED
 
     async def _ask(
-        self, claim: Callable[[], Awaitable[Granted[ClaimT]]], running: trio.Nursery
+        self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery
     ) -> Granted[ClaimT] | None:
         """What was granted, and has been started; None for a fault that passes."""
         sent = trio.current_time()
+        self._begun = number = self._begun + 1
+        self._in_flight.add(number)
         self.progress.ask()
         try:
-            granted = await claim()
+            with self._slots.reserved(demand):
+                if self._was_full and self._slots.demand().total > 0:
+                    self._wake.go_on()  # The other half is asked for meanwhile.
+                granted = await claim()
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
             self.progress.fail(error)
             self._source.tell(notices.ClaimFailed(error))
             return None
+        else:
+            self.progress.answered(len(granted.claims))
+            self._start(granted, sent, running)
+            return granted
         finally:
+            self._in_flight.discard(number)
+            if not self._in_flight and self._answered < self._told:
+                # Something was told meanwhile, and whoever looked had not these slots.
+                self._wake.go_on()
             self._runner.changed()
-        self.progress.answered(len(granted.claims))
-        self._start(granted, sent, running)
-        return granted
 
     def _are_all(self, granted: Granted[ClaimT], demand: Demand) -> bool:
         """Whether nothing that is due was left behind: every lane was looked at, and had less than it could start."""

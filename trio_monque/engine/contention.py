@@ -63,33 +63,36 @@ class Contention:
         most = max(LEAST_BATCHES, min(MOST_BATCHES, FURTHEST // count))
         return min(most, self._depth.get(lane, most))
 
-    def took(self, tried: int, won: int, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
-        """How the take after that look went.
+    def looked(self, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
+        """How that look went.
 
         Args:
-            tried, won: Candidates.
             full: The lanes that had as many candidates as were wanted: there may be more of them.
             short: The lanes that had fewer, beyond what they passed over.
         """
+        for lane in short:
+            self._depth[lane] = max(1, self._drawn.get(lane, 1))
+        for lane in full:
+            if lane in self._depth and lane not in short:
+                self._depth[lane] += 1
+
+    def took(self, tried: int, won: int, *, is_all: bool = False) -> None:
+        """How a take of candidates went.
+
+        Args:
+            tried, won: Candidates.
+            is_all: They were all that there is: there is nowhere else to look.
+        """
         self.tried += tried
         self.won += won
-        self._learn_depths(full, short)
         if self._is_spread:
             self._quiet = self._quiet + 1 if won == tried else 0
             if self._quiet >= QUIET_TO_RETURN:
                 self._is_spread, self._fruitless = False, 0
                 self._depth.clear()
             return
-        # Where there was all that there is, there is nowhere else to look.
-        is_fruitless = bool(full) and 2 * won < tried
+        is_fruitless = not is_all and 2 * won < tried
         self._fruitless = self._fruitless + 1 if is_fruitless else 0
         if self._fruitless >= FRUITLESS_TO_SPREAD:
             self._is_spread, self._quiet = True, 0
             self._turn = self._draw(HEAD_EVERY)  # Not all instances go back to the head at once.
-
-    def _learn_depths(self, full: Collection[str], short: Collection[str]) -> None:
-        for lane in short:
-            self._depth[lane] = max(1, self._drawn.get(lane, 1))
-        for lane in full:
-            if lane in self._depth and lane not in short:
-                self._depth[lane] += 1

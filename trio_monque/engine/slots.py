@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Set
+from collections.abc import Iterator, Set
+from contextlib import contextmanager
+from dataclasses import replace
 from typing import Final
 
 from .source import Demand
@@ -24,6 +26,10 @@ class Slots:
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
         self._suspects = 0
+        # Of what is asked for, and neither granted nor refused: how many, by lane at most.
+        self._reserved = 0
+        self._reserved_in: Counter[str] = Counter()
+        self._reserved_for_suspects = 0
 
     def set_limit(self, lane: str, limit: int) -> None:
         self._limits[lane] = limit
@@ -53,19 +59,42 @@ class Slots:
         """Without those where nothing runs."""
         return {lane: number for lane, number in list(self._running.items()) if number}
 
-    def demand(self) -> Demand:
-        """What can be started now."""
-        free = self._total - self.running
+    def demand(self, most: float = math.inf, *, afresh: bool = True) -> Demand:
+        """What can be started now, beside what is asked for already; at most so many."""
+        free = min(most, self._total - self.running - self._reserved)
         lanes = {
-            lane: int(min(free, limit - self._running[lane]))
+            lane: int(min(free, limit - taken))
             for lane, limit in list(self._limits.items())  # Other threads ask, too.
-            if limit > self._running[lane] and free > 0
+            if limit > (taken := self._running[lane] + self._reserved_in[lane]) and free > 0
         }
         return Demand(
             total=int(min(free, sum(lanes.values()))) if lanes else 0,
             lanes=lanes,
-            suspects=max(0, MOST_SUSPECTS - self._suspects),
+            suspects=max(0, MOST_SUSPECTS - self._suspects - self._reserved_for_suspects),
+            capacity=self.capacity,
+            afresh=afresh,
         )
+
+    def demand_of(self, lane: str) -> Demand:
+        """The same, for one item of one lane."""
+        demand = self.demand()
+        total = min(1, demand.lanes.get(lane, 0))
+        return replace(demand, total=total, lanes={lane: total}, suspects=0)
+
+    @contextmanager
+    def reserved(self, demand: Demand) -> Iterator[None]:
+        """While this is asked for, nobody else asks for the same slots."""
+        self._reserve(demand, 1)
+        try:
+            yield
+        finally:
+            self._reserve(demand, -1)
+
+    def _reserve(self, demand: Demand, sign: int) -> None:
+        self._reserved += sign * demand.total
+        self._reserved_for_suspects += sign * demand.suspects
+        for lane, most in demand.lanes.items():
+            self._reserved_in[lane] += sign * min(most, demand.total)
 
     def take(self, lane: str, *, suspect: bool = False) -> None:
         self._running[lane] += 1

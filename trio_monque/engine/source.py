@@ -22,11 +22,15 @@ class Demand:
         total: How many in all.
         lanes: How many of each lane; a lane is what shares a concurrency limit.
         suspects: How many of them may be suspects.
+        capacity: How many may run at once, of which these are free.
+        afresh: Somebody told of something new: what was read ahead is not enough.
     """
 
     total: int
     lanes: Mapping[str, int]
     suspects: int = 1
+    capacity: int = 0
+    afresh: bool = True
 
 
 @dataclass(frozen=True, slots=True)

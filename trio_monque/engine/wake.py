@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Final
 
 import trio
 
@@ -11,27 +12,34 @@ from .source import Tip
 
 @dataclass(frozen=True, slots=True)
 class Wake:
-    """Why the claimer was woken; without `look` and `tip`, because there is room again.
+    """Why the claimer was woken; without any of these, it wakes itself.
 
     Attributes:
         look: There may be something; nobody knows what.
         tip: There is this one item, and where `look` is false nobody knew of another.
+        room: A slot is free again.
     """
 
     look: bool = False
     tip: Tip | None = None
+    room: bool = False
+
+
+LOOK: Final = Wake(look=True)
+ROOM: Final = Wake(room=True)
+GO_ON: Final = Wake()
 
 
 class WakeSignal:
-    """Level-triggered: set any number of times before it is waited for, it wakes once."""
+    """Level-triggered: set any number of times before it is waited for, it wakes once, and one of those who wait."""
 
     def __init__(self) -> None:
         self._event = trio.Event()
-        self._wake = Wake()
+        self._wake = GO_ON
 
     def set(self) -> None:
         """There may be something."""
-        self._wake = Wake(look=True)
+        self._wake = LOOK
         self._event.set()
 
     def tip(self, tip: Tip) -> None:
@@ -39,11 +47,19 @@ class WakeSignal:
         if self._wake.tip not in (None, tip):
             self.set()
         elif not self._wake.look:
-            self._wake = Wake(tip=tip)
+            self._wake = Wake(tip=tip, room=self._wake.room)
             self._event.set()
 
     def make_room(self) -> None:
         """A slot is free: what was left before for lack of one may be taken."""
+        if self._wake == GO_ON:
+            self._wake = ROOM
+        elif self._wake.tip is not None and not self._wake.room:
+            self._wake = replace(self._wake, room=True)
+        self._event.set()
+
+    def go_on(self) -> None:
+        """What was told is not answered yet."""
         self._event.set()
 
     async def wait(self) -> Wake:
@@ -51,11 +67,15 @@ class WakeSignal:
 
         Before the caller looks, that is: a wake that arrives during the look must survive it.
         """
-        await self._event.wait()
-        return self.take()
+        while True:
+            event = self._event
+            await event.wait()
+            if event is self._event:
+                return self.take()  # Otherwise another one has been woken by it.
 
     def take(self) -> Wake:
         """What has been set until now, without a wait; re-armed."""
-        self._event = trio.Event()
-        wake, self._wake = self._wake, Wake()
+        if self._event.is_set():  # Else others wait for it.
+            self._event = trio.Event()
+        wake, self._wake = self._wake, GO_ON
         return wake

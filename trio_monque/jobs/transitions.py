@@ -110,17 +110,15 @@ def is_suspect(job: Job) -> bool:
     return job.rescues >= SUSPECT_FROM
 
 
+def past(job: Job) -> tuple[int, int, int, int]:
+    """What `pins` pins: equal for jobs that can be claimed under one condition."""
+    return job.attempts, job.fail_count, job.rescues, job.rev
+
+
 def pins(job: Job) -> dict[str, Any]:
     """What pins the copy of a pending job: while these are equal, all that a run relies on is as it was read."""
-    return {
-        name: value or OneOf((None, 0))  # Absent means 0.
-        for name, value in (
-            ("attempts", job.attempts),
-            ("fail_count", job.fail_count),
-            ("rescues", job.rescues),
-            ("rev", job.rev),
-        )
-    }
+    names = ("attempts", "fail_count", "rescues", "rev")
+    return {name: value or OneOf((None, 0)) for name, value in zip(names, past(job), strict=True)}  # Absent means 0.
 
 
 def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mapping[str, Any] = _NOTHING) -> Transition:

@@ -1,4 +1,4 @@
-"""How a scheduler claims jobs, through the door: what nobody has paused, in turn, and by one cycle at a time."""
+"""How a scheduler claims jobs, through the door: candidates that nobody has paused, or one that it was told of."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ import trio
 
 from ..client.ground import Ground
 from ..engine.contention import Contention
-from ..engine.fairness import Turns, suspect_alone
 from ..engine.source import Demand, Granted, Tip
 from ..errors import MonqueConnectionError
 from ..jobs import transitions
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..options import LEASE_IN_BEATS, SchedulerConfig
-from ..store import claiming
+from ..store import claiming, looking
 from ..store.claiming import Taken
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 from .beats import Beats
+from .candidates import Candidates
 from .disowned import DisownedClaims
 from .paused_names import PausedNames
 from .told import NewJobKey
@@ -34,11 +34,10 @@ BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
 class Claims:
-    """Looks for due jobs and takes them. What an answer hides is resolved, and what is not found is disowned.
+    """Takes what is due. What an answer hides is resolved, and what is not found is disowned.
 
     Attributes:
         leased: The collection, for whatever must be answered within a beat.
-        contention: How much other instances take of what is seen here.
     """
 
     def __init__(
@@ -55,7 +54,6 @@ class Claims:
     ) -> None:
         # An answer that takes longer than a beat would come too late for what it is asked for.
         self.leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
-        self.contention = Contention()
         self._ground = ground
         self._door = door
         self._workers = workers
@@ -65,34 +63,27 @@ class Claims:
         self._disowned = disowned
         self._announce = announce
         self._claimed = claimed
-        self._turns = Turns()
-        self._looked_at: datetime | None = None
+        self._candidates = Candidates(ground, door, workers, paused, self.leased)
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        self._looked_at = now = await self._now()
-        stamp, chosen = self._stamp(now), list[Job]()
-
-        def choose(found: Sequence[Job]) -> Sequence[Job]:
-            fair = self._turns.share(found, demand.total, lambda job: job.name, self._priority_of)
-            # Of those that are due at one moment, the one that was made first.
-            chosen[:] = suspect_alone(fair, found, transitions.is_suspect, lambda job: (job.next_run_at, job.id))
-            return chosen
+        now = await self._now()
+        chosen = await self._candidates.choose(demand, now)
+        may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
+        if not chosen:
+            return Granted([], more=may_be_more)
+        stamp, asked = self._stamp(now), list(chosen)
 
         def take() -> Taken:
-            paused = self._paused.look_up(self.leased)
-            lanes = {name: count for name, count in demand.lanes.items() if name not in paused}
-            if not lanes:
-                return Taken([])
-            # Drawn before it was known what is paused.
-            behind = {name: count for name, count in passed_over.items() if name in lanes}
-            return claiming.claim_batch(
-                self.leased, lanes, choose, now, stamp, suspects=demand.suspects > 0, passed_over=behind
-            )
+            if paused := self._paused.look_up(self.leased):
+                asked[:] = [job for job in chosen if job.name not in paused]
+            taken = claiming.take(self.leased, asked, now, stamp) if asked else Taken([])
+            # Behind those that were paused since they were seen, others may wait.
+            return taken if len(asked) == len(chosen) else replace(taken, more=True)
 
-        passed_over = self.contention.passed_over(demand.lanes)
-        taken = await self._taken(take, stamp, lambda: [job.id for job in chosen])
-        self.contention.took(taken.tried, len(taken.jobs), full=taken.full, short=taken.short)
-        return self._granted(taken)
+        with self._candidates.asking_for(chosen) as answer:
+            taken = await self._taken(take, stamp, [job.id for job in chosen])
+            answer.tried, answer.won = len(asked), len(taken.jobs)
+        return self._granted(replace(taken, more=taken.more or may_be_more))
 
     async def claim_one(self, tip: Tip) -> Granted[Job]:
         key, now = tip.key, await self._now()
@@ -110,7 +101,12 @@ class Claims:
             # What was resumed meanwhile is found by a look, and nobody else may notice now.
             return replace(taken, more=taken.more or bool(before - paused))
 
-        return self._granted(await self._taken(take, stamp, lambda: [key.id]))
+        return self._granted(await self._taken(take, stamp, [key.id]))
+
+    @property
+    def contention(self) -> Contention:
+        """How much other instances take of what is seen here."""
+        return self._candidates.contention
 
     async def _now(self) -> datetime:
         if self._ground.is_clock_stale():
@@ -122,13 +118,7 @@ class Claims:
         config = self._config
         return ClaimStamp.new(config.scheduler_instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
 
-    def _priority_of(self, lane: str) -> int:
-        worker = self._workers.get(lane)
-        return 0 if worker is None else worker.settings.priority
-
-    async def _taken(
-        self, take: Callable[[], Taken], stamp: ClaimStamp, tried: Callable[[], Sequence[ObjectId]]
-    ) -> Taken:
+    async def _taken(self, take: Callable[[], Taken], stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Taken:
         """What `take` took, which tried to take these; resolved where the answer was lost.
 
         Where the collection was dropped or renamed, its indexes are made first; that costs nothing otherwise.
@@ -142,12 +132,11 @@ class Claims:
         except MonqueConnectionError as error:
             if not error.unknown_outcome:
                 raise
-            ids = tried()
-            held = await self._resolve(stamp, ids)
+            held = await self._resolve(stamp, tried)
             if not held:
                 raise
             # What was not found is due as before, as far as anybody knows.
-            return Taken(held, more=len(held) < len(ids), tried=len(held))
+            return Taken(held, more=len(held) < len(tried))
 
     def _granted(self, taken: Taken) -> Granted[Job]:
         if taken.jobs:
@@ -178,9 +167,8 @@ class Claims:
     # --- What is due later ---
 
     async def next_due(self, lanes: Set[str]) -> float | None:
-        assert self._looked_at is not None, "it is asked after a look"
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        due = await self._next_due(lanes, self._looked_at)
+        due = await self._next_due(lanes, self._candidates.looked_at)
         return None if due is None else self._ground.clock.on_run_clock(due)
 
     async def earliest_pending(self) -> datetime | None:
@@ -192,6 +180,6 @@ class Claims:
             # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
             # claim may see it after this question.
             names = sorted(set(lanes) - self._paused.look_up(self.leased))
-            return claiming.next_due(self._ground.jobs, names, after)
+            return looking.next_due(self._ground.jobs, names, after)
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -1,0 +1,178 @@
+"""Two claims at a time: half of the slots each, no slot asked for twice, nothing told in vain, and no endless looks."""
+
+from __future__ import annotations
+
+import random
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine.slots import Slots
+from trio_monque.engine.source import Demand, Granted, Tip
+
+
+@dataclass
+class Recorded(Shelf):
+    """What was demanded, and how much of it at a time."""
+
+    demanded: list[int] = field(default_factory=list)
+    at_once: int = 0
+    most_at_once: int = 0
+    most_asked_for: int = 0
+    asked_now: int = 0
+    most_running: int = 0
+    running_now: int = 0
+    answers_take: random.Random = field(default_factory=lambda: random.Random(1))
+    varies: bool = False
+
+    async def claim(self, demand: Demand) -> Granted[int]:
+        self.demanded.append(demand.total)
+        self.at_once += 1
+        self.asked_now += demand.total
+        self.most_at_once = max(self.most_at_once, self.at_once)
+        self.most_asked_for = max(self.most_asked_for, self.asked_now + self.running_now)
+        try:
+            if self.varies:
+                await trio.sleep(self.answers_take.uniform(0, 0.01))
+            return await super().claim(demand)
+        finally:
+            self.at_once -= 1
+            self.asked_now -= demand.total
+
+
+def engine_with(shelf: Shelf, slots: int, **limits: Any) -> Any:
+    engine = engine_of(shelf, concurrency=slots, rests=True, **limits)
+    engine.slots.set_limit("all", slots)
+    return engine
+
+
+async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(autojump_clock: MockClock) -> None:
+    shelf = Recorded(items=list(range(1000)), claim_takes=1.0, handler=sleeping(0))
+    async with running(engine_with(shelf, 100)):
+        await trio.sleep(60)
+    assert len(shelf.settled) == 1000
+    assert max(shelf.demanded) == 50
+    assert shelf.most_at_once == 2
+    # Twenty halves, two at a time; the first one alone, as nobody knew that there was so much.
+    assert trio.current_time() == pytest.approx(60)
+    assert shelf.claimed_at[20] <= 11.0
+
+
+async def test_few_slots_are_not_halved(autojump_clock: MockClock) -> None:
+    shelf = Recorded(items=list(range(100)), claim_takes=1.0, handler=sleeping(0))
+    async with running(engine_with(shelf, 10)):
+        await trio.sleep(60)
+    assert len(shelf.settled) == 100
+    assert (max(shelf.demanded), shelf.most_at_once) == (10, 1)
+
+
+async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClock) -> None:
+    shelf = Recorded(items=list(range(300)), handler=sleeping(100))
+    engine = engine_with(shelf, 100, shutdown_timeout=200.0)
+    async with running(engine):
+        await trio.sleep(1)
+        assert engine.slots.running == 100
+        assert shelf.demanded == [50, 50]
+
+
+async def test_what_is_told_while_all_slots_are_asked_for_is_looked_for_right_after(autojump_clock: MockClock) -> None:
+    shelf = Recorded(claim_takes=5.0, handler=sleeping(0))
+    engine = engine_with(shelf, 10)
+    async with running(engine):
+        await trio.sleep(1)  # The first look, which finds nothing, has all slots.
+        shelf.items.append(1)
+        engine.wake.set()
+        await trio.sleep(30)
+    assert shelf.claimed_at == [0.0, 5.0]
+    assert list(shelf.settled) == [1]
+
+
+async def test_new_item_is_asked_for_by_itself_beside_another(autojump_clock: MockClock) -> None:
+    shelf = Recorded(handler=sleeping(0))
+    engine = engine_with(shelf, 10)
+    async with running(engine):
+        await trio.sleep(1)
+        shelf.claim_takes = 5.0
+        for item in (1, 2):
+            shelf.items.append(item)
+            engine.waker.expect(trio.current_time(), Tip(item, "all"))
+            await trio.sleep(1)
+        await trio.sleep(10)
+    assert shelf.asked_for_one == [1, 2]
+    assert shelf.claimed_at == [0.0]
+    assert sorted(shelf.settled) == [1, 2]
+
+
+async def test_while_a_suspect_runs_what_is_told_costs_no_endless_looks(autojump_clock: MockClock) -> None:
+    shelf = Recorded(items=[7], suspects={7}, handler=sleeping(100), varies=True)
+    engine = engine_with(shelf, 100, shutdown_timeout=200.0)
+    async with running(engine):
+        await trio.sleep(1)
+        for _ in range(10):
+            engine.wake.set()
+            await trio.sleep(0.003)
+            engine.wake.set()
+            await trio.sleep(1)
+    assert len(shelf.demanded) < 60
+
+
+@pytest.mark.parametrize("seed", range(10))
+async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
+    autojump_clock: MockClock, seed: int
+) -> None:
+    """Items come told, alone and in numbers, while claims take their time and fail now and then."""
+    chance = random.Random(seed)
+    counted: Counter[int] = Counter()
+    shelf = Recorded(varies=True, answers_take=chance)
+    slots = chance.choice([1, 3, 49, 50, 100])
+    engine = engine_with(shelf, slots)
+
+    async def handler(run: Any) -> None:
+        counted[run.claim] += 1
+        shelf.running_now += 1
+        shelf.most_running = max(shelf.most_running, shelf.running_now)
+        await trio.sleep(chance.choice([0, 0, 0.001, 0.02]))
+        shelf.running_now -= 1
+
+    shelf.handler = handler
+    told = 0
+    async with running(engine):
+        for _ in range(100):
+            new = range(told, told + chance.choice([1, 1, 1, 2, 30, 100]))
+            told = new.stop
+            shelf.items += new
+            if chance.random() < 0.1:
+                shelf.claim_faults.append(NotNowError())
+            if len(new) == 1:
+                engine.waker.expect(trio.current_time(), Tip(new[0], "all"))
+            else:
+                engine.wake.set()
+            await trio.sleep(chance.choice([0, 0.001, 0.005, 0.1]))
+        await trio.sleep(60)
+        assert shelf.items == []
+    assert counted == Counter(range(told))
+    assert shelf.most_running <= slots
+    assert shelf.most_at_once <= 2
+    assert shelf.most_asked_for <= slots
+
+
+def test_what_is_asked_for_is_demanded_of_nobody_else() -> None:
+    slots = Slots(10)
+    slots.set_limit("a", 6)
+    slots.set_limit("b", 20)
+    first = slots.demand(5)
+    assert (first.total, first.lanes, first.suspects, first.capacity) == (5, {"a": 5, "b": 5}, 1, 10)
+    with slots.reserved(first):
+        second = slots.demand()
+        assert (second.total, second.lanes, second.suspects) == (5, {"a": 1, "b": 5}, 0)
+        with slots.reserved(second):
+            assert slots.demand().total == 0
+        assert slots.demand_of("a").total == 1
+    slots.take("a")
+    assert (slots.demand().total, slots.demand().lanes) == (9, {"a": 5, "b": 9})
+    assert slots.demand_of("unknown").total == 0

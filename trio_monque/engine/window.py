@@ -1,0 +1,142 @@
+"""Candidates that were read ahead, and may be asked for until they are too old. Pure."""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from itertools import islice
+from typing import Final, Generic, TypeVar
+
+T = TypeVar("T")
+
+KEPT_FOR: Final = 0.1
+"""Seconds. The order of what is claimed is at most so old; what has changed since is told by the claim itself."""
+
+READ_AHEAD: Final = 4
+"""How many times as many are read as may run at once."""
+
+READ_AT_LEAST: Final = 400
+"""For a low concurrency: a look costs a round trip whatever it finds."""
+
+
+class Window(Generic[T]):
+    """What the last look saw and nobody has asked for since. Candidates are never claims: others may have them.
+
+    Where there was more than was wanted it is read far ahead, and the next claims are spared their look.
+
+    Args:
+        key_of: What tells candidates apart.
+        lane_of: What shares a concurrency limit with it.
+    """
+
+    def __init__(self, key_of: Callable[[T], Hashable], lane_of: Callable[[T], str]) -> None:
+        self._key_of = key_of
+        self._lane_of = lane_of
+        self._lanes: dict[str, deque[T]] = {}
+        self._exhausted: Collection[str] = ()
+        self._read_at = -math.inf
+        self._used = 0
+        self._in_flight: set[Hashable] = set()
+        self._in_flight_of: Counter[str] = Counter()
+        # What was asked for since the look began that is under way: it may be in its answer, and is another's.
+        self._gone: set[Hashable] = set()
+
+    @property
+    def full(self) -> frozenset[str]:
+        """The lanes that had more than was read, as far as is known."""
+        return frozenset(lane for lane in self._lanes if lane not in self._exhausted)
+
+    def reach(self, wanted: Mapping[str, int], capacity: int, now: float) -> Mapping[str, int]:
+        """How many to read of each lane: as far as claims get while it is fresh, where more is there than is wanted.
+
+        Args:
+            wanted: How many of each lane could start.
+            capacity: How many may run at once.
+            now: By the same clock as `read_at`.
+        """
+        full = self.full & wanted.keys()
+        if not full:
+            return wanted
+        age = now - self._read_at
+        most = max(READ_AHEAD * capacity, READ_AT_LEAST)
+        ahead = math.ceil(min(most, self._used * KEPT_FOR / age) if age > 0 else most)
+        share = -(-ahead // len(full))
+        return {lane: max(count, share) if lane in full else count for lane, count in wanted.items()}
+
+    def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
+        """So many more as are asked for already, and may be seen all the same."""
+        in_flight = self._in_flight_of
+        return {lane: count + in_flight[lane] for lane, count in wanted.items()} if self._in_flight else wanted
+
+    def has_more(self, wanted: Collection[str]) -> bool:
+        """Whether there may be more of these lanes than was read."""
+        return not self.full.isdisjoint(wanted)
+
+    def look(self) -> None:
+        """A look begins; one at a time."""
+        self._gone = set(self._in_flight)
+
+    def fill(self, found: Iterable[T], asked: Collection[str], exhausted: Collection[str], read_at: float) -> None:
+        """What the look has found takes the place of all that was known.
+
+        Args:
+            found: Earliest first within each lane.
+            asked: The lanes that were looked at.
+            exhausted: Those of which there are no others.
+            read_at: When the look began.
+        """
+        lanes: dict[str, deque[T]] = {lane: deque() for lane in asked}
+        for one in found:
+            if self._key_of(one) not in self._gone:
+                lanes[self._lane_of(one)].append(one)
+        self._lanes, self._exhausted, self._read_at, self._used = lanes, exhausted, read_at, 0
+
+    def serves(self, wanted: Mapping[str, int], total: int, now: float, accepts: Callable[[T], bool] | None) -> bool:
+        """Whether a claim needs no look: what is known is fresh, fills what is free, and lets no lane starve."""
+        if now >= self._read_at + KEPT_FOR or not wanted.keys() <= self._lanes.keys():
+            return False
+        counts = {lane: self._count(lane, most, accepts) for lane, most in wanted.items()}
+        if not all(counts[lane] or lane in self._exhausted for lane in wanted):
+            return False
+        there = sum(counts.values())
+        is_all = all(counts[lane] == most or lane in self._exhausted for lane, most in wanted.items())
+        return there >= total or (there > 0 and is_all)
+
+    def _count(self, lane: str, most: int, accepts: Callable[[T], bool] | None) -> int:
+        there = self._lanes[lane]
+        return min(most, len(there) if accepts is None else sum(map(accepts, there)))
+
+    def candidates(self, wanted: Mapping[str, int], accepts: Callable[[T], bool] | None) -> list[T]:
+        """The first ones of each lane that are accepted, at most as many as wanted."""
+        found: list[T] = []
+        for lane, most in wanted.items():
+            there: Iterable[T] = self._lanes.get(lane, ())
+            found += islice(there if accepts is None else filter(accepts, there), most)
+        return found
+
+    def ask_for(self, chosen: Sequence[T]) -> None:
+        """These are asked for, and are nobody's candidates until that was answered."""
+        keys = {self._key_of(one) for one in chosen}
+        self._used += len(keys)
+        self._in_flight |= keys
+        self._gone |= keys
+        by_lane = Counter(map(self._lane_of, chosen))
+        self._in_flight_of.update(by_lane)
+        for lane, left in by_lane.items():
+            there = self._lanes[lane]
+            # Nearly always the first ones; the search for others would cost more than all the rest.
+            while left and self._key_of(there[0]) in keys:
+                there.popleft()
+                left -= 1
+            if left:
+                self._lanes[lane] = deque(one for one in there if self._key_of(one) not in keys)
+
+    def answered(self, chosen: Sequence[T]) -> None:
+        """They have been taken, by us or others, or are due as before: the next look tells."""
+        self._in_flight.difference_update(self._key_of(one) for one in chosen)
+        self._in_flight_of.subtract(Counter(map(self._lane_of, chosen)))
+
+    def forget(self) -> None:
+        """What is known is not to be relied on."""
+        self._lanes = {}
