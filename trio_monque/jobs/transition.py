@@ -66,17 +66,15 @@ class Transition:
     otherwise: Transition | None = None
 
 
-_ABSENT: Final[Mapping[str, Any]] = MappingProxyType({"attempts": 0, "rescues": 0, "rev": 0, "errors": ()})
-
-
 def applied(job: Job, transition: Transition) -> Job:
     """The job after the transition, as the database holds it: the after-image of a write whose guard held."""
-    changes = {
-        **{name: _ABSENT.get(name) for name in transition.cleared},
-        **{name: getattr(job, name) + step for name, step in transition.added.items()},
-        **transition.set,
-    }
-    return replace(job, **changes)
+    values = vars(job).copy()
+    for name in transition.cleared:
+        values.pop(name, None)  # An absent field has its default.
+    for name, step in transition.added.items():
+        values[name] = getattr(job, name) + step
+    values.update(transition.set)
+    return Job.of(values)
 
 
 def is_borne_by(job: Job, transition: Transition) -> bool:

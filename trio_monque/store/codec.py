@@ -11,7 +11,7 @@ from enum import Enum
 from typing import Any, Final
 
 import bson
-from bson import ObjectId
+from bson import ObjectId, tz_util
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
@@ -156,7 +156,54 @@ def _id_of(document: RawBSONDocument) -> object:
         return "with an unreadable _id"
 
 
+# What a document has where all is as this library writes it: attribute and type, by field. What is not here, or is
+# not so, is looked at field by field.
+_ANY: Final = object
+_USUAL: Final[Mapping[str, tuple[str, Any]]] = {
+    FIELD[attribute]: (attribute, kind)
+    for kind, attributes in (
+        (ObjectId, ("id",)),
+        (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
+        (str, ("receipt", "timezone")),
+        (datetime, _DATES),
+        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "heartbeat_interval")),
+        (_ANY, ("data", "result", "progress", "saved")),
+    )
+    for attribute in attributes
+}
+_UNUSUAL: Final = frozenset(FIELD.values()) - _USUAL.keys()
+_REQUIRED_ATTRIBUTES: Final = frozenset(_REQUIRED)
+_STATUS: Final = {status.value: status for status in JobStatus}
+
+
 def _job(document: Mapping[str, Any]) -> Job:
+    values: dict[str, Any] = {}
+    for field, value in document.items():
+        usual = _USUAL.get(field)
+        if usual is None:
+            if field in _UNUSUAL:
+                return _job_of_unusual(document)
+            continue
+        attribute, kind = usual
+        if kind is not _ANY:
+            if type(value) is not kind:
+                return _job_of_unusual(document)
+            if kind is datetime:
+                value = _in_utc(value)
+            elif kind is int and not 0 <= value <= _LARGEST_COUNTER:
+                return _job_of_unusual(document)
+        values[attribute] = value
+    status = _STATUS.get(values.get("status", ""))
+    if status is None or not values.keys() >= _REQUIRED_ATTRIBUTES:
+        return _job_of_unusual(document)
+    values["status"] = status
+    if "heartbeat_interval" in values:
+        values["heartbeat_interval"] /= 1000
+    return Job.of(values)
+
+
+def _job_of_unusual(document: Mapping[str, Any]) -> Job:
+    """Any document that is a job, by all the rules there are; whoever wrote it."""
     values: dict[str, Any] = dict(_DEFAULTS)
     for field, value in document.items():
         attribute = _ATTRIBUTE.get(field)
@@ -177,10 +224,7 @@ def _job(document: Mapping[str, Any]) -> Job:
     values["status"] = JobStatus(values["status"])
     if values["heartbeat_interval"] is not None:
         values["heartbeat_interval"] = values["heartbeat_interval"] / 1000
-    # Four fifths of the time of a frozen dataclass's __init__ go into object.__setattr__, field by field.
-    job = object.__new__(Job)
-    job.__dict__.update(values)
-    return job
+    return Job.of(values)
 
 
 # Counters may have come from a shell or a graphical tool that stores every number as a double.
@@ -250,9 +294,16 @@ def _check(values: Mapping[str, Any]) -> None:
 def _utc(moment: object, document_id: object, attribute: str) -> datetime:
     if not isinstance(moment, datetime):
         raise BrokenDocumentError(document_id, f"its {FIELD[attribute]} is {moment!r}")
-    if moment.tzinfo is None:
+    return _in_utc(moment)
+
+
+def _in_utc(moment: datetime) -> datetime:
+    zone = moment.tzinfo
+    if zone is UTC:
+        return moment
+    if zone is None or zone is tz_util.utc:  # The driver's own, which is asked in Python what its offset is.
         return moment.replace(tzinfo=UTC)
-    return moment if moment.tzinfo is UTC else moment.astimezone(UTC)
+    return moment.astimezone(UTC)
 
 
 def document_of(job: Job) -> dict[str, Any]:
