@@ -147,6 +147,13 @@ class Bus:
 
     # --- In a scheduler ---
 
+    def is_heard(self, event_type: type[Event]) -> bool:
+        """Whether anybody listens to events of this type: one that nobody hears need not be made."""
+        for subscription in self._subscriptions:
+            if issubclass(event_type, subscription.listens_to):
+                return True
+        return any(stream.hears(event_type) for stream in self._streams) if self._streams else False
+
     def emit(self, event: Event) -> None:
         """Hands the event to whoever listens; returns at once. On the run's own thread, while `run` runs."""
         for subscription in self._subscriptions:

@@ -40,6 +40,10 @@ class EventStream(Generic[EventT]):
         """The next event; waits for it. Cancelled, none is lost."""
         return await self._receive.__anext__()
 
+    def hears(self, event_type: type[Event]) -> bool:
+        """Whether it takes events of this type."""
+        return issubclass(event_type, self._types)
+
     def offer(self, event: Event) -> None:
         """Hands over an event, from any thread or loop; returns at once."""
         if not isinstance(event, self._types):

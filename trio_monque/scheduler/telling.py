@@ -77,11 +77,17 @@ class Teller:
             logger.error("neither settled nor given back, and left to their leases: %s", _named(jobs))
 
     def tell(self, notice: object) -> None:
+        # The two of every run, first and cheaply: an event that nobody hears is not made, nor the job as it was left.
+        if type(notice) is notices.RunStarted:
+            if self._bus.is_heard(events.JobStarted):
+                self._bus.emit(events.JobStarted(notice.claim))
+        elif type(notice) is notices.RunSettled:
+            self._tell_settled(notice.settlement)
+        else:
+            self._tell_of_trouble(notice)
+
+    def _tell_of_trouble(self, notice: object) -> None:
         match notice:
-            case notices.RunStarted(job):
-                self._bus.emit(events.JobStarted(job))
-            case notices.RunSettled(settlement):
-                self._tell_settled(settlement)
             case notices.RunLost(job):
                 self.tally.leases_lost += 1
                 logger.warning(
@@ -119,22 +125,25 @@ class Teller:
                 self._bus.emit(events.ChangeStreamFallback(error))
 
     def _tell_settled(self, settlement: JobSettlement) -> None:
-        job = settled(settlement)
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
-            self._bus.emit(events.JobCancelled(job))
+            if self._bus.is_heard(events.JobCancelled):
+                self._bus.emit(events.JobCancelled(settled(settlement)))
             return
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
-                self._bus.emit(events.JobCompleted(job, settlement.duration))
+                if self._bus.is_heard(events.JobCompleted):
+                    self._bus.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
+                job = settled(settlement)
                 self.tally.failed += 1
                 self.tally.retried += will_retry(job)
                 self.tally.discarded += isinstance(settlement.verdict, Discarded)
                 self._tell_failed(job, error)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
+                job = settled(settlement)
                 logger.info("job %s is snoozed %s", job, snooze, extra=about(job))
             case CutShort():
                 self.tally.released += 1
