@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar
+from contextvars import ContextVar, Token
 
 import trio
 
@@ -18,11 +18,15 @@ import trio
 class Patience:
     """Whose waits end together. Only touched on the run's own thread."""
 
-    def __init__(self) -> None:
-        self._until = math.inf
+    __slots__ = ("_is_dismissed", "_is_over", "_scopes", "_until")
+
+    def __init__(self, until: float = math.inf) -> None:
+        """`until` as for `end_at`."""
+        self._until = until
         self._is_over = False
         self._is_dismissed = False
-        self._scopes: dict[trio.CancelScope, None] = {}
+        # Made by the first wait: every run has a patience, and most runs ask for nothing.
+        self._scopes: dict[trio.CancelScope, None] | None = None
 
     @property
     def is_dismissed(self) -> bool:
@@ -31,7 +35,7 @@ class Patience:
     def end_at(self, moment: float) -> None:
         """Waits last no longer than this, on trio's clock; the moment may be moved."""
         self._until = math.inf if self._is_dismissed else moment
-        for scope in tuple(self._scopes):
+        for scope in tuple(self._scopes or ()):
             scope.deadline = self._until
 
     def dismiss(self) -> None:
@@ -42,18 +46,19 @@ class Patience:
     def end(self) -> None:
         """From now on, cancellation ends waits as it ends any other. Who is not cancelled waits on."""
         self._is_over = True
-        for scope in tuple(self._scopes):
+        for scope in tuple(self._scopes or ()):
             scope.shield = False
 
     @contextmanager
     def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
         """While inside, the scope, which is entered by the caller, ends with this patience."""
         scope.deadline = self._until
-        self._scopes[scope] = None
+        scopes = self._scopes = {} if self._scopes is None else self._scopes
+        scopes[scope] = None
         try:
             yield
         finally:
-            del self._scopes[scope]
+            del scopes[scope]
 
     def shield(self, scope: trio.CancelScope) -> None:
         """From now on it is worth waiting."""
@@ -72,8 +77,17 @@ def patience_of_context() -> Patience | None:
 @contextmanager
 def with_patience(patience: Patience) -> Iterator[None]:
     """Whatever is asked inside, and in tasks that are started inside, is awaited as long as this patience lasts."""
-    token = _of_context.set(patience)
+    token = begin_patience(patience)
     try:
         yield
     finally:
-        _of_context.reset(token)
+        end_patience(token)
+
+
+def begin_patience(patience: Patience) -> Token[Patience | None]:
+    """`with_patience`, from here on and until `end_patience`: for where a generator costs too much."""
+    return _of_context.set(patience)
+
+
+def end_patience(token: Token[Patience | None]) -> None:
+    _of_context.reset(token)

@@ -20,7 +20,7 @@ from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import HARD_BOUND, Engine
 from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import CancelReason, Run, RunEnd
-from trio_monque.engine.settler import Settler, SettlerGoneError
+from trio_monque.engine.settler import Settler
 from trio_monque.engine.source import ClaimState, Demand, Granted, Tip
 from trio_monque.engine.wake import WakeSignal
 from trio_monque.observations import Sighting
@@ -500,22 +500,25 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
     settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses())
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
-    gone: list[int] = []
+    told: list[bool] = []
+    left: list[int] = []
 
-    async def settle(number: int) -> None:
-        try:
-            await settler.settle((number, end))
-        except SettlerGoneError:
-            gone.append(number)
+    async def wait(number: int) -> None:
+        settler.settle((number, end), told.append)
+        await settler.wait_all_told()
+        left.append(number)
 
     async with trio.open_nursery() as nursery:
         with trio.CancelScope() as scope:
-            nursery.start_soon(settle, 1)
+            nursery.start_soon(wait, 1)
             async with trio.open_nursery() as settling:
                 settling.start_soon(settler.run)
                 await trio.sleep(1)
-                nursery.start_soon(settle, 2)
+                nursery.start_soon(wait, 2)
                 await trio.sleep(1)
+                assert not left
                 scope.cancel()
-        nursery.start_soon(settle, 3)
-    assert sorted(gone) == [1, 2, 3]
+        nursery.start_soon(wait, 3)
+    assert sorted(left) == [1, 2, 3]
+    assert trio.current_time() == 2
+    assert not told

@@ -49,12 +49,13 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
     It must not cancel the loop's siblings, as a plain nursery would: the settler is one, and every job
     would be stranded by a bug in the pruner.
     """
-    progress = Progress("") if progress is None else progress
     try:
         await loop()
     except Exception as error:
         logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
-        progress.crash(error)
+        if progress is not None:
+            progress.crash(error)
         stop.crash(error)
     finally:
-        progress.end()
+        if progress is not None:
+            progress.end()

@@ -8,7 +8,7 @@ interval is left for clocks that run at different rates: one may gain 1 second o
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from ..options import LEASE_IN_BEATS
 
@@ -25,14 +25,21 @@ class LeaseTerms:
     heartbeat_interval: float
     cleanup_timeout: float
 
-    @property
-    def _margin(self) -> float:
-        return self.heartbeat_interval / 6
+    # Computed once: both are asked of every run.
+    _until_cleaned_up: float = field(init=False, repr=False, compare=False)
+    _until_cancelled: float = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        margin = self.heartbeat_interval / 6
+        cleaned_up = LEASE_IN_BEATS * self.heartbeat_interval - margin
+        object.__setattr__(self, "_until_cleaned_up", cleaned_up)
+        cancelled = cleaned_up - min(self.cleanup_timeout, self.heartbeat_interval / 2)
+        object.__setattr__(self, "_until_cancelled", cancelled)
 
     def cleaned_up_by(self, sent: float) -> float:
         """When the clean-up of a run must be over, unless its claim is renewed; from then on it may be taken."""
-        return sent + LEASE_IN_BEATS * self.heartbeat_interval - self._margin
+        return sent + self._until_cleaned_up
 
     def cancelled_at(self, sent: float) -> float:
         """When a run whose claim was not renewed since is cancelled; an answer that comes later starts nothing."""
-        return self.cleaned_up_by(sent) - min(self.cleanup_timeout, self.heartbeat_interval / 2)
+        return sent + self._until_cancelled

@@ -204,6 +204,7 @@ class Engine(Generic[ClaimT, SettlementT]):
                 intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
                 self.vitals.begin()
                 started()
+            await self._settler.wait_all_told()
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)

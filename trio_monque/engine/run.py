@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final, Generic, TypeVar
+from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
@@ -34,8 +34,7 @@ class CancelReason(StrEnum):
 _PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
 
 
-@dataclass(frozen=True, slots=True)
-class RunEnd:
+class RunEnd(NamedTuple):
     """How a run ended.
 
     Attributes:
@@ -68,8 +67,6 @@ class Run(Generic[ClaimT]):
     Attributes:
         claim: What is run.
         scope: Everything of the handler happens inside.
-        patience: Goes around a wait for a thread, which cannot be cancelled: shields that wait until the
-            engine's patience ends.
         abandoned: The engine's patience ended before the thread did.
         task: The one that it runs in, from its start on.
         answers: How long what the run has asked of the database is awaited although it is cancelled: as long
@@ -78,13 +75,37 @@ class Run(Generic[ClaimT]):
         is_gone: The claim is known to be another's, or nobody's.
     """
 
+    # There may be ten thousand of them, so what few of them need is made when it is needed.
+    __slots__ = (
+        "_cancelled_at",
+        "_cleanups",
+        "_cleanups_end",
+        "_clock",
+        "_ends_at",
+        "_extensions",
+        "_fenced_at",
+        "_held_until",
+        "_is_fenced",
+        "_out_of_time_at",
+        "_patience",
+        "_reason",
+        "_sent",
+        "_started",
+        "_terms",
+        "abandoned",
+        "answers",
+        "claim",
+        "claimed_at",
+        "is_gone",
+        "scope",
+        "task",
+    )
+
     def __init__(
         self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, hold_limit: float = math.inf
     ) -> None:
         """`sent` is when the claim was asked for, on trio's clock; the limits are seconds."""
         self.claim = claim
-        self.scope = trio.CancelScope()
-        self.patience = trio.CancelScope(shield=True)
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.is_gone = False
@@ -92,17 +113,30 @@ class Run(Generic[ClaimT]):
         self._terms = terms
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
-        self._cleanups: dict[_Cleanup, None] = {}
-        self._extensions: dict[trio.CancelScope, None] = {}
-        self.answers = Patience()
+        # Tuples: a handler has one or two at a time, and most have none.
+        self._cleanups: tuple[_Cleanup, ...] = ()
+        self._extensions: tuple[trio.CancelScope, ...] = ()
+        self._patience: trio.CancelScope | None = None
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
         self._held_until = sent + hold_limit
         self._out_of_time_at = min(self._started + time_limit, self._held_until - terms.cleanup_timeout)
         self.claimed_at = self._sent = sent
+        self._fenced_at = terms.cancelled_at(sent)
+        self._ends_at = min(self._out_of_time_at, self._fenced_at)
         self._cleanups_end = math.inf
-        self._set_deadlines()
+        self.scope = trio.CancelScope(deadline=self._ends_at)
+        self.answers = Patience(self._answers_end)
+
+    @property
+    def patience(self) -> trio.CancelScope:
+        """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine's
+        patience ends.
+        """
+        if self._patience is None:
+            self._patience = trio.CancelScope(shield=True)
+        return self._patience
 
     # --- Its deadlines ---
 
@@ -135,27 +169,29 @@ class Run(Generic[ClaimT]):
         """
         if self.reason is not CancelReason.LOST:
             self._sent = max(self._sent, sent)
+            self._fenced_at = self._terms.cancelled_at(self._sent)
+            self._ends_at = min(self._out_of_time_at, self._fenced_at)
             self._set_deadlines()
 
     def _set_deadlines(self) -> None:
-        self.scope.deadline = min(self._out_of_time_at, self.fenced_at)
+        self.scope.deadline = self._ends_at
         for extension in self._extensions:
-            extension.deadline = self.scope.deadline
+            extension.deadline = self._ends_at
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
-        self.answers.end_at(self._end_of(_Cleanup(self.scope, math.inf, self._terms.cleanup_timeout)))
+        self.answers.end_at(self._answers_end)
 
     @property
     def fenced_at(self) -> float:
         """When it is cancelled unless its claim is renewed before, or was; on trio's clock."""
-        return self._terms.cancelled_at(self._sent)
+        return self._fenced_at
 
     # --- Its cancellation ---
 
     @property
     def cancelled_at(self) -> float:
         """When it was cancelled, or will be by its deadlines; on trio's clock."""
-        return min(self._cancelled_at, self._out_of_time_at, self.fenced_at)
+        return min(self._cancelled_at, self._ends_at)
 
     @property
     def reason(self) -> CancelReason | None:
@@ -163,21 +199,24 @@ class Run(Generic[ClaimT]):
 
         Ours, and not the scope's: with several cancellations, trio keeps the first reason.
         """
-        if self.is_gone or self._has_fenced_itself():
+        return self._reason_at(self._clock.current_time())
+
+    def _reason_at(self, now: float) -> CancelReason | None:
+        # Once it has fenced itself, a renewal that is answered late changes nothing.
+        self._is_fenced = self._is_fenced or now >= self._fenced_at
+        if self.is_gone or self._is_fenced:
             return CancelReason.LOST
-        return self.reason_but_lost
+        return self._reason_but_lost_at(now)
 
     @property
     def reason_but_lost(self) -> CancelReason | None:
         """Why it was cancelled, but for losing its claim: what its end means where the claim turns out to be ours."""
-        if self._reason is None and self._out_of_time_at <= min(self._clock.current_time(), self.fenced_at):
+        return self._reason_but_lost_at(self._clock.current_time())
+
+    def _reason_but_lost_at(self, now: float) -> CancelReason | None:
+        if self._reason is None and self._out_of_time_at <= min(now, self._fenced_at):
             self._reason = CancelReason.TIMEOUT
         return self._reason
-
-    def _has_fenced_itself(self) -> bool:
-        """Once it has, a renewal that is answered late changes nothing."""
-        self._is_fenced = self._is_fenced or self._clock.current_time() >= self.fenced_at
-        return self._is_fenced
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the run, at its next checkpoint; a stronger reason replaces a weaker one."""
@@ -200,14 +239,14 @@ class Run(Generic[ClaimT]):
     @contextmanager
     def extended(self) -> Iterator[trio.CancelScope]:
         """For a part of the run that is in no task of its scope: a scope to enter, cancelled with the run's."""
-        scope = trio.CancelScope(deadline=self.scope.deadline)
+        scope = trio.CancelScope(deadline=self._ends_at)
         if self.scope.cancel_called:
             scope.cancel(reason=str(self.reason))
-        self._extensions[scope] = None
+        self._extensions = (*self._extensions, scope)
         try:
             yield scope
         finally:
-            del self._extensions[scope]
+            self._extensions = tuple(one for one in self._extensions if one is not scope)
 
     # --- Its clean-ups ---
 
@@ -221,20 +260,38 @@ class Run(Generic[ClaimT]):
         cleanup = _Cleanup(scope, self._clock.current_time() + seconds, timeout)
         scope.deadline = self._end_of(cleanup)
         with scope:
-            self._cleanups[cleanup] = None
+            self._cleanups = (*self._cleanups, cleanup)
             try:
                 yield scope
             finally:
-                del self._cleanups[cleanup]
+                self._cleanups = tuple(one for one in self._cleanups if one is not cleanup)
 
     def _end_of(self, cleanup: _Cleanup) -> float:
-        by_its_lease = self._terms.cleaned_up_by(self._sent)
-        return min(cleanup.asked_until, self.cancelled_at + cleanup.timeout, by_its_lease, self._cleanups_end)
+        return min(cleanup.asked_until, self._shields_end(cleanup.timeout))
+
+    @property
+    def _answers_end(self) -> float:
+        return self._shields_end(self._terms.cleanup_timeout)
+
+    def _shields_end(self, timeout: float) -> float:
+        """Until when at most anything is shielded that may go on so many seconds after its cancellation."""
+        return min(self.cancelled_at + timeout, self._terms.cleaned_up_by(self._sent), self._cleanups_end)
 
     def end_cleanups(self) -> None:
         """Takes their shields from the clean-ups, those that are under way and those to come."""
         self._cleanups_end = -math.inf
         self._set_deadlines()
+
+    # --- Its end ---
+
+    def ended(self, error: BaseException | None, value: object) -> RunEnd:
+        """How it ended, now: with what its handler raised, or returned."""
+        now = self._clock.current_time()
+        return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), now - self._started)
+
+    def ended_before_its_start(self) -> RunEnd:
+        """The end of a run that was cancelled before its handler was called."""
+        return RunEnd(None, None, cancelled=True, reason=self.reason, duration=0.0)
 
     def end_unsettled(self) -> RunEnd:
         """The end of a run whose real one could not be written: as if it had been cut short."""

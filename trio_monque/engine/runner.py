@@ -6,7 +6,7 @@ import logging
 import math
 from collections.abc import Sequence
 from contextlib import suppress
-from dataclasses import replace
+from functools import partial
 from typing import Generic, TypeVar
 
 import trio
@@ -16,7 +16,7 @@ from .guard import Stop
 from .lease import LeaseTerms
 from .progress import Spread
 from .run import CancelReason, Run, RunEnd
-from .settler import Settler, SettlerGoneError
+from .settler import Settler
 from .slots import Slots
 from .source import Source
 from .wake import WakeSignal
@@ -55,7 +55,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._running: dict[Run[ClaimT], None] = {}
         self.held: dict[Run[ClaimT], None] = {}
         self.start_lags = Spread()
-        self._changed = trio.Event()
+        self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
         self._wakes_when_settled = False
 
     def wake_when_settled(self) -> None:
@@ -64,11 +64,14 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def changed(self) -> None:
         """Tells those who wait that something was claimed, settled, or tried."""
-        self._changed.set()
-        self._changed = trio.Event()
+        if self._changed is not None:
+            self._changed.set()
+            self._changed = None
 
     async def wait_changed(self) -> None:
         """Returns after the next change."""
+        if self._changed is None:
+            self._changed = trio.Event()
         await self._changed.wait()
 
     def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
@@ -116,16 +119,42 @@ class Runner(Generic[ClaimT, SettlementT]):
         return tuple(self._running)
 
     async def see_through(self, run: Run[ClaimT]) -> None:
-        """From the start of the handler to the acknowledged end. Never raises what a handler raises."""
+        """From the start of the handler to its verdict. Never raises what a handler raises."""
         run.task = trio.lowlevel.current_task()
+        value: object = None
+        error: BaseException | None = None
+        starts = False
         try:
-            end = await self._execute(run)
+            if starts := self._may_start(run):
+                with run.scope:
+                    value = await self._source.execute(run)
+        except BaseException as raised:
+            # Whatever it is, the job's fate is decided by it, and no other's.
+            error = _without_cancellations(raised)
+            if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
+                raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
         finally:
             run.answers.dismiss()
             # Free at the verdict, so that the next claim overlaps this settlement.
             del self._running[run]
             self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
             self._wake.make_room()
+        self._conclude(run, run.ended(error, value) if starts else run.ended_before_its_start())
+        if error is not None and (interrupt := _interrupt_in(error)) is not None:
+            self._stop.crash(interrupt)
+
+    def _may_start(self, run: Run[ClaimT]) -> bool:
+        """Whether it is not cancelled yet. Where it may, that is told."""
+        if self._stop.cutting.is_set():
+            run.cancel(CancelReason.SHUTDOWN)
+        if run.reason is not None:
+            return False
+        self.start_lags.add(trio.current_time() - run.claimed_at)
+        self._source.tell(notices.RunStarted(run.claim))
+        return True
+
+    def _conclude(self, run: Run[ClaimT], end: RunEnd) -> None:
+        """Hands its end to the settler, unless it is no end that is ours to write."""
         if run.is_gone:
             self._lost(run)
         elif run.abandoned:
@@ -136,35 +165,12 @@ class Runner(Generic[ClaimT, SettlementT]):
                 # It fenced itself. Where the claim turns out to be still ours, its end is written: it is given back,
                 # or what it had been cancelled for before.
                 self._source.tell(notices.RunLost(run.claim))
-                end = replace(end, reason=run.reason_but_lost or CancelReason.LOST)
-            await self._settle(run, self._source.conclude(run.claim, end), told=fenced)
-        if (interrupt := _interrupt_in(end.error)) is not None:
-            self._stop.crash(interrupt)
+                end = end._replace(reason=run.reason_but_lost or CancelReason.LOST)
+            settlement = self._source.conclude(run.claim, end)
+            # Where the settler is gone it stays held: the engine's last act gives it back.
+            self._settler.settle(settlement, partial(self._settled, run, settlement, fenced))
 
-    async def _execute(self, run: Run[ClaimT]) -> RunEnd:
-        if self._stop.cutting.is_set():
-            run.cancel(CancelReason.SHUTDOWN)
-        if run.reason is not None:
-            return RunEnd(None, None, cancelled=True, reason=run.reason, duration=0.0)
-        self.start_lags.add(trio.current_time() - run.claimed_at)
-        self._source.tell(notices.RunStarted(run.claim))
-        value: object = None
-        error: BaseException | None = None
-        try:
-            with run.scope:
-                value = await self._source.execute(run)
-        except BaseException as raised:
-            # Whatever it is, the job's fate is decided by it, and no other's.
-            error = _without_cancellations(raised)
-            if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
-                raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
-        return RunEnd(error, value, run.scope.cancelled_caught, run.reason, run.duration)
-
-    async def _settle(self, run: Run[ClaimT], settlement: SettlementT, *, told: bool) -> None:
-        try:
-            written = await self._settler.settle(settlement)
-        except SettlerGoneError:
-            return  # Still held: the engine's last act gives it back.
+    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool) -> None:  # noqa: FBT001
         if not written:
             self._lost(run, told=told)
             return

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import dataclass, field
-from typing import Any, Final, Generic, TypeVar
+from collections.abc import Callable
+from typing import Any, Final, Generic, NamedTuple, TypeVar
 
-import outcome
 import trio
 
 from . import notices
@@ -26,59 +25,57 @@ FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
 
 
-class SettlerGoneError(Exception):
-    """The settler crashed: what was handed to it was not written."""
-
-
-@dataclass(slots=True, eq=False)
-class _Ticket(Generic[SettlementT]):
-    settlement: SettlementT
-    done: trio.Event = field(default_factory=trio.Event)
-    result: outcome.Outcome[bool] | None = None
-
-    def resolve(self, result: outcome.Outcome[bool]) -> None:
-        self.result = result
-        self.done.set()
+class _Ticket(NamedTuple):
+    settlement: Any
+    written: Callable[[bool], None]
 
 
 class Settler(Generic[SettlementT]):
-    """Writes the ends of runs, in groups; each run waits for its own."""
+    """Writes the ends of runs, in groups. No task waits for that: a task that does costs as much as its run did."""
 
     def __init__(self, source: Source[Any, SettlementT], pauses: Pauses) -> None:
         self._source = source
         self._pauses = pauses
-        self._waiting: list[_Ticket[SettlementT]] = []
+        self._waiting: list[_Ticket] = []
         self._arrived = trio.Event()
-        self._gone = False
+        self._is_gone = False
+        self._told = trio.Event()
+        self._is_writing = False
         self.progress = Progress("settler")
 
-    async def settle(self, settlement: SettlementT) -> bool:
-        """Whether it was written under the claim; raises SettlerGoneError where nobody is left to write it."""
-        if self._gone:
-            raise SettlerGoneError
-        ticket = _Ticket(settlement)
-        self._waiting.append(ticket)
+    def settle(self, settlement: SettlementT, written: Callable[[bool], None]) -> None:
+        """Calls `written` when it is known whether the settlement was written under the claim.
+
+        In the order in which they were given, and never where nobody is left to write it. It must not raise.
+        """
+        self._waiting.append(_Ticket(settlement, written))
         self._arrived.set()
-        await ticket.done.wait()
-        assert ticket.result is not None
-        return ticket.result.unwrap()
+
+    async def wait_all_told(self) -> None:
+        """Returns when nothing is left to write, or nobody to write it."""
+        while (self._waiting or self._is_writing) and not self._is_gone:
+            await self._told.wait()
 
     async def run(self) -> None:
-        batch: list[_Ticket[SettlementT]] = []
         try:
             while True:
                 await self._arrived.wait()
                 batch, self._waiting = self._waiting[:MOST_IN_A_BATCH], self._waiting[MOST_IN_A_BATCH:]
                 if not self._waiting:
                     self._arrived = trio.Event()
+                self._is_writing = True
                 written = await self._commit([ticket.settlement for ticket in batch])
                 for ticket, one in zip(batch, written, strict=True):
-                    ticket.resolve(outcome.Value(one))
-                batch = []
+                    ticket.written(one)
+                self._is_writing = False
+                self._tell_those_who_wait()
         finally:
-            self._gone = True
-            for ticket in (*batch, *self._waiting):
-                ticket.resolve(outcome.Error(SettlerGoneError()))
+            self._is_gone = True
+            self._tell_those_who_wait()
+
+    def _tell_those_who_wait(self) -> None:
+        told, self._told = self._told, trio.Event()
+        told.set()
 
     async def _commit(self, settlements: list[SettlementT]) -> list[bool]:
         batch = self._source.prepare(settlements)

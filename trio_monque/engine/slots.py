@@ -25,6 +25,7 @@ class Slots:
         self._total = math.inf if total is None else total
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
+        self._running_in_all = 0
         self._suspects = 0
         # Of what is asked for, and neither granted nor refused: how many, by lane at most.
         self._reserved = 0
@@ -50,7 +51,7 @@ class Slots:
 
     @property
     def running(self) -> int:
-        return self._running.total()
+        return self._running_in_all
 
     def running_in(self, lane: str) -> int:
         return self._running[lane]
@@ -98,8 +99,10 @@ class Slots:
 
     def take(self, lane: str, *, suspect: bool = False) -> None:
         self._running[lane] += 1
+        self._running_in_all += 1
         self._suspects += suspect
 
     def free(self, lane: str, *, suspect: bool = False) -> None:
         self._running[lane] -= 1
+        self._running_in_all -= 1
         self._suspects -= suspect

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
@@ -108,7 +108,7 @@ class Source(Protocol[ClaimT, SettlementT]):
         """
         ...
 
-    async def execute(self, run: Run[ClaimT]) -> object:
+    def execute(self, run: Run[ClaimT]) -> Awaitable[object]:
         """Runs the claimed thing, inside the run's cancel scope; returns and raises what it does."""
         ...
 

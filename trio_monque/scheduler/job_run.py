@@ -6,37 +6,47 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, Final, get_type_hints
 
 import trio
 
 from ..engine.run import CancelReason, Run, RunEnd
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
-from ..patience import with_patience
+from ..patience import begin_patience, end_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
+
+_SUCCEEDED: Final = Succeeded()
 
 
 async def call_handler(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> object:
-    """What the handler returns or raises; an async one as it is, a plain one in a thread.
-
-    A thread cannot be cancelled: it is awaited, shielded by the run's patience, and hears of a
-    cancellation through `check_cancelled`.
-    """
+    """What the handler returns or raises; an async one as it is, a plain one in a thread."""
     if worker.payload is not None:
         running_job.data = _loaded(worker.payload, running_job.job.data)
-    with with_patience(run.answers):
+    token = begin_patience(run.answers)
+    try:
         if worker.is_async:
             return await _unprotected(worker.handler, running_job)
-        call = partial(_in_thread, worker.handler, running_job)
-        with run.patience:
-            unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-            if not unwound:
-                return value
+        return await _called_in_thread(worker, running_job, run, threads)
+    finally:
+        end_patience(token)
+
+
+async def _called_in_thread(
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+) -> object:
+    """A thread cannot be cancelled: it is awaited, shielded by the run's patience, and hears of a
+    cancellation through `check_cancelled`.
+    """
+    call = partial(_in_thread, worker.handler, running_job)
+    with run.patience:
+        unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
+        if not unwound:
+            return value
     run.abandoned = run.patience.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
@@ -103,14 +113,14 @@ def _without_unwinding(error: BaseException | None) -> BaseException | None:
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """What the end of a run means for its job."""
+    if end.error is None and not end.cancelled:
+        return Succeeded(end.value) if store_result else _SUCCEEDED
     if end.reason is CancelReason.LOST and (end.cancelled or end.error is not None):
         # It fenced itself, and its clean-up may have failed for that: no failure of the job's.
         return CutShort()
     error = end.error if end.reason is None else _without_unwinding(end.error)
     if error is not None:
         return judged(error, policy)
-    if end.error is None and not end.cancelled:
-        return Succeeded(end.value if store_result else None)
     if end.reason is CancelReason.TIMEOUT:
         return judged(TimeoutError(f"the run took longer than {time_limit:g} s"), policy)
     # Where somebody asked for the cancellation, the request is found, and written instead of the release.

@@ -43,6 +43,18 @@ class RunningJob(Generic[T]):
         resources: What was given to `open_scheduler`.
     """
 
+    __slots__ = (
+        "__weakref__",
+        "_cleanup_timeout",
+        "_report",
+        "_run",
+        "_saved",
+        "data",
+        "job",
+        "resources",
+        "scheduler",
+    )
+
     data: T
 
     def __init__(

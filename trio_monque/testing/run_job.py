@@ -219,9 +219,9 @@ class _Accepting:
     def __init__(self) -> None:
         self.settlements: list[JobSettlement] = []
 
-    async def settle(self, settlement: JobSettlement) -> bool:
+    def settle(self, settlement: JobSettlement, written: Callable[[bool], None]) -> None:
         self.settlements.append(settlement)
-        return True
+        written(True)  # noqa: FBT003
 
 
 async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettlement:
