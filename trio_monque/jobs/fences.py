@@ -69,8 +69,12 @@ def fence(job: Job) -> dict[str, Any]:
     All five. Node's recovery and Node's next claim leave our token in place, so the token alone would
     let our dead run settle Node's claim; `locked_at` alone may coincide.
     """
+    return {"id": job.id, **cycle_fence(job)}
+
+
+def cycle_fence(job: Job) -> dict[str, Any]:
+    """The fence of all that the same cycle claimed, for where the ids are given apart."""
     return {
-        "id": job.id,
         "status": JobStatus.PROCESSING,
         "claimed_by": job.claimed_by,
         "locked_at": job.locked_at,

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from .fences import CLAIM_FIELDS, ClaimStamp, fence, is_ours, stamp_fence
+from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, stamp_fence
 from .job import Job, JobStatus
 from .transition import AtMost, OneOf, Transition
 
@@ -157,9 +157,18 @@ def complete(job: Job, now: datetime, result: Any = None) -> Transition:
 
     Fenced on its being a one-off job: a schedule may have been declared over it while it ran.
     """
+    return _completion(job, now, fence(job), {} if result is None else {"result": result})
+
+
+def complete_claimed_with(job: Job, now: datetime) -> Transition:
+    """The same for whichever job the cycle claimed that claimed this one; nothing is stored of what they returned."""
+    return _completion(job, now, cycle_fence(job), {})
+
+
+def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapping[str, Any]) -> Transition:
     return Transition(
-        guard={**fence(job), "repeat_interval": None},
-        set={"status": COMPLETED, **_ended(job, now), **({} if result is None else {"result": result})},
+        guard={**fenced, "repeat_interval": None},
+        set={"status": COMPLETED, **_ended(job, now), **stored},
         cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
     )
 

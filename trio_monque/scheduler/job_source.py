@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import math
 import secrets
-from collections.abc import Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -39,7 +39,7 @@ from .paused_names import PausedNames
 from .policies import Policies
 from .rescues import Rescues
 from .running_job import RunningJob
-from .settlements import Batch, JobSettlement, SettlementRefusedError, decided, is_pending_again, is_undecided, settled
+from .settlements import Batch, JobSettlement, SettlementRefusedError, is_pending_again, is_undecided, prepared, settled
 from .telling import Teller
 from .workers import Worker, Workers
 
@@ -77,6 +77,9 @@ class JobSource:
         self._rescues = Rescues(ground, door, teller, announce, on_the_run)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
+        lock_timeout = config.lock_timeout
+        self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
+        self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
         self._disowned = DisownedClaims(ground.jobs)
         self.claims = Claims(ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed)
@@ -92,15 +95,10 @@ class JobSource:
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)
         own = worker.settings.timeout if claim.timeout is None else claim.timeout
-        return min(math.inf if own is None else own, self._longest_hold - self._config.cleanup_timeout)
+        return self._longest_run if own is None else min(own, self._longest_run)
 
     def hold_limit(self, claim: Job) -> float:
         return self._longest_hold
-
-    @property
-    def _longest_hold(self) -> float:
-        lock_timeout = self._config.lock_timeout
-        return math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
 
     def _worker(self, claim: Job) -> Worker[Any]:
         worker = self._workers.get(claim.name)
@@ -120,14 +118,14 @@ class JobSource:
 
     # --- Running ---
 
-    async def execute(self, run: Run[Job]) -> object:
-        return await call_handler(self._worker(run.claim), self._running_job(run), run, self._threads)
+    def execute(self, run: Run[Job]) -> Awaitable[object]:
+        return call_handler(self._worker(run.claim), self._running_job(run), run, self._threads)
 
     # --- Settling ---
 
     def conclude(self, claim: Job, end: RunEnd) -> JobSettlement:
-        settings = self._worker(claim).settings
-        policy = self._policies.policy_of(settings)
+        worker = self._worker(claim)
+        settings, policy = worker.settings, self._policies.policy_of(worker)
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and verdict.result is not None:
@@ -142,25 +140,17 @@ class JobSource:
         return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers)
 
     def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
-        now = self._ground.clock.now()
-        for settlement in settlements:
-            settlement.transition = decided(settlement, now)
-        transitions = [settlement.transition for settlement in settlements if settlement.transition is not None]
-        statements = settling.grouped(transitions, secrets.token_hex(8))
-        receipts = {claim: statement.receipt for statement in statements for claim in statement.claims}
-        for settlement in settlements:
-            settlement.receipt = receipts[claim_id(settlement.job)]
-        return Batch(settlements, statements)
+        return prepared(settlements, self._ground.clock.now(), secrets.token_hex(8))
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
         while batch.statements:
             fates = await self._settle(batch.statements)
             undecided = []
             for settlement in batch.settlements:
-                fate = fates.get(claim_id(settlement.job))
+                fate = fates.get(settlement.claim)
                 if fate is None:
                     continue  # Told by an earlier round.
-                if is_undecided(settlement, fate):
+                if fate is not Fate.WRITTEN and is_undecided(settlement, fate):
                     undecided.append(settlement)
                 else:
                     settlement.fate = fate
@@ -174,7 +164,7 @@ class JobSource:
     async def _decide_again(self, undecided: Sequence[JobSettlement], fates: Mapping[ClaimId, Fate]) -> list[Statement]:
         """The statements that write these after all."""
         for settlement in undecided:
-            if fates[claim_id(settlement.job)] is Fate.REFUSED:
+            if fates[settlement.claim] is Fate.REFUSED:
                 settlement.refused = True
                 settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
                 continue

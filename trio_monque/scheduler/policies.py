@@ -6,12 +6,13 @@ import logging
 import math
 from collections.abc import Callable
 from functools import partial
-from typing import cast
+from typing import Any, cast
+from weakref import WeakKeyDictionary
 
 from ..backoff import Backoff
 from ..jobs.verdicts import ErrorTypes, RetryPolicy
 from ..options import SchedulerConfig
-from .workers import WorkerSettings
+from .workers import Worker, WorkerSettings
 
 logger = logging.getLogger("trio_monque.scheduler")
 
@@ -24,8 +25,17 @@ class Policies:
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
+        # By worker, and not by its name: a name may get another worker while jobs of the first one run.
+        self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
 
-    def policy_of(self, worker: WorkerSettings) -> RetryPolicy:
+    def policy_of(self, worker: Worker[Any]) -> RetryPolicy:
+        """One that is made once: it is asked for at the end of every run."""
+        policy = self._policies.get(worker)
+        if policy is None:
+            policy = self._policies[worker] = self._made_of(worker.settings)
+        return policy
+
+    def _made_of(self, worker: WorkerSettings) -> RetryPolicy:
         backoff = worker.backoff
         return RetryPolicy(
             max_retries=self._max_retries if worker.max_retries is None else worker.max_retries,

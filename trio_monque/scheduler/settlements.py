@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 
 from ..jobs import transitions
+from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import Transition, applied
-from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Verdict, decide, reason_of
+from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, reason_of
+from ..store import settling
 from ..store.settling import Fate, Statement
 from .logs import about
 
@@ -26,6 +28,7 @@ class JobSettlement:
         verdict: What the run's end means.
         policy: By which the verdict is written.
         duration: The run's, in seconds.
+        claim: Which claim it ends.
         transition, receipt: How it is written; set when its batch is prepared.
         fate: What became of it.
         refused: The server would not have it, and a failure is written instead.
@@ -35,10 +38,14 @@ class JobSettlement:
     verdict: Verdict
     policy: RetryPolicy
     duration: float
+    claim: ClaimId = field(init=False)
     transition: Transition | None = None
     receipt: str | None = None
     fate: Fate | None = None
     refused: bool = False
+
+    def __post_init__(self) -> None:
+        self.claim = claim_id(self.job)
 
 
 class SettlementRefusedError(Exception):
@@ -55,6 +62,34 @@ class Batch:
 
     settlements: Sequence[JobSettlement]
     statements: list[Statement]
+
+
+def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix: str) -> Batch:
+    """Decides what is written for each, and the fewest statements that write it.
+
+    One-off jobs that succeed with nothing to store end alike where one cycle claimed them, and most jobs are such:
+    for these it is decided once.
+    """
+    completions: dict[str | None, Transition] = {}
+    ends = []
+    for settlement in settlements:
+        job = settlement.job
+        if job.repeat_interval is None and _stores_nothing(settlement.verdict):
+            transition = completions.get(job.claim_token)
+            if transition is None:
+                transition = completions[job.claim_token] = transitions.complete_claimed_with(job, now)
+        else:
+            transition = decided(settlement, now)
+        settlement.transition = transition
+        ends.append((settlement.claim, transition))
+    statements = settling.statements_for(ends, receipt_prefix)
+    for settlement, statement in zip(settlements, statements, strict=True):
+        settlement.receipt = statement.receipt
+    return Batch(settlements, list(dict.fromkeys(statements)))
+
+
+def _stores_nothing(verdict: Verdict) -> bool:
+    return isinstance(verdict, Succeeded) and verdict.result is None
 
 
 def decided(settlement: JobSettlement, now: datetime) -> Transition:
@@ -92,4 +127,6 @@ def settled(settlement: JobSettlement) -> Job:
     transition = settlement.transition
     if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
         transition = transition.otherwise
-    return replace(applied(settlement.job, transition), receipt=settlement.receipt)
+    # The statement is signed with its receipt, beside what the transition says.
+    left = applied(settlement.job, transition)
+    return Job.of({**vars(left), "receipt": settlement.receipt})

@@ -48,18 +48,17 @@ class Statement:
     Attributes:
         transition: Its guard names no id.
         receipt: Unique to this statement, and the same each time that it is sent.
-        ids: The jobs.
+        claims: The claims that it ends.
     """
 
     transition: Transition
     receipt: str
-    ids: list[ObjectId] = field(default_factory=list)
+    claims: list[ClaimId] = field(default_factory=list)
 
     @property
-    def claims(self) -> list[ClaimId]:
-        """The claims that it ends."""
-        token = self.transition.guard["claim_token"]
-        return [(job_id, token) for job_id in self.ids]
+    def ids(self) -> list[ObjectId]:
+        """The jobs."""
+        return [claim[0] for claim in self.claims]
 
     @property
     def receipt_otherwise(self) -> str:
@@ -68,15 +67,29 @@ class Statement:
 
 def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
     """The fewest statements that write these transitions, each of which names one id in its guard."""
+    ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
+    return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
+
+
+def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: str) -> list[Statement]:
+    """The statement that writes each of these; equal ones share theirs, and those that share one transition at no cost.
+
+    What a guard says of the id does not count: that of the claim does.
+    """
     statements: dict[object, Statement] = {}
-    for number, transition in enumerate(transitions):
-        key = _key(transition)
-        statement = statements.get(key)
+    of_transition: dict[int, Statement] = {}
+    written_by = []
+    for number, (claim, transition) in enumerate(ends):
+        statement = of_transition.get(id(transition))
         if statement is None:
-            general = _without_id(transition)
-            statement = statements[key] = Statement(general, f"{receipt_prefix}.{number}")
-        statement.ids.append(transition.guard["id"])
-    return list(statements.values())
+            key = _key(transition)
+            statement = statements.get(key)
+            if statement is None:
+                statement = statements[key] = Statement(_without_id(transition), f"{receipt_prefix}.{number}")
+            of_transition[id(transition)] = statement
+        statement.claims.append(claim)
+        written_by.append(statement)
+    return written_by
 
 
 def _key(transition: Transition) -> object:
@@ -134,12 +147,13 @@ def _write_but_refused(
     refused = _write(jobs, statements, session)
     if refused is None:
         return None
-    alone = [Statement(one.transition, one.receipt, [job_id]) for one in refused for job_id in one.ids]
+    alone = [Statement(one.transition, one.receipt, [claim]) for one in refused for claim in one.claims]
     if len(alone) > len(refused):
         refused = _write(jobs, alone, session) or {}
     for statement, reason in refused.items():
-        if jobs.report_refused(statement.ids[0]):
-            logger.error("the server refuses to have the claim on job %s ended: %s", statement.ids[0], reason)
+        job_id, _ = statement.claims[0]
+        if jobs.report_refused(job_id):
+            logger.error("the server refuses to have the claim on job %s ended: %s", job_id, reason)
     return {claim for statement in refused for claim in statement.claims}
 
 
@@ -153,10 +167,11 @@ def _write(
             filter_of(statement.transition.guard),
             update_of(statement.transition, statement.receipt),
         )
-        if len(statement.ids) == 1:
-            requests.append(UpdateOne({"_id": statement.ids[0], **guard}, update, hint=_BY_ID))
+        ids = statement.ids
+        if len(ids) == 1:
+            requests.append(UpdateOne({"_id": ids[0], **guard}, update, hint=_BY_ID))
         else:
-            requests.append(UpdateMany({"_id": {"$in": statement.ids}, **guard}, update, hint=_BY_ID))
+            requests.append(UpdateMany({"_id": {"$in": ids}, **guard}, update, hint=_BY_ID))
     try:
         matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
     except driver.BulkWriteError as error:
@@ -167,7 +182,7 @@ def _write(
                 f"could not settle jobs: {error}", transient=True, unknown_outcome=True
             ) from error
         return {statements[one["index"]]: str(one.get("errmsg")) for one in write_errors}
-    return None if matched == sum(len(statement.ids) for statement in statements) else {}
+    return None if matched == sum(len(statement.claims) for statement in statements) else {}
 
 
 # The heartbeat too, where a write asks for it: a claim that was renewed since is not there to be rescued.
@@ -214,9 +229,9 @@ def _write_otherwise(
     """Writes what is to be written where a cancellation had been requested; tells who lost the claim meanwhile."""
     instead = []
     for statement in statements:
-        ids = [claim[0] for claim in statement.claims if fates[claim] is Fate.CANCELLED]
-        if ids and statement.transition.otherwise is not None:
-            instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, ids))
+        claims = [claim for claim in statement.claims if fates[claim] is Fate.CANCELLED]
+        if claims and statement.transition.otherwise is not None:
+            instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, claims))
     if not instead or (refused := _write_but_refused(jobs, instead, session)) is None:
         return {}
     # Sent again, some were written the first time: those bear the receipt and no fence.
