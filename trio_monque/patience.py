@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterator
 from contextlib import contextmanager
-from contextvars import ContextVar, Token
+from contextvars import ContextVar
 
 import trio
 
@@ -77,17 +77,13 @@ def patience_of_context() -> Patience | None:
 @contextmanager
 def with_patience(patience: Patience) -> Iterator[None]:
     """Whatever is asked inside, and in tasks that are started inside, is awaited as long as this patience lasts."""
-    token = begin_patience(patience)
+    token = _of_context.set(patience)
     try:
         yield
     finally:
-        end_patience(token)
+        _of_context.reset(token)
 
 
-def begin_patience(patience: Patience) -> Token[Patience | None]:
-    """`with_patience`, from here on and until `end_patience`: for where a generator costs too much."""
-    return _of_context.set(patience)
-
-
-def end_patience(token: Token[Patience | None]) -> None:
-    _of_context.reset(token)
+def keep_patience(patience: Patience) -> None:
+    """The same for the rest of this task."""
+    _of_context.set(patience)

@@ -11,6 +11,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ..patience import keep_patience
 from . import notices
 from .guard import Stop
 from .lease import LeaseTerms
@@ -119,8 +120,9 @@ class Runner(Generic[ClaimT, SettlementT]):
         return tuple(self._running)
 
     async def see_through(self, run: Run[ClaimT]) -> None:
-        """From the start of the handler to its verdict. Never raises what a handler raises."""
+        """From the start of the handler to its verdict, in a task of its own. Never raises what a handler raises."""
         run.task = trio.lowlevel.current_task()
+        keep_patience(run.answers)
         value: object = None
         error: BaseException | None = None
         starts = False

@@ -70,6 +70,7 @@ class Scheduler(Monque, Living, Observable):
             self._ground, self._door, config, self._workers, self._teller, self._own_run, self._running_job
         )
         self._source = parts.source
+        self._report = parts.source.report  # One bound method for all runs.
         self._engine = parts.engine
         self._presence = parts.presence
         self._on_the_board = parts.on_the_board
@@ -133,7 +134,7 @@ class Scheduler(Monque, Living, Observable):
         await self._ended.wait()
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
-        return RunningJob(run, self, self._resources, self._source.report, self._config.cleanup_timeout)
+        return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)
 
 
 @asynccontextmanager

@@ -233,7 +233,8 @@ async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettl
         nursery.start_soon(_cut_when_cancelled, run)
         # The run hears of a cancellation by its own scope, with its reason and its bounded clean-ups.
         with trio.CancelScope(shield=True):
-            await runner.see_through(run)
+            async with trio.open_nursery() as running:
+                running.start_soon(runner.see_through, run)
         nursery.cancel_scope.cancel(reason="the run has ended")
     await trio.lowlevel.checkpoint_if_cancelled()
     (settlement,) = accepting.settlements
