@@ -100,3 +100,14 @@ class Job:
         job = object.__new__(cls)
         object.__setattr__(job, "__dict__", values)
         return job
+
+    @classmethod
+    def kept(cls, values: Mapping[str, Any]) -> Job:
+        """The same for one that is kept for as long as its run: a microsecond dearer, and 200 bytes smaller.
+
+        Of attributes that are set one by one, Python keeps the names once for the whole class.
+        """
+        job, put = object.__new__(cls), object.__setattr__
+        for name, value in values.items():
+            put(job, name, value)
+        return job

@@ -74,7 +74,7 @@ def applied(job: Job, transition: Transition) -> Job:
     for name, step in transition.added.items():
         values[name] = getattr(job, name) + step
     values.update(transition.set)
-    return Job.of(values)
+    return Job.kept(values)
 
 
 def is_borne_by(job: Job, transition: Transition) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+import sys
 from collections.abc import Mapping
 from dataclasses import MISSING, fields, replace
 from datetime import UTC, datetime
@@ -197,6 +198,7 @@ def _job(document: Mapping[str, Any]) -> Job:
     if status is None or not values.keys() >= _REQUIRED_ATTRIBUTES:
         return _job_of_unusual(document)
     values["status"] = status
+    values["name"] = sys.intern(values["name"])  # Thousands of copies of a few names are held while their jobs run.
     if "heartbeat_interval" in values:
         values["heartbeat_interval"] /= 1000
     return Job.of(values)
