@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from trio_monque import Job, JobFilter, JobSort, JobStatus, Monque
 from trio_monque.jobs.answers import page_of
 from trio_monque.jobs.selection import page_query
-from trio_monque.store import queries
+from trio_monque.store import paths, queries
 from trio_monque.store.types import Collection, Database
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -140,11 +140,13 @@ def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
 EACH = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 
 
-@pytest.fixture(params=["with indexes", "without"])
-def client_of_many(db: Database, request: pytest.FixtureRequest) -> Monque:
+@pytest.fixture(params=["with indexes", "without", "with too many names"])
+def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Monque:
     monque = Monque(db)
-    if request.param == "with indexes":
+    if request.param != "without":
         monque._ground.ensure_indexes()
+    if request.param == "with too many names":
+        monkeypatch.setattr(paths, "MOST_PREFIXES", 2)
     return monque
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from itertools import combinations_with_replacement
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
+LIVE_OR_DONE = JobFilter(status=["pending", "processing", "completed"])
 SNAPSHOT_TOO_OLD = 239
 RUNS = {"status": "processing", "claimedBy": "x", "lockedAt": BEGIN}
 ENDS = {
@@ -70,8 +72,7 @@ def asked_for(monque: Monque, asked: str) -> list[Any]:
     """The data of all jobs: by get_jobs, or by a page in that order."""
     if asked == "get_jobs":
         return sorted(job.data for job in monque.sync.get_jobs(name="n"))
-    every = JobFilter(status=list(JobStatus))
-    return sorted(job.data for job in monque.sync.get_jobs_with_cursor(filter=every, sort=asked).jobs)
+    return sorted(job.data for job in monque.sync.get_jobs_with_cursor(filter=LIVE_OR_DONE, sort=asked).jobs)
 
 
 @pytest.mark.parametrize("asked", ["get_jobs", "next_run_at", "-next_run_at", "updated_at", "-updated_at"])
@@ -92,9 +93,102 @@ def test_job_that_is_claimed_while_a_page_is_read_is_on_it(
     reads = BetweenReads(*(partial(change, *step) for step in MEANWHILE[changes]))
     with listened(mongod, db, reads) as through:
         assert asked_for(Monque(through, write_concern=concern), asked) == [0, 1, 2, 3, 4]
-    # In a snapshot each part is read once.
-    assert reads.in_snapshot == ([True] * 2 if concern == "majority" else [False] * 4)
+    # In a snapshot each part is read once: what runs, what rests, and by next_run_at the names in between.
+    parts = 3 if "next_run_at" in asked else 2
+    assert reads.in_snapshot == ([True] * parts if concern == "majority" else [False] * 2 * parts)
     assert changed == [1] * min(len(MEANWHILE[changes]), len(reads.reads) - 1)
+
+
+RESTS_AGAIN = {"$set": {"status": "pending", "updatedAt": BEGIN}, "$unset": {"claimedBy": "", "lockedAt": ""}}
+LIVES: dict[str, tuple[str, Sequence[dict[str, Any]], JobFilter]] = {
+    "claimed": ("pending", [{"$set": RUNS}], LIVE_OR_DONE),
+    "claimed and ended": ("pending", [{"$set": RUNS}, ENDS], LIVE_OR_DONE),
+    "ended": ("processing", [ENDS], LIVE_OR_DONE),
+    "ended and claimed": ("processing", [ENDS, {"$set": RUNS}], LIVE_OR_DONE),
+    "claimed and released, of live ones": (
+        "pending",
+        [{"$set": RUNS}, RESTS_AGAIN],
+        JobFilter(status=["pending", "processing"]),
+    ),
+    "released, of live ones": ("processing", [RESTS_AGAIN], JobFilter(status=["pending", "processing"])),
+    "retried": ("failed", [RESTS_AGAIN], JobFilter(status=["pending", "failed"])),
+}
+
+
+@pytest.mark.parametrize("life", LIVES)
+@pytest.mark.parametrize("how", WRITTEN_WITH)
+def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
+    mongod: EmbeddedServer, db: Database, jobs: Collection, life: str, how: str
+) -> None:
+    """Its name has jobs at rest, or has none, as often as it changes; and the names are read apart from the jobs."""
+    concern: Any = WRITTEN_WITH[how]
+    begins, changes, which = LIVES[life]
+    Monque(db)._ground.ensure_indexes()
+    put_five(jobs)
+    at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
+    alone = {"name": "alone", "data": 9, "status": begins, "failCount": 0, **at}
+    # The names, what rests, and what runs where that is asked for; twice where jobs may move between these.
+    asks_what_runs = JobStatus.PROCESSING in (which.statuses or ())
+    reads_of_a_page = 2 if not asks_what_runs else 3 if concern == "majority" else 6
+    places = range(1, reads_of_a_page)
+    for when in combinations_with_replacement(places, len(changes)):
+        jobs.replace_one({"name": "alone"}, alone, upsert=True)
+        steps: list[list[dict[str, Any]]] = [[] for _ in places]
+        for place, change in zip(when, changes, strict=True):
+            steps[place - 1].append(change)
+
+        def make(these: Sequence[dict[str, Any]]) -> None:
+            for one in these:
+                assert jobs.update_one({"name": "alone"}, one).modified_count == 1
+
+        reads = BetweenReads(*(partial(make, these) for these in steps))
+        with listened(mongod, db, reads) as through:
+            page = Monque(through, write_concern=concern).sync.get_jobs_with_cursor(filter=which, sort="next_run_at")
+        seen = [job.data for job in page.jobs]
+        assert seen.count(9) == 1, (when, seen)
+        assert len(reads.reads) == reads_of_a_page
+
+
+def test_job_of_a_name_that_appears_while_a_page_is_read_is_on_the_next(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    Monque(db)._ground.ensure_indexes()
+    put_five(jobs)
+    later = BEGIN + timedelta(seconds=1)
+
+    def appear() -> None:
+        at = {"nextRunAt": later, "createdAt": BEGIN, "updatedAt": BEGIN}
+        jobs.insert_one({"name": "new", "data": 9, "status": "pending", "failCount": 0, **at})
+
+    for concern in ("majority", 1):
+        jobs.delete_many({"name": "new"})
+        pending = JobFilter(status="pending")
+        reads = BetweenReads(appear)
+        with listened(mongod, db, reads) as through:
+            monque = Monque(through, write_concern=concern).sync
+            first = monque.get_jobs_with_cursor(filter=pending, sort="next_run_at", limit=3)
+            second = monque.get_jobs_with_cursor(filter=pending, sort="next_run_at", limit=3, cursor=first.cursor)
+        assert [job.data for job in (*first.jobs, *second.jobs)] == [0, 1, 2, 3, 4, 9]
+        assert not second.has_next_page
+
+
+def test_page_never_has_the_later_of_two_jobs_without_the_earlier_one(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    """Also where the earlier has a name that there was none of when the names were read."""
+    Monque(db)._ground.ensure_indexes()
+    put_five(jobs)
+    at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
+
+    def appear() -> None:
+        for name, number in (("new", 8), ("n", 9)):
+            jobs.insert_one({"name": name, "data": number, "status": "pending", "failCount": 0, **at})
+
+    reads = BetweenReads(appear)
+    with listened(mongod, db, reads) as through:
+        page = Monque(through).sync.get_jobs_with_cursor(filter=JobFilter(status="pending"), sort="next_run_at")
+    assert sorted(job.data for job in page.jobs) == [0, 1, 2, 3, 4]
+    assert reads.in_snapshot == [True] * 2
 
 
 @pytest.mark.parametrize("asked", ["get_jobs", "updated_at"])

@@ -14,10 +14,10 @@ from tests.support import many_jobs
 from tests.support.examined import examined
 from tests.support.many_jobs import BEGIN, RARE_NAME
 from tests.support.store import handle
-from trio_monque import AggregationTimeoutError, JobFilter, JobSort, Monque
+from trio_monque import AggregationTimeoutError, JobFilter, JobSort, JobStatus, Monque
 from trio_monque.jobs.answers import page_of
 from trio_monque.jobs.selection import page_query
-from trio_monque.store import indexes, queries, statistics
+from trio_monque.store import indexes, names, paths, queries, statistics
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 
@@ -25,6 +25,8 @@ NUMBER = 100_000
 RUNNING = NUMBER // 1_000
 # One key for each range that is merged, and what ends a range.
 RANGES = 20
+# One for each name, where it must be known which there are; of some statuses a range for each of those, or two.
+NAMES = len(many_jobs.NAMES) + 1
 
 
 @pytest.fixture(scope="module")
@@ -96,7 +98,7 @@ def test_j106_page_examines_what_it_shows_and_a_constant(
         # What runs is read beside the others, in the same snapshot.
         running = RUNNING if "IXSCAN { status: 1, claimedBy: 1, lockedAt: 1, name: 1 }" in cost.plans else 0
         assert cost.documents <= len(page.jobs) + 1 + running, cost
-        assert cost.keys <= len(page.jobs) + 1 + running + RANGES, cost
+        assert cost.keys <= len(page.jobs) + 1 + running + RANGES + NAMES, cost
         assert not running or cost.sorted
         assert running or not cost.sorted, cost
         cursor = page.cursor
@@ -136,6 +138,28 @@ def test_page_of_any_other_filter_examines_no_more_than_the_cap_and_says_so(stor
     assert len(found) == len(wanted_ids)
 
 
+@pytest.mark.parametrize("order", ["asc", "desc"])
+@pytest.mark.parametrize("statuses", [("failed",), ("failed", "cancelled"), ("failed", "processing")])
+def test_page_of_some_statuses_by_next_run_at_is_capped_where_there_are_too_many_names(
+    store: JobCollection, monkeypatch: pytest.MonkeyPatch, statuses: tuple[str, ...], order: Any
+) -> None:
+    """And whole where there is one name less."""
+    resting = len(set(statuses) - {"processing"})
+    query = page_query(None, 50, "forward", JobFilter(status=statuses), JobSort(by="next_run_at", direction=order))
+    cap, answers = 2_000, []
+    # Each name has a failed job. Of several statuses, each name counts for each of them.
+    for most in (NAMES * resting, NAMES * resting - 1):
+        monkeypatch.setattr(paths, "MOST_PREFIXES", most)
+        answer, cost = examined(store.collection.database, lambda: queries.get_page(store, query, cap))
+        answers.append(answer)
+        assert cost.documents <= max(len(answer.jobs), 2 * cap) + RUNNING, cost
+        assert cost.keys <= 3 * cap + RUNNING + RANGES + NAMES, cost
+    served, capped = answers
+    assert (served.is_capped, capped.is_capped) == (False, True)
+    assert len(capped.jobs) < len(served.jobs) == 51
+    assert [job.id for job in capped.jobs] == [job.id for job in served.jobs[: len(capped.jobs)]]
+
+
 @pytest.mark.parametrize("name", [None, "mail", RARE_NAME, "nobody"])
 def test_j109_statistics_are_counted_from_indexes_and_say_where_they_stopped(
     many: Database, store: JobCollection, name: str | None
@@ -163,8 +187,8 @@ def test_j109_hundred_thousand_jobs_are_counted_exactly_within_five_seconds(stor
 
 
 def test_j112_names_cost_a_key_each_and_what_runs(many: Database, store: JobCollection) -> None:
-    names, cost = examined(many, lambda: statistics.names(store))
-    assert names == {*many_jobs.NAMES, RARE_NAME}
+    found, cost = examined(many, lambda: names.names(store))
+    assert found == {*many_jobs.NAMES, RARE_NAME}
     assert cost.documents <= RUNNING
     assert cost.keys <= RUNNING + RANGES
 
@@ -180,10 +204,11 @@ def test_j111_time_limit_of_the_server_is_an_error_of_its_own(many: Database) ->
     ("call", "most_documents", "most_keys"),
     [
         (lambda monque: monque.get_jobs(), 100, 100),
-        (lambda monque: monque.get_jobs(status="cancelled", limit=5), 5, 5),
+        (lambda monque: monque.get_jobs(status="cancelled", limit=5), 5, 5 + 2 * NAMES),
         (lambda monque: monque.get_jobs(name=RARE_NAME, status="pending", limit=5), 5, 5),
         (lambda monque: monque.get_jobs(name="mail", limit=5), 5 + 2 * RUNNING, 5 + 2 * RUNNING + RANGES),
-        (lambda monque: monque.get_jobs(status="completed", skip=200, limit=5), 205, 206),
+        (lambda monque: monque.get_jobs(status="completed", skip=200, limit=5), 205, 205 + 6 * NAMES),
+        (lambda monque: monque.get_jobs(status=list(JobStatus), limit=5), 5, 5),
     ],
 )
 def test_j104_get_jobs_examines_what_it_returns_and_passes_over(
@@ -195,13 +220,14 @@ def test_j104_get_jobs_examines_what_it_returns_and_passes_over(
 
 
 DOCUMENTED_BY_MONQUE: dict[str, dict[str, Any]] = {
-    "polling": {"status": "pending", "nextRunAt": {"$lte": BEGIN}, "claimedBy": None},
+    "polling": {"status": "pending", "nextRunAt": {"$lte": BEGIN + timedelta(minutes=1)}, "claimedBy": None},
     "owner": {"claimedBy": "host-3", "status": "processing"},
     "recovery": {"status": "processing", "lockedAt": {"$lt": BEGIN}, "lastHeartbeat": {"$lt": BEGIN}},
     "recovery, as also written": {"lockedAt": {"$lt": BEGIN}, "lastHeartbeat": {"$lt": BEGIN}, "status": "processing"},
     "monitoring": {"lastHeartbeat": {"$lt": BEGIN}, "status": "processing"},
 }
-SERVED_BY = {"polling": "trio_monque_due"}
+# Polling costs what is pending, whether it is due or not; here all of it is.
+SERVED_BY = {"polling": "trio_monque_updated"}
 
 
 @pytest.mark.parametrize("which", DOCUMENTED_BY_MONQUE)

@@ -161,6 +161,7 @@ DEFINITIONS: Sequence[tuple[str, str, dict[str, Any]]] = (
         },
     ),
     ("trio_monque_listing", "nextRunAt _id", {}),
+    # No more made.
     ("trio_monque_due", "status nextRunAt _id", {"partialFilterExpression": AT_REST}),
     ("trio_monque_created", "createdAt _id", {}),
     ("trio_monque_updated", "status updatedAt _id", {"partialFilterExpression": AT_REST}),

@@ -11,7 +11,7 @@ from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import Job
 from ..jobs.selection import JobFilter, JobSort, job_query, object_id, page_query
 from ..jobs.selectors import Statuses, checked_name
-from ..store import queries, statistics
+from ..store import names, queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting
 from .ground import Ground
@@ -58,7 +58,7 @@ class Reader:
     def get_queue_view_summaries(self) -> Sequence[QueueView]:
         """See `Monque.get_queue_view_summaries`."""
         workers = self._workers_here()
-        stored = statistics.names(self._ground.jobs)
+        stored = names.names(self._ground.jobs)
         return tuple(
             QueueView(
                 name=name,

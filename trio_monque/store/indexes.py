@@ -4,16 +4,17 @@ They live beside Monque's for Node: no index here has the name, or the keys and 
 Monque's, as either would make the second library fail to start. The exception is the unique one, which
 is the same in keys, options and name.
 
-Three are partial on the statuses at rest. What runs is in none of them: a claim only takes an entry out of
-each, a renewal touches none although it changes `updated_at`, and the end of a claim puts one in. With all
-statuses in them, claims cost nearly half as much again (measured). What runs is little, and `HELD` has it.
+Two are partial on the statuses at rest. What runs is in none of them: a claim only takes an entry out of
+each, a renewal touches none although it changes `updated_at`, and the end of a claim puts one in. What runs is
+little, and `HELD` has it. What each costs, and what was tried instead, is in docs/reference/indexes.md; it is measured
+by `python -m benchmarks.indexes`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
@@ -25,6 +26,8 @@ from .codec import FIELD
 from .connection import JobCollection
 from .outcomes import command
 
+T = TypeVar("T")
+
 
 def _index(name: str, *attributes: str, **options: Any) -> IndexModel:
     return IndexModel([(FIELD[attribute], ASCENDING) for attribute in attributes], name=name, **options)
@@ -34,7 +37,8 @@ AT_REST: Final = tuple(status for status in JobStatus if status is not JobStatus
 _AT_REST: Final = {FIELD["status"]: {"$in": [status.value for status in AT_REST]}}
 
 # The look for due jobs, name by name, earliest first. MongoDB uses it only where the query spells the status.
-# And by name: get_jobs, pages by next_run_at, counts, and which names there are.
+# And by name: get_jobs, pages by next_run_at, counts, and which names there are. Of all names, too: their ranges are
+# merged. An index of its own for that, {status, nextRunAt, _id}, cost a claim and its end a tenth more (measured).
 CLAIM: Final = _index("trio_monque_claim", "name", "status", "next_run_at", "id", partialFilterExpression=_AT_REST)
 
 # What runs: for claims whose answer was lost, and whose ids nobody knows; for the search for dead ones; and what runs
@@ -60,19 +64,18 @@ UNIQUE_KEY: Final = _index(
     },
 )
 
-# get_jobs and pages by next_run_at, of all jobs: earliest first, with the id as tie-break.
+# get_jobs and pages by next_run_at, of all jobs: earliest first, with the id as tie-break. Of some statuses where there
+# are too many names.
 LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
-
-# The same of some statuses; and Monque's documented look for due jobs of any name.
-DUE: Final = _index("trio_monque_due", "status", "next_run_at", "id", partialFilterExpression=_AT_REST)
 
 # Pages by created_at. Nothing but an enqueue and a delete touches it.
 CREATED: Final = _index("trio_monque_created", "created_at", "id")
 
-# Pages by updated_at, of all jobs or of some statuses; counts by status, and the latest completed jobs.
+# Pages by updated_at, of all jobs or of some statuses; counts by status, and the latest completed jobs. Monque's
+# documented look for due jobs of any name.
 UPDATED: Final = _index("trio_monque_updated", "status", "updated_at", "id", partialFilterExpression=_AT_REST)
 
-ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, DUE, CREATED, UPDATED)
+ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, CREATED, UPDATED)
 
 
 def name_of(index: IndexModel) -> str:
@@ -96,8 +99,10 @@ def of_retention(retention: Retention) -> IndexModel:
     return ENDED if retention.keep_last is None else ENDED_BY_NAME
 
 
+_BAD_VALUE: Final = 2
+
 # BadValue, NoQueryExecutionPlans: what the server says to a hint for an index that is not there.
-_NO_SUCH_INDEX: Final = frozenset({2, 291})
+_NO_SUCH_INDEX: Final = frozenset({_BAD_VALUE, 291})
 
 
 # IndexOptionsConflict, IndexKeySpecsConflict: an index of that name, or with these keys, is there and is another.
@@ -115,6 +120,21 @@ def hint(jobs: JobCollection, index: IndexModel) -> str | None:
     change stream tells: a look by poll, and an enqueue with a unique key, fail instead of doing without.
     """
     return index.document["name"] if jobs.has_indexes else None
+
+
+def hinting(hint: str | None) -> dict[str, Any]:
+    """For a command that accepts no None."""
+    return {} if hint is None else {"hint": hint}
+
+
+def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
+    """Reads with the hint, and without where that index is not there (yet, or because somebody else makes them)."""
+    try:
+        return read(index if isinstance(index, str) else name_of(index))
+    except driver.OperationFailure as error:
+        if error.code != _BAD_VALUE or "hint" not in str(error):
+            raise
+        return read(None)
 
 
 @contextmanager

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
@@ -15,10 +15,12 @@ from ..jobs.answers import Found
 from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job
 from ..jobs.selection import JobQuery
+from . import indexes
 from .codec import FIELD, OWN_OPTIONS
 from .connection import JobCollection, is_standalone
+from .names import names_at_rest
 from .outcomes import command
-from .paths import Path, paths_of
+from .paths import OfAllNames, Path, paths_of
 from .rescuing import HEAVY
 from .types import ClientSession, Collection
 
@@ -29,7 +31,6 @@ MOST_EXAMINED: Final = 10_000
 
 _BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 _GROWTH: Final = 8
-_BAD_VALUE: Final = 2
 # SnapshotTooOld; SnapshotUnavailable, where the collection or an index was made a moment ago; NotAReplicaSet.
 _NO_SNAPSHOT: Final = frozenset({239, 246, 123})
 
@@ -68,12 +69,14 @@ def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = N
 
 
 def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientSession | None], T]) -> T:
-    """Reads what lies along two indexes as it was at one moment, in a session of its own; or without one.
+    """Reads what takes two reads as it was at one moment, in a session of its own; or without one.
 
-    What is claimed or settled changes from one index to the other. Between two reads a job may do that twice, and be
-    seen by neither. A snapshot is what a majority holds: who writes with less would not see what was just written.
+    What is claimed or settled changes from one index to the other, and a name has jobs at rest or has none. Between
+    two reads a job may do that twice, and be seen by neither. A snapshot is what a majority holds: who writes with
+    less would not see what was just written.
     """
-    can_be_missed = len(paths_of(query)) > 1
+    paths = paths_of(query)
+    can_be_missed = len(paths) > 1 or any(isinstance(path, OfAllNames) for path in paths)
     if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority" and not is_standalone(jobs):
         try:
             with jobs.collection.database.client.start_session(snapshot=True) as session:
@@ -84,17 +87,21 @@ def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientS
     return read(None)
 
 
-def _in_turn(paths: Sequence[Path], session: ClientSession | None) -> Sequence[Path]:
+def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None) -> Iterator[Path]:
     """What is read, in this order; in a snapshot each is read once.
 
-    Without one, what runs and what rests are read twice in turn. The first sight of a job counts. Only one that is
-    claimed, ends and is claimed once more while they are read may be missed.
+    Without one, what runs and what rests are read twice in turn, and the names anew each time, between the two. The
+    first sight of a job counts. Only one that is claimed, ends and is claimed once more while they are read may be
+    missed.
     """
-    running = [path for path in paths if not path.is_sorted]
-    resting = [path for path in paths if path.is_sorted]
-    if session is not None or not running or not resting:
-        return paths
-    return [*running, *resting] * 2
+    paths = paths_of(query)
+    for path in paths if session is not None or len(paths) < 2 else [*paths, *paths]:
+        if isinstance(path, Path):
+            yield path
+        else:
+            names = names_at_rest(jobs, path.names_of, path.most_names + 1, session)
+            if (of_these := path.path(names)) is not None:
+                yield of_these
 
 
 def _found(
@@ -109,7 +116,7 @@ def _found(
     seen: dict[ObjectId, Job] = {}
     frontiers = []
     is_capped = False
-    for path in _in_turn(paths_of(query), session):
+    for path in _in_turn(jobs, query, session):
         reader = _Reader(jobs, path, query, cap if path.is_sorted else None, light, session)
         found = reader.read(wanted)
         for job in found.jobs:
@@ -188,7 +195,7 @@ class _Reader:
 
         def counted(collection: Collection) -> Iterable[Any]:
             nonlocal number
-            documents = list(hinted(self.path.index, partial(self._documents, collection, size, window, until)))
+            documents = list(indexes.hinted(self.path.index, partial(self._documents, collection, size, window, until)))
             number = len(documents)
             return documents
 
@@ -213,7 +220,7 @@ class _Reader:
                     {"$limit": size},
                 ],
                 session=self.session,
-                **hinting(hint),
+                **indexes.hinting(hint),
             )
         )
 
@@ -226,24 +233,9 @@ class _Reader:
         places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
         keys = {FIELD["id"]: self.path.by == "id", **{name: True for name, _ in order}}
         read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1, session=self.session)
-        documents = hinted(self.path.index, lambda hint: list(read(hint=hint)))
+        documents = indexes.hinted(self.path.index, lambda hint: list(read(hint=hint)))
         if not documents:
             return None
         value = documents[0].get(FIELD[self.path.by]) if self.path.by != "id" else None
         assert value is None or isinstance(value, datetime)
         return Anchor(documents[0][FIELD["id"]], value)
-
-
-def hinting(hint: str | None) -> dict[str, Any]:
-    """For a command that accepts no None."""
-    return {} if hint is None else {"hint": hint}
-
-
-def hinted(index: str, read: Callable[[str | None], T]) -> T:
-    """Reads with the hint, and without where that index is not there (yet, or because somebody else makes them)."""
-    try:
-        return read(index)
-    except driver.OperationFailure as error:
-        if error.code != _BAD_VALUE or "hint" not in str(error):
-            raise
-        return read(None)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
 from typing import Any, Final
 
-from pymongo import ASCENDING, DESCENDING
+from pymongo import DESCENDING
 
 from ..jobs.answers import QueueStats
 from ..jobs.job import JobStatus
@@ -13,7 +12,6 @@ from . import indexes
 from .codec import FIELD, OWN_OPTIONS
 from .connection import JobCollection
 from .outcomes import command
-from .queries import hinted, hinting
 
 MOST_COUNTED: Final = 100_000
 """How far each status is counted: a tenth of a second."""
@@ -35,9 +33,9 @@ def queue_stats(
         for status in JobStatus
     ]
     pipeline = [*_lifetime(name, most_averaged), *counted]
-    index = indexes.name_of(indexes.UPDATED if name is None else indexes.CLAIM)
+    index = indexes.UPDATED if name is None else indexes.CLAIM
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
-    rows = hinted(index, lambda hint: list(collection.aggregate(pipeline, **hinting(hint))))
+    rows = indexes.hinted(index, lambda hint: list(collection.aggregate(pipeline, **indexes.hinting(hint))))
     return _told(rows, most_counted)
 
 
@@ -79,33 +77,3 @@ def _told(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
         averaged=lifetime["number"],
         capped=frozenset(JobStatus(status) for status, number in numbers.items() if number > most_counted),
     )
-
-
-@command("look for the names of jobs", writes=False, aggregates=True)
-def names(jobs: JobCollection) -> set[str]:
-    """The names that there are jobs of: one key of an index for each, and all claims."""
-    collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
-    running = {_STATUS: JobStatus.PROCESSING.value}
-    only_name = {"_id": False, _NAME: True}
-    held = hinted(indexes.name_of(indexes.HELD), lambda hint: list(collection.find(running, only_name, hint=hint)))
-    found = {document[_NAME] for document in held if isinstance(document.get(_NAME), str)}
-    return found | set(_names_at_rest(jobs))
-
-
-def _names_at_rest(jobs: JobCollection) -> Iterator[str]:
-    """From one name to the next: `distinct` would read all jobs, as MongoDB skips nothing in a partial index."""
-    collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
-    at_rest = {_STATUS: {"$in": [status.value for status in indexes.AT_REST]}}
-    index = indexes.name_of(indexes.CLAIM)
-    last = ""
-    while True:
-        behind = {_NAME: {"$gt": last}, **at_rest}
-
-        def read(hint: str | None, behind: dict[str, Any] = behind) -> Any:
-            return collection.find_one(behind, {"_id": False, _NAME: True}, sort=[(_NAME, ASCENDING)], hint=hint)
-
-        found = hinted(index, read)
-        if found is None:
-            return
-        last = found[_NAME]
-        yield last
