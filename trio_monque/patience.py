@@ -11,8 +11,16 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
+from typing import Final, Protocol
 
 import trio
+
+
+class Patient(Protocol):
+    """Somebody whose answers are awaited."""
+
+    @property
+    def answers(self) -> Patience: ...
 
 
 class Patience:
@@ -25,8 +33,12 @@ class Patience:
         self._until = until
         self._is_over = False
         self._is_dismissed = False
-        # Made by the first wait: every run has a patience, and most runs ask for nothing.
-        self._scopes: dict[trio.CancelScope, None] | None = None
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    @property
+    def answers(self) -> Patience:
+        """Its own: see `Patient`."""
+        return self
 
     @property
     def is_dismissed(self) -> bool:
@@ -35,7 +47,7 @@ class Patience:
     def end_at(self, moment: float) -> None:
         """Waits last no longer than this, on trio's clock; the moment may be moved."""
         self._until = math.inf if self._is_dismissed else moment
-        for scope in tuple(self._scopes or ()):
+        for scope in tuple(self._scopes):
             scope.deadline = self._until
 
     def dismiss(self) -> None:
@@ -46,31 +58,41 @@ class Patience:
     def end(self) -> None:
         """From now on, cancellation ends waits as it ends any other. Who is not cancelled waits on."""
         self._is_over = True
-        for scope in tuple(self._scopes or ()):
+        for scope in tuple(self._scopes):
             scope.shield = False
 
     @contextmanager
     def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
         """While inside, the scope, which is entered by the caller, ends with this patience."""
         scope.deadline = self._until
-        scopes = self._scopes = {} if self._scopes is None else self._scopes
-        scopes[scope] = None
+        self._scopes[scope] = None
         try:
             yield
         finally:
-            del scopes[scope]
+            del self._scopes[scope]
 
     def shield(self, scope: trio.CancelScope) -> None:
         """From now on it is worth waiting."""
         scope.shield = not self._is_over
 
 
-_of_context: ContextVar[Patience | None] = ContextVar("patience", default=None)
+def _dismissed() -> Patience:
+    patience = Patience()
+    patience.dismiss()
+    return patience
+
+
+DISMISSED: Final = _dismissed()
+"""That of everybody who has ended and was never waited for."""
+
+# Not the patience itself: most runs ask for nothing, and theirs is made when they do.
+_of_context: ContextVar[Patient | None] = ContextVar("patience", default=None)
 
 
 def patience_of_context() -> Patience | None:
     """That of the run, or of whatever else, that this task belongs to, while that goes on."""
-    patience = _of_context.get()
+    patient = _of_context.get()
+    patience = None if patient is None else patient.answers
     return None if patience is None or patience.is_dismissed else patience
 
 
@@ -84,6 +106,6 @@ def with_patience(patience: Patience) -> Iterator[None]:
         _of_context.reset(token)
 
 
-def keep_patience(patience: Patience) -> None:
-    """The same for the rest of this task."""
-    _of_context.set(patience)
+def keep_patience(patient: Patient) -> None:
+    """The same for the rest of this task, with the patience that is then had with it."""
+    _of_context.set(patient)

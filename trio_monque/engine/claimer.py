@@ -252,7 +252,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if self._stop.draining.is_set():
                 # The end was asked for while this claim was in flight: it is given back unrun.
                 run.cancel(CancelReason.SHUTDOWN)
-            running.start_soon(guard, self._stop, partial(self._runner.see_through, run))
+            running.start_soon(self._runner.see_through, run, name="run")
 
     def _too_many_unsettled(self) -> bool:
         unsettled = len(self._runner.held) - self._slots.running

@@ -11,7 +11,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 
 import trio
 
-from ..patience import Patience
+from ..patience import DISMISSED, Patience
 from .lease import LeaseTerms
 
 ClaimT = TypeVar("ClaimT")
@@ -69,14 +69,13 @@ class Run(Generic[ClaimT]):
         scope: Everything of the handler happens inside.
         abandoned: The engine's patience ended before the thread did.
         task: The one that it runs in, from its start on.
-        answers: How long what the run has asked of the database is awaited although it is cancelled: as long
-            as a clean-up.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: The claim is known to be another's, or nobody's.
     """
 
     # There may be ten thousand of them, so what few of them need is made when it is needed.
     __slots__ = (
+        "_answers",
         "_cancelled_at",
         "_cleanups",
         "_cleanups_end",
@@ -93,7 +92,6 @@ class Run(Generic[ClaimT]):
         "_started",
         "_terms",
         "abandoned",
-        "answers",
         "claim",
         "claimed_at",
         "is_gone",
@@ -122,12 +120,14 @@ class Run(Generic[ClaimT]):
         self._started = self._clock.current_time()
         self._held_until = sent + hold_limit
         self._out_of_time_at = min(self._started + time_limit, self._held_until - terms.cleanup_timeout)
+        if self._out_of_time_at == math.inf:
+            self._held_until = self._out_of_time_at = math.inf  # One number for all.
         self.claimed_at = self._sent = sent
         self._fenced_at = terms.cancelled_at(sent)
         self._ends_at = min(self._out_of_time_at, self._fenced_at)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
-        self.answers = Patience(self._answers_end)
+        self._answers: Patience | None = None
 
     @property
     def patience(self) -> trio.CancelScope:
@@ -137,6 +137,13 @@ class Run(Generic[ClaimT]):
         if self._patience is None:
             self._patience = trio.CancelScope(shield=True)
         return self._patience
+
+    @property
+    def answers(self) -> Patience:
+        """How long what the run has asked of the database is awaited although it is cancelled: as long as a clean-up."""
+        if self._answers is None:
+            self._answers = Patience(self._answers_end)
+        return self._answers
 
     # --- Its deadlines ---
 
@@ -179,7 +186,8 @@ class Run(Generic[ClaimT]):
             extension.deadline = self._ends_at
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
-        self.answers.end_at(self._answers_end)
+        if self._answers is not None:
+            self._answers.end_at(self._answers_end)
 
     @property
     def fenced_at(self) -> float:
@@ -283,6 +291,13 @@ class Run(Generic[ClaimT]):
         self._set_deadlines()
 
     # --- Its end ---
+
+    def dismiss(self) -> None:
+        """Its handler has ended: what was started there, and goes on elsewhere, is bound by it no more."""
+        if self._answers is None:
+            self._answers = DISMISSED
+        else:
+            self._answers.dismiss()
 
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
         """How it ended, now: with what its handler raised, or returned."""

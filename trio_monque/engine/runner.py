@@ -119,10 +119,16 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Those whose handlers have not ended."""
         return tuple(self._running)
 
+    # Guarded as the loops are, and protected from Ctrl-C, by itself: a coroutine around each run would be a tenth of
+    # what a running job takes.
+    @trio.lowlevel.enable_ki_protection
     async def see_through(self, run: Run[ClaimT]) -> None:
-        """From the start of the handler to its verdict, in a task of its own. Never raises what a handler raises."""
+        """From the start of the handler to its verdict, in a task of its own. Never raises what a handler raises.
+
+        A bug of ours, or of the source, ends the scheduler in order.
+        """
         run.task = trio.lowlevel.current_task()
-        keep_patience(run.answers)
+        keep_patience(run)
         value: object = None
         error: BaseException | None = None
         starts = False
@@ -136,12 +142,16 @@ class Runner(Generic[ClaimT, SettlementT]):
             if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
                 raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
         finally:
-            run.answers.dismiss()
+            run.dismiss()
             # Free at the verdict, so that the next claim overlaps this settlement.
             del self._running[run]
             self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
             self._wake.make_room()
-        self._conclude(run, run.ended(error, value) if starts else run.ended_before_its_start())
+        try:
+            self._conclude(run, run.ended(error, value) if starts else run.ended_before_its_start())
+        except Exception as bug:
+            logger.exception("the end of a run could not be concluded: the scheduler ends")
+            self._stop.crash(bug)
         if error is not None and (interrupt := _interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
 

@@ -227,7 +227,8 @@ class _Accepting:
 async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettlement:
     accepting = _Accepting()
     settler = cast("Settler[JobSettlement]", accepting)
-    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), Stop(), terms)
+    stop = Stop()
+    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), stop, terms)
     run = runner.hold(job, trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cut_when_cancelled, run)
@@ -237,6 +238,8 @@ async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettl
                 running.start_soon(runner.see_through, run)
         nursery.cancel_scope.cancel(reason="the run has ended")
     await trio.lowlevel.checkpoint_if_cancelled()
+    for crash in stop.crashes:
+        raise crash
     (settlement,) = accepting.settlements
     return settlement
 
