@@ -128,8 +128,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 await trio.lowlevel.checkpoint()
                 wake = GO_ON
                 continue
-            if found is _Found.NOT_LOOKED:
-                self.progress.wait_for_others()
+            if found is _Found.NOT_LOOKED and not self._in_flight:
+                self.progress.wait_for_others()  # Not for the other claim: that one may wait for an answer in vain.
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().lanes.keys())
             wake = await self._wake.wait()
