@@ -84,8 +84,6 @@ class Candidates:
         window, answer = self._window, Answer()
         is_all = not window.full
         window.ask_for(chosen)
-        if self.contention.is_spread:
-            window.forget()
         try:
             yield answer
         finally:
@@ -106,12 +104,12 @@ class Candidates:
         return {name: count for name, count in demand.lanes.items() if name not in paused} if paused else demand.lanes
 
     async def _look(self, demand: Demand, now: datetime) -> None:
-        window, spread = self._window, self.contention.is_spread
+        window = self._window
         # What is read ahead would be thrown away at the next word.
         is_quiet, self._was_told = not (demand.afresh or self._was_told), demand.afresh
         read_at = trio.current_time()
-        wanted = window.reach(demand.lanes, demand.capacity, read_at) if is_quiet and not spread else demand.lanes
-        passed_over = self.contention.passed_over(wanted)
+        passed_over = self.contention.passed_over(demand.lanes)
+        wanted = window.reach(demand.lanes, demand.capacity, read_at) if is_quiet else demand.lanes
         wanted = window.beside_those_in_flight(wanted)
         window.look()
 
