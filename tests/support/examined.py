@@ -49,7 +49,8 @@ def profiling(db: Database) -> Iterator[Callable[[], Iterator[dict[str, Any]]]]:
     db.command("profile", 2)
     try:
         yield lambda: db["system.profile"].find(
-            {"ns": f"{db.name}.monque_jobs", "op": {"$in": ["query", "command", "getmore"]}}, sort=[("$natural", 1)]
+            {"ns": f"{db.name}.monque_jobs", "op": {"$in": ["query", "command", "getmore", "update"]}},
+            sort=[("$natural", 1)],
         )
     finally:
         db.command("profile", 0)
