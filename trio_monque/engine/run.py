@@ -140,7 +140,7 @@ class Run(Generic[ClaimT]):
 
     @property
     def answers(self) -> Patience:
-        """How long what the run has asked of the database is awaited although it is cancelled: as long as a clean-up."""
+        """How long what the run has asked of the database is awaited, though cancelled: as long as a clean-up."""
         if self._answers is None:
             self._answers = Patience(self._answers_end)
         return self._answers
