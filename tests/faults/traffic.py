@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping, Sequence
 from random import Random
 from typing import Any, Final
 
+from tests.support.interception import written_by
 from tests.support.wire import Command
 
 WRITES: Final = (
@@ -40,7 +41,7 @@ def kind_of(command: Command) -> str:
 
 def _kind_of_update(statements: Sequence[Mapping[str, Any]]) -> str:
     updates = [one["u"] for one in statements]
-    values = [one.get("$set") or {} for one in updates]
+    values = [written_by(one) for one in updates]
     if "$setOnInsert" in updates[0]:
         return "enqueue with a key"
     if "$max" in updates[0]:

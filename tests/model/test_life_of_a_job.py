@@ -26,7 +26,7 @@ from tests.support.store import handle
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import Transition
 from trio_monque.jobs.transitions import TABLE
-from trio_monque.store import indexes, leases, settling
+from trio_monque.store import indexes, leases, settling, statements
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 
@@ -98,7 +98,7 @@ def _settling_without(*fields: str) -> Mutation:
 
     def mutate(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
         for kind in (UpdateOne, UpdateMany):
-            patch.setattr(settling, kind.__name__, _without(kind, fields))
+            patch.setattr(statements, kind.__name__, _without(kind, fields))
 
     return mutate
 

@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
-from tests.support.interception import Recorder
+from tests.support.interception import Recorder, written_by
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import (
@@ -27,6 +27,7 @@ from trio_monque import (
     LeaseLost,
     Monque,
     MonqueConnectionError,
+    NewJob,
     RunningJob,
     Workers,
     open_scheduler,
@@ -55,7 +56,7 @@ def behind(proxy: LossyProxy, db: Database) -> Iterator[Database]:
 
 def sets_status(status: str, command: dict[str, Any]) -> bool:
     update = command.get("documents", [{}])[0].get("u", {})
-    return bool(update.get("$set", {}).get("status") == status)
+    return bool(written_by(update).get("status") == status)
 
 
 is_claim = partial(sets_status, "processing")
@@ -170,6 +171,27 @@ async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
     assert runs.attempts == [1]
     assert [type(event) for event in runs.told] == [JobCompleted]
     assert jobs.count_documents({"status": "completed"}) == 1
+
+
+async def test_results_of_many_whose_answer_was_lost_are_each_jobs_own(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers, told = Workers(), list[JobCompleted]()
+
+    @workers.register("job", store_result=True, concurrency=20)
+    async def handler(job: RunningJob[Any]) -> Any:
+        return {"of": job.data}
+
+    proxy.lose("update", times=2, matches=partial(sets_status, "completed"))
+    async with open_scheduler(behind, workers, listeners={JobCompleted: told.append}) as scheduler:
+        await scheduler.enqueue_many([NewJob(name="job", data=number) for number in range(20)])
+        await drain(scheduler)
+    lost = [command["documents"] for command in proxy.lost]
+    assert any(isinstance(one["u"], list) for one in lost[0])  # Many in one statement.
+    assert lost[1] == lost[0]
+    assert [one["result"] for one in jobs.find(sort=[("data", 1)])] == [{"of": number} for number in range(20)]
+    assert sorted(event.job.result["of"] for event in told) == list(range(20))
+    assert jobs.distinct("attempts") == [1]
 
 
 async def test_release_whose_answer_was_lost_is_sent_again_before_leaving_ends(

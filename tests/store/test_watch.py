@@ -112,6 +112,24 @@ def test_life_of_a_claim_is_not_told(store: JobCollection, jobs: Collection, db:
         assert heard(opened, store, live) == []
 
 
+def test_completions_with_results_are_not_told_although_the_server_may_tell_them_as_replacements(
+    store: JobCollection, jobs: Collection
+) -> None:
+    held = claim(store, 3)
+    settled = [transitions.complete(job, LATER, number) for number, job in enumerate(held)]
+    with jobs.watch() as stream, watching(store) as opened:
+        assert heard(opened, store, lambda: settling.settle(store, settling.grouped(settled, "receipt"))) == []
+        assert [stream.next()["operationType"] for _ in held] == ["replace"] * 3  # Or there would be nothing to see.
+
+
+def test_replacement_that_asks_for_a_cancellation_is_told(store: JobCollection, jobs: Collection) -> None:
+    (job,) = claim(store, 1)
+    asked = {"name": "greet", "status": "processing", "cancelRequestedAt": PAST}
+    with watching(store) as opened:
+        (told,) = heard(opened, store, lambda: jobs.replace_one({"_id": job.id}, asked))
+    assert told == Change(Kind.JOB, job.id, "greet", cancel_requested=True)
+
+
 def test_pauses_and_the_own_leaving_mark_are_told_and_no_beats(store: JobCollection, db: Database) -> None:
     instances = db["monque_jobs.instances"]
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from pymongo import monitoring
@@ -34,11 +34,20 @@ class Interceptor(monitoring.CommandListener):
     def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
 
 
+def written_by(update: Any) -> Mapping[str, Any]:
+    """What an update sets, also where it stores many results; nothing where it sets nothing."""
+    if isinstance(update, Sequence):
+        literal: Mapping[str, Any] = update[0]["$replaceWith"]["$mergeObjects"][1]["$literal"]
+        return literal
+    values: Mapping[str, Any] = update.get("$set", {})
+    return values
+
+
 def is_claim(name: str, command: Any) -> bool:
     """The guarded write of a claim cycle, or of one job by its id."""
     if name == "findAndModify":
         return bool(command["update"].get("$set", {}).get("status") == "processing")
-    return name == "update" and command["updates"][0]["u"].get("$set", {}).get("status") == "processing"
+    return name == "update" and written_by(command["updates"][0]["u"]).get("status") == "processing"
 
 
 def is_look(name: str, command: Any) -> bool:
@@ -48,7 +57,7 @@ def is_look(name: str, command: Any) -> bool:
 
 def is_settlement(name: str, command: Any) -> bool:
     """The first write of a batch of settlements."""
-    return name == "update" and "receipt" in command["updates"][0]["u"].get("$set", {})
+    return name == "update" and "receipt" in written_by(command["updates"][0]["u"])
 
 
 class Recorder(monitoring.CommandListener):

@@ -1,6 +1,6 @@
 """The ends of claims, written in groups.
 
-Each job's end is one fenced statement, and equal ones of one claim cycle are one statement for all. Each
+Each job's end is one fenced statement, and equal ones of one claim cycle are one for all (`statements.py`). Each
 statement leaves its receipt: so it can be sent again after a lost answer, and one read then tells which
 jobs were settled by it.
 """
@@ -9,26 +9,28 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence, Set
-from dataclasses import dataclass, field
 from enum import Enum, auto
 from typing import Any, Final
 
-from bson import ObjectId
-from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
 from ..jobs.fences import ClaimId
-from ..jobs.transition import Transition
-from .codec import FIELD, filter_of, update_of
+from .codec import FIELD, filter_of
 from .connection import JobCollection
 from .outcomes import PASSING_CODES, command
+from .statements import Statement, grouped, requests_of, statements_for
+
+__all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
 
 logger = logging.getLogger("trio_monque.store")
 
 _BY_ID = {"_id": 1}
+
+# Overflow: what is nested too deeply for the server to read, it refuses with the whole command that it is in.
+_NESTED_TOO_DEEPLY: Final = 15
 
 
 class Fate(Enum):
@@ -39,84 +41,6 @@ class Fate(Enum):
     SCHEDULE_CHANGED = auto()  # Nothing was written, and the claim still holds: decide again.
     REFUSED = auto()  # The server will never accept this one.
     LOST = auto()  # The claim was gone, or nobody can tell any more.
-
-
-@dataclass(slots=True, eq=False)
-class Statement:
-    """One transition for the jobs that share it, all of one claim cycle.
-
-    Attributes:
-        transition: Its guard names no id.
-        receipt: Unique to this statement, and the same each time that it is sent.
-        claims: The claims that it ends.
-    """
-
-    transition: Transition
-    receipt: str
-    claims: list[ClaimId] = field(default_factory=list)
-
-    @property
-    def ids(self) -> list[ObjectId]:
-        """The jobs."""
-        return [claim[0] for claim in self.claims]
-
-    @property
-    def receipt_otherwise(self) -> str:
-        return f"{self.receipt}/otherwise"
-
-
-def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
-    """The fewest statements that write these transitions, each of which names one id in its guard."""
-    ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
-    return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
-
-
-def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: str) -> list[Statement]:
-    """The statement that writes each of these; equal ones share theirs, and those that share one transition at no cost.
-
-    What a guard says of the id does not count: that of the claim does.
-    """
-    statements: dict[object, Statement] = {}
-    of_transition: dict[int, Statement] = {}
-    written_by = []
-    for number, (claim, transition) in enumerate(ends):
-        statement = of_transition.get(id(transition))
-        if statement is None:
-            key = _key(transition)
-            statement = statements.get(key)
-            if statement is None:
-                statement = statements[key] = Statement(_without_id(transition), f"{receipt_prefix}.{number}")
-            of_transition[id(transition)] = statement
-        statement.claims.append(claim)
-        written_by.append(statement)
-    return written_by
-
-
-def _key(transition: Transition) -> object:
-    if "result" in transition.set:
-        return id(transition)  # Equal is not the same: True, 1 and 1.0 are equal, and stored as what each is.
-    key = (
-        tuple(item for item in transition.guard.items() if item[0] != "id"),
-        tuple(transition.set.items()),
-        transition.cleared,
-        tuple(transition.added.items()),
-    )
-    try:
-        hash(key)
-    except TypeError:
-        return id(transition)  # It sets something unhashable, a history of errors for example: it goes alone.
-    return key
-
-
-def _without_id(transition: Transition) -> Transition:
-    otherwise = transition.otherwise
-    return Transition(
-        guard={name: condition for name, condition in transition.guard.items() if name != "id"},
-        set=transition.set,
-        cleared=transition.cleared,
-        added=transition.added,
-        otherwise=None if otherwise is None else _without_id(otherwise),
-    )
 
 
 @command("settle jobs")
@@ -147,7 +71,7 @@ def _write_but_refused(
     refused = _write(jobs, statements, session)
     if refused is None:
         return None
-    alone = [Statement(one.transition, one.receipt, [claim]) for one in refused for claim in one.claims]
+    alone = [part for one in refused for part in one.apart()]
     if len(alone) > len(refused):
         refused = _write(jobs, alone, session) or {}
     for statement, reason in refused.items():
@@ -161,17 +85,9 @@ def _write(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Mapping[Statement, str] | None:
     """None where everything matched; otherwise the statements that the server refused, and why: maybe none."""
-    requests: list[UpdateMany | UpdateOne] = []
-    for statement in statements:
-        guard, update = (
-            filter_of(statement.transition.guard),
-            update_of(statement.transition, statement.receipt),
-        )
-        ids = statement.ids
-        if len(ids) == 1:
-            requests.append(UpdateOne({"_id": ids[0], **guard}, update, hint=_BY_ID))
-        else:
-            requests.append(UpdateMany({"_id": {"$in": ids}, **guard}, update, hint=_BY_ID))
+    encoding = jobs.collection.codec_options
+    sent = [each for statement in statements for each in requests_of(statement, encoding)]
+    parts, requests = [part for part, _ in sent], [request for _, request in sent]
     try:
         matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
     except driver.BulkWriteError as error:
@@ -181,7 +97,15 @@ def _write(
             raise MonqueConnectionError(
                 f"could not settle jobs: {error}", transient=True, unknown_outcome=True
             ) from error
-        return {statements[one["index"]]: str(one.get("errmsg")) for one in write_errors}
+        return {parts[one["index"]]: str(one.get("errmsg")) for one in write_errors}
+    except driver.OperationFailure as error:
+        if error.code != _NESTED_TOO_DEEPLY:
+            raise
+        if len(parts) == 1:
+            return {parts[0]: str(error)}
+        # It does not say which of them: it is found by halves.
+        half = len(parts) // 2
+        return {**(_write(jobs, parts[:half], session) or {}), **(_write(jobs, parts[half:], session) or {})}
     return None if matched == sum(len(statement.claims) for statement in statements) else {}
 
 

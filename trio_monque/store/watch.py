@@ -175,7 +175,16 @@ def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
     job = {"ns.coll": name}
     beside = {"ns.coll": name_of_collection(name)}
     waking = [
-        {**job, "operationType": {"$in": ["insert", "replace"]}},
+        {**job, "operationType": "insert"},
+        {
+            # As the server tells some updates, too: those of many results, where the documents are small.
+            **job,
+            "operationType": "replace",
+            "$or": [
+                {"fullDocument." + FIELD["status"]: "pending"},
+                {"fullDocument." + FIELD["cancel_requested_at"]: {"$exists": True}},
+            ],
+        },
         {
             **job,
             "operationType": "update",

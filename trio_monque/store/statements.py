@@ -1,0 +1,183 @@
+"""Transitions -> the fewest statements that write them, and what is sent for each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import bson
+from bson import ObjectId
+from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateMany, UpdateOne
+
+from ..jobs.fences import ClaimId
+from ..jobs.job import JobStatus
+from ..jobs.transition import Transition
+from .codec import FIELD, filter_of, update_of
+
+_BY_ID: Final = {"_id": 1}
+
+MOST_RESULTS: Final = 1024 * 1024
+"""Bytes of results in one statement; a larger one goes alone. The server takes 16 MiB. Not measured."""
+
+
+@dataclass(slots=True, eq=False)
+class Statement:
+    """One transition for the jobs that share it, all of one claim cycle.
+
+    Attributes:
+        transition: Its guard names no id, and it sets no result where each job has its own.
+        receipt: Unique to this statement, and the same each time that it is sent.
+        claims: The claims that it ends.
+        results: What is stored for each of them, in their order; empty where no job has a result of its own.
+    """
+
+    transition: Transition
+    receipt: str
+    claims: list[ClaimId] = field(default_factory=list)
+    results: list[Any] = field(default_factory=list)
+
+    @property
+    def ids(self) -> list[ObjectId]:
+        """The jobs."""
+        return [claim[0] for claim in self.claims]
+
+    @property
+    def receipt_otherwise(self) -> str:
+        return f"{self.receipt}/otherwise"
+
+    def apart(self) -> list[Statement]:
+        """The same for each claim alone."""
+        return [
+            Statement(self.transition, self.receipt, [claim], self.results[place : place + 1])
+            for place, claim in enumerate(self.claims)
+        ]
+
+
+# --- Grouping ---
+
+
+def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
+    """The fewest statements that write these transitions, each of which names one id in its guard."""
+    ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
+    return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
+
+
+def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: str) -> list[Statement]:
+    """The statement that writes each of these; equal ones share theirs, and those that share one transition at no cost.
+
+    What a guard says of the id does not count: that of the claim does. Nor does the result of a completed job.
+    """
+    statements: dict[object, Statement] = {}
+    of_transition: dict[int, Statement] = {}
+    written_by = []
+    for number, (claim, transition) in enumerate(ends):
+        statement = of_transition.get(id(transition))
+        if statement is None:
+            key = _key(transition)
+            statement = statements.get(key)
+            if statement is None:
+                statement = statements[key] = Statement(_shared(transition), f"{receipt_prefix}.{number}")
+            of_transition[id(transition)] = statement
+        statement.claims.append(claim)
+        if _has_own_result(transition):
+            statement.results.append(transition.set["result"])
+        written_by.append(statement)
+    return written_by
+
+
+def _has_own_result(transition: Transition) -> bool:
+    # Only where the job has ended for good: a statement with many results may be told to change streams as the
+    # replacement of a document, and Monque for Node wakes for updates alone. A completed job nobody wakes for.
+    return "result" in transition.set and transition.set.get("status") is JobStatus.COMPLETED
+
+
+def _key(transition: Transition) -> object:
+    has_own_result = _has_own_result(transition)
+    if "result" in transition.set and not has_own_result:
+        return id(transition)  # Equal is not the same: True, 1 and 1.0 are equal, and stored as what each is.
+    key = (
+        tuple(item for item in transition.guard.items() if item[0] != "id"),
+        tuple(item for item in transition.set.items() if item[0] != "result"),
+        has_own_result,
+        transition.cleared,
+        tuple(transition.added.items()),
+    )
+    try:
+        hash(key)
+    except TypeError:
+        return id(transition)  # It sets something unhashable, a history of errors for example: it goes alone.
+    return key
+
+
+def _shared(transition: Transition) -> Transition:
+    """What the transition says of whichever jobs it is written to."""
+    otherwise = transition.otherwise
+    written = transition.set
+    if _has_own_result(transition):
+        written = {name: value for name, value in written.items() if name != "result"}
+    return Transition(
+        guard={name: condition for name, condition in transition.guard.items() if name != "id"},
+        set=written,
+        cleared=transition.cleared,
+        added=transition.added,
+        otherwise=None if otherwise is None else _shared(otherwise),
+    )
+
+
+# --- Sending ---
+
+
+def requests_of(
+    statement: Statement, encoding: CodecOptions[Any]
+) -> Iterator[tuple[Statement, UpdateOne | UpdateMany]]:
+    """What is sent, and the part of the statement that each request writes."""
+    if len(statement.claims) == 1 or not statement.results:
+        yield statement, _plain(statement)
+        return
+    for part, documents in _in_parts(statement, encoding):
+        yield part, _plain(part) if len(documents) == 1 else _each_its_own(part, documents)
+
+
+def _in_parts(statement: Statement, encoding: CodecOptions[Any]) -> Iterator[tuple[Statement, list[RawBSONDocument]]]:
+    """The statement, as far as one request may hold it; and its results, each encoded in a document of its own."""
+    start, size, documents = 0, 0, list[RawBSONDocument]()
+    for place, result in enumerate(statement.results):
+        encoded = bson.encode({FIELD["result"]: result}, codec_options=encoding)
+        if documents and size + len(encoded) > MOST_RESULTS:
+            yield _part(statement, start, place), documents
+            start, size, documents = place, 0, []
+        documents.append(RawBSONDocument(encoded))
+        size += len(encoded)
+    yield _part(statement, start, len(statement.claims)), documents
+
+
+def _part(statement: Statement, start: int, end: int) -> Statement:
+    return Statement(statement.transition, statement.receipt, statement.claims[start:end], statement.results[start:end])
+
+
+def _plain(statement: Statement) -> UpdateOne | UpdateMany:
+    guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
+    ids = statement.ids
+    if len(ids) > 1:
+        return UpdateMany({"_id": {"$in": ids}, **guard}, update, hint=_BY_ID)
+    for result in statement.results:
+        update["$set"][FIELD["result"]] = result
+    return UpdateOne({"_id": ids[0], **guard}, update, hint=_BY_ID)
+
+
+def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) -> UpdateMany:
+    """A statement that stores to each document its own result.
+
+    As an aggregation, which would compute with what it is given: whatever comes from outside is a literal. Whole
+    fields are merged, so that what was there before is replaced, and not merged with.
+    """
+    guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
+    assert "$inc" not in update, "a completion counts nothing"
+    ids = statement.ids
+    own = {"$arrayElemAt": [{"$literal": documents}, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]}
+    written = {"$mergeObjects": ["$$ROOT", {"$literal": update["$set"]}, own]}
+    stages: list[dict[str, Any]] = [{"$replaceWith": written}, {"$unset": list(update["$unset"])}]
+    return UpdateMany({"_id": {"$in": ids}, **guard}, stages, hint=_BY_ID)
