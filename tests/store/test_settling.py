@@ -14,6 +14,7 @@ from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
@@ -182,6 +183,24 @@ def test_settlement_that_the_server_refuses_spoils_no_other(
     ]
     assert settle(store, settled) == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
     assert status_of(jobs, held[1]) == "processing"
+
+
+@pytest.mark.parametrize("result", [None, "stored"])
+@pytest.mark.parametrize("cycles", [1, 2])
+@pytest.mark.parametrize("each", [1, 3])
+def test_settlement_that_no_majority_has_is_sent_again_and_then_told_as_written(
+    db: Database, jobs: Collection, each: int, cycles: int, result: Any
+) -> None:
+    held = [job for number in range(cycles) for job in claim(handle(db), each, stamp(f"us-{number}"))]
+    statements = grouped([transitions.complete(job, LATER, result) for job in held], "r")
+    assert len(statements) == cycles
+    with pytest.raises(MonqueConnectionError) as caught:
+        settling.settle(handle(db, write_concern=5), statements)  # There is one member.
+    assert caught.value.transient
+    assert caught.value.unknown_outcome
+    before = list(jobs.find())
+    assert set(settling.settle(handle(db), statements).values()) == {Fate.WRITTEN}
+    assert list(jobs.find()) == before
 
 
 @pytest.mark.parametrize("order", [[0, 1], [1, 0]])
