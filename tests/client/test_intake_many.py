@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from datetime import UTC, datetime
 from typing import Any
 
 import pytest
@@ -147,20 +148,70 @@ def test_payloads_beyond_what_one_message_holds_are_all_stored(db: Database, job
     assert jobs.count_documents({"_id": {"$in": [job.id for job in got]}}) == 6
 
 
+@pytest.mark.parametrize(
+    "said",
+    [
+        {},
+        {"data": {"at": datetime(2026, 1, 1, tzinfo=UTC), "list": [1, None, b"x"]}},
+        {"run_at": datetime(2030, 1, 1, tzinfo=UTC)},
+        {"data": 1, "max_retries": 0, "max_rescues": 3, "timeout": 2},
+        {"data": 1, "unique_key": "k"},
+    ],
+)
+async def test_every_way_in_stores_the_same_document(db: Database, jobs: Collection, said: dict[str, Any]) -> None:
+    monque = Monque(db)
+    many = await monque.enqueue_many([NewJob(name="greet", **said), NewJob(name="greet", data="another")])
+    stored = [jobs.find_one_and_delete({"_id": many[0].id})]
+    one = await monque.enqueue("greet", **said)
+    stored.append(jobs.find_one_and_delete({"_id": one.id}))
+    document = await monque.document("greet", **said)
+    jobs.insert_one(document)
+    stored.append(jobs.find_one_and_delete({"_id": document["_id"]}))
+    alike = [{**each, "_id": 0, "createdAt": 0, "updatedAt": 0} for each in stored if each is not None]
+    if "run_at" not in said:
+        assert all(each is not None and each["nextRunAt"] == each["createdAt"] for each in stored)
+        alike = [{**each, "nextRunAt": 0} for each in alike]
+    assert len(alike) == 3
+    assert alike[0] == alike[1] == alike[2]
+    assert {name: type(value) for name, value in alike[0].items()} == {
+        name: type(value) for name, value in alike[2].items()
+    }
+    assert [many[0].data, one.data] == [said.get("data")] * 2
+
+
+async def test_error_that_nobody_expects_ends_the_sending_and_the_packing(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
+    insert_all = inserting.insert_all
+
+    def broken(*args: Any, **options: Any) -> Any:
+        insert_all(*args, **options)
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(inserting, "insert_all", broken)
+    before = set(threading.enumerate())
+    with pytest.raises(ZeroDivisionError):
+        await Monque(db).enqueue_many([NewJob(name="greet", data=number) for number in range(6)])
+    assert [document["data"] for document in jobs.find()] == [0, 1]
+    assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("monque-enqueue")]
+
+
 def test_next_slice_is_made_while_one_is_in_flight(
     mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first insert is held open until the first document of the second slice has been made."""
+    """The first insert is held open until the documents of the second slice have been made."""
     monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
     made, in_time = threading.Event(), []
-    parcel = inserting.parcel
+    parcels = inserting.parcels
 
-    def recorded(job: Any, payload: bytes) -> Any:
-        if job.data == 2:
+    def recorded(jobs: Any) -> Any:
+        packed = parcels(jobs)
+        if packed[0].job.data == 2:
             made.set()
-        return parcel(job, payload)
+        return packed
 
-    monkeypatch.setattr(inserting, "parcel", recorded)
+    monkeypatch.setattr(inserting, "parcels", recorded)
     interceptor = Interceptor()
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         interceptor.before(lambda name, _: name == "insert", lambda: in_time.append(made.wait(10)))

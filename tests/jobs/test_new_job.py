@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+import pickle
+import sys
 import threading
+import unicodedata
 import uuid
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any, TypedDict
 
@@ -66,6 +70,34 @@ def test_name_of_takes_a_name_or_what_has_one() -> None:
     wrong: Any = 7
     with pytest.raises(InvalidJobIdentifierError):
         name_of(wrong)
+
+
+def test_every_control_character_and_lone_surrogate_is_refused_and_no_other_character_of_a_key() -> None:
+    control = {chr(code) for code in range(sys.maxunicode + 1) if unicodedata.category(chr(code)) in ("Cc", "Cs")}
+    assert _refused_inside(check_unique_key) == control
+    assert _refused_inside(check_name) == control | {chr(code) for code in range(sys.maxunicode) if chr(code).isspace()}
+
+
+def _refused_inside(check: Callable[[object], None]) -> set[str]:
+    refused = set()
+    for character in map(chr, range(sys.maxunicode + 1)):
+        try:
+            check(f"a{character}b")
+        except InvalidJobIdentifierError:
+            refused.add(character)
+    return refused
+
+
+@pytest.mark.parametrize(
+    "said", [{}, {"unique_key": "k"}, {"delay": 1.5}, {"max_retries": 0, "max_rescues": 2, "timeout": 3}]
+)
+def test_new_job_has_what_was_said_and_its_defaults(said: dict[str, Any]) -> None:
+    job = made(data=[1], **said)
+    delay = timedelta(seconds=said.pop("delay", 0))
+    whole = Job(id=job.id, name="greet", data=[1], next_run_at=NOW + delay, created_at=NOW, updated_at=NOW, **said)
+    assert job == whole
+    assert repr(job) == repr(whole).replace("timeout=3,", "timeout=3.0,")
+    assert pickle.loads(pickle.dumps(job)) == replace(job) == whole
 
 
 def test_new_job_is_pending_and_due_now() -> None:

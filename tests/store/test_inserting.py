@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import uuid
-from datetime import UTC, datetime
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import bson
@@ -21,6 +22,8 @@ from trio_monque.store.codec import document_of
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.inserting import Parcel
 from trio_monque.store.types import Collection, Database, MongoClient
+
+AWARE: CodecOptions[Any] = CodecOptions(tz_aware=True, tzinfo=UTC)
 
 
 def parcel(jobs: JobCollection, **fields: Any) -> Parcel:
@@ -43,6 +46,36 @@ def test_payload_encoded_beforehand_makes_the_same_document(db: Database, data: 
     assert bson.decode(one.document.raw, jobs.codec.callers) == {  # type: ignore[union-attr]  # It is raw.
         **bson.decode(bson.encode(document_of(one.job)), jobs.codec.callers)
     }
+
+
+def test_jobs_packed_together_are_the_same_documents_as_each_alone() -> None:
+    new = [
+        NewJob(name="greet", data=1),
+        NewJob(name="greet", data={"i": 2}),
+        NewJob(name="other", data=3),
+        NewJob(name="greet", data=4, delay=60),
+        NewJob(name="greet", data=5, unique_key="k"),
+        NewJob(name="greet", data=6, max_retries=1, max_rescues=0, timeout=2.5),
+        NewJob(name="greet", data=7),
+        NewJob(name="other", data=8, run_at=PAST),
+    ]
+    made = [(Draft(ObjectId(), one, b"").at(PAST), bson.encode({"": one.data})) for one in new]
+    # One that was made field by field, and the same names and moments at another time.
+    made += [(replace(made[0][0], id=ObjectId(), attempts=2), made[0][1])]
+    made += [(Draft(ObjectId(), new[0], b"").at(PAST + timedelta(milliseconds=1)), made[0][1])]
+    packed = inserting.parcels(made)
+    assert [one.job for one in packed] == [job for job, _ in made]
+    for one, (job, payload) in zip(packed, made, strict=True):
+        assert one.document == inserting.parcel(job, payload).document
+        assert bson.decode(bson.encode(one.document), AWARE) == document_of(job)
+
+
+def test_document_leaves_out_the_defaults_however_the_job_was_made() -> None:
+    job = Draft(ObjectId(), NewJob(name="greet", unique_key="k"), b"").at(PAST)
+    assert document_of(replace(job)) == document_of(job)
+    assert list(document_of(job)) == [
+        "_id", "name", "data", "status", "nextRunAt", "failCount", "uniqueKey", "createdAt", "updatedAt"
+    ]  # fmt: skip
 
 
 def test_payload_keeps_the_callers_codec_options_beside_our_own_fields(db: Database) -> None:

@@ -67,7 +67,7 @@ class Intake:
         """Enqueues jobs without unique keys in one statement; each job, or why there is none."""
         self._ground.ensure_indexes()
         now = self._ground.now()
-        parcels = [inserting.parcel(draft.at(now), draft.payload) for draft in drafts]
+        parcels = inserting.parcels((draft.at(now), draft.payload) for draft in drafts)
         refused = self.send_parcels(parcels)
         return [refused.get(place, parcel.job) for place, parcel in enumerate(parcels)]
 

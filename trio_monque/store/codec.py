@@ -64,7 +64,7 @@ _REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
 _DEFAULTS: Final = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
 
 # What a document written by Monque always has; all else is stored only where it is not the default.
-_ALWAYS_STORED: Final = frozenset({"data", "status", "fail_count"})
+_ALWAYS_STORED: Final = frozenset({*_REQUIRED, "data", "status", "fail_count"})
 
 OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     tz_aware=True, tzinfo=UTC, datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -311,10 +311,12 @@ def _in_utc(moment: datetime) -> datetime:
 def document_of(job: Job) -> dict[str, Any]:
     """The document that stores a new job: its defaults are left out."""
     document: dict[str, Any] = {}
+    held = vars(job)  # What is not in there has its default.
     for attribute, field in FIELD.items():
-        value = getattr(job, attribute)
-        if attribute in _REQUIRED or attribute in _ALWAYS_STORED or value != _DEFAULTS[attribute]:
-            document[field] = _stored(attribute, value)
+        if attribute in _ALWAYS_STORED:
+            document[field] = _stored(attribute, getattr(job, attribute))
+        elif attribute in held and held[attribute] != _DEFAULTS[attribute]:
+            document[field] = _stored(attribute, held[attribute])
     return document
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, cast
+from typing import Any, Final, cast
 
 import bson
 import pymongo
@@ -25,6 +25,7 @@ from .connection import JobCollection
 from .outcomes import command, has_unknown_outcome, translated
 
 _PURPOSE = "enqueue the job"
+_LENGTH: Final = struct.Struct("<i")
 _TRANSIENT_TRANSACTION = "TransientTransactionError"
 
 
@@ -36,15 +37,45 @@ class Parcel:
     document: RawBSONDocument | Mapping[str, Any]
 
 
+# What every new job holds. One that holds no more differs from its neighbours in its id and its data, as a rule.
+_PLAIN: Final = frozenset({"id", "name", "data", "next_run_at", "created_at", "updated_at"})
+
+# An element of a document is its type (one byte), its name, and its value. The one of a payload has the empty name.
+_ID: Final = b"\x07" + FIELD["id"].encode() + b"\0"
+_DATA: Final = FIELD["data"].encode()
+
+
 def parcel(job: Job, payload: bytes) -> Parcel:
     """A job whose data has been encoded already, as `{"": data}`: its value is put in, and not encoded again."""
+    return _packed(job, _others(job), payload)
+
+
+def parcels(made: Iterable[tuple[Job, bytes]]) -> list[Parcel]:
+    """The same for many; what jobs of one sending have in common, beside their ids and data, is encoded once."""
+    shared: dict[tuple[object, ...], bytes] = {}
+    packed: list[Parcel] = []
+    for job, payload in made:
+        if vars(job).keys() == _PLAIN:
+            common = (job.name, job.next_run_at, job.created_at, job.updated_at)
+            others = shared.get(common)
+            if others is None:
+                others = shared[common] = _others(job)
+        else:
+            others = _others(job)
+        packed.append(_packed(job, others, payload))
+    return packed
+
+
+def _others(job: Job) -> bytes:
+    """The elements of the document of a job that are neither its id nor its data."""
     fields = document_of(job)
-    del fields[FIELD["data"]]
-    others = bson.encode(fields)
-    # An element is its type (one byte), its name, and its value. The one of the payload has the empty name.
-    data = payload[4:5] + FIELD["data"].encode() + payload[5:-1]
-    length = struct.pack("<i", len(others) + len(data))
-    return Parcel(job, RawBSONDocument(length + others[4:-1] + data + b"\0"))
+    del fields[FIELD["id"]], fields[FIELD["data"]]
+    return bson.encode(fields)[4:-1]
+
+
+def _packed(job: Job, others: bytes, payload: bytes) -> Parcel:
+    elements = b"".join((_ID, job.id.binary, others, payload[4:5], _DATA, payload[5:]))  # Which has the document's end.
+    return Parcel(job, RawBSONDocument(_LENGTH.pack(_LENGTH.size + len(elements)) + elements))
 
 
 @command(_PURPOSE)
