@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import threading
+import time
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, cast
@@ -11,8 +12,11 @@ from typing import Any, cast
 import pytest
 import trio
 from bson import ObjectId
+from pymongo import MongoClient
 from trio.testing import MockClock
 
+from tests.support.interception import Interceptor, Recorder
+from tests.support.store import handle
 from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
 from trio_monque.client import ground
 from trio_monque.clock import ServerClock, virtual_time
@@ -261,3 +265,23 @@ def test_run_on_the_real_clock_inside_a_thread_of_a_virtual_run_has_real_time() 
         return await trio.to_thread.run_sync(partial(trio.run, inner), limiter=limiter)
 
     assert trio.run(outer, clock=MockClock(autojump_threshold=0))
+
+
+def test_first_sample_of_a_client_whose_connection_is_opened_meanwhile_does_not_count(mongod: Any) -> None:
+    """Half of what it took would be added to the server's clock, and delayed jobs would start early by that."""
+    slow, samples = Interceptor(), Recorder()
+    slow.before(lambda name, _: name == "hello", lambda: time.sleep(0.2))
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[slow, samples]) as client:
+        offset = connection.measure_clock_offset(handle(client["x"]))
+        assert slow.times == 1
+        assert 1 < samples.count(lambda name, _: name == "hello") <= connection.SAMPLES
+        again = connection.measure_clock_offset(handle(client["x"]))
+    assert offset is not None
+    assert again is not None
+    assert abs(offset - again) < 0.08  # The first one alone said a tenth of a second more.
+
+
+def test_clock_is_not_told_by_samples_that_are_all_too_slow(mongod: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "LONGEST_ROUND_TRIP", 0.0)
+    with MongoClient[Any](mongod.uri, tz_aware=True) as client:
+        assert connection.measure_clock_offset(handle(client["x"])) is None
