@@ -17,7 +17,15 @@ from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import CancelReason, Run
-from trio_monque.engine.watcher import CLAIM_PATIENCE, LEAVING_PATIENCE, LONGEST_DELAY
+from trio_monque.engine.watcher import (
+    CLAIM_PATIENCE,
+    LEAVING_PATIENCE,
+    LONG_WAIT,
+    LONGEST_DELAY,
+    PACE,
+    PACE_BEHIND,
+    SHORT_WAIT,
+)
 
 TOLD = (notices.StreamConnected, notices.StreamFailed, notices.StreamClosed, notices.StreamFallback)
 
@@ -29,6 +37,7 @@ class Script:
         faults: What the next calls of `open` raise; None for nothing.
         opened_at: When it was opened, or that was tried.
         is_deaf: It is not to be had out of its wait.
+        waits: When it was asked, and how long it was to wait.
     """
 
     def __init__(self, faults: Sequence[Exception | None] = ()) -> None:
@@ -36,6 +45,7 @@ class Script:
         self.opened_at: list[float] = []
         self.open_now = 0
         self.is_deaf = False
+        self.waits: list[tuple[float, float]] = []
         self._say, self._hear = trio.open_memory_channel[Hints | Exception](math.inf)
 
     def say(self, what: Hints | Exception) -> None:
@@ -49,8 +59,15 @@ class Script:
             raise fault
         self.open_now += 1
 
-    async def next(self) -> Hints:
-        said = await self._hear.receive()
+    async def next(self, wait: float) -> Hints:
+        self.waits.append((trio.current_time(), wait))
+        await trio.lowlevel.checkpoint()
+        said: Hints | Exception = Hints()
+        try:
+            said = self._hear.receive_nowait()
+        except trio.WouldBlock:
+            with trio.move_on_after(wait):
+                said = await self._hear.receive()
         if isinstance(said, Exception):
             raise said
         return said
@@ -153,6 +170,69 @@ async def test_k118_steady_stream_of_hints_puts_nothing_off(autojump_clock: Mock
         assert max(b - a for a, b in pairwise(looks)) < 0.02
         # And they are not looked for one by one.
         assert len(looks) <= 101
+        nursery.cancel_scope.cancel()
+
+
+async def test_wait_is_long_only_once_nothing_was_told(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(), Script()
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(5)
+        stream.say(Hints(look=True))
+        await trio.sleep(5)
+    told_at = pytest.approx(5 + PACE, abs=0.001)
+    assert stream.waits[:4] == [
+        (0.0, SHORT_WAIT),
+        (pytest.approx(SHORT_WAIT), LONG_WAIT),
+        (told_at, SHORT_WAIT),
+        (pytest.approx(5 + PACE + SHORT_WAIT, abs=0.001), LONG_WAIT),
+    ]
+
+
+async def test_no_wait_stays_open_during_a_backlog_and_one_is_as_soon_as_it_is_over(autojump_clock: MockClock) -> None:
+    """Also where nothing is told of it."""
+    shelf, stream = Shelf(items=list(range(5_000)), handler=sleeping(0.001), claim_takes=0.01), Script()
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
+        while shelf.items:
+            await trio.sleep(0.0005)
+        over_at = trio.current_time()
+        await trio.sleep(1)
+        stream.say(Hints(look=True))
+        await trio.sleep(1)
+    during = [(at, wait) for at, wait in stream.waits if SHORT_WAIT < at < over_at - 0.02]
+    assert len(during) >= 3
+    assert {wait for _, wait in during} == {0.0}
+    assert {round(b - a, 3) for (a, _), (b, _) in pairwise(during)} == {PACE_BEHIND}
+    after = next(at for at, wait in stream.waits if at > SHORT_WAIT and wait > 0)
+    assert after - over_at < 0.025
+    assert any(over_at + 1 <= at < over_at + 1.001 for at in shelf.claimed_at)
+
+
+async def test_request_to_end_is_heard_soon_during_a_backlog(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(items=list(range(20_000)), handler=sleeping(0.001), claim_takes=0.01), Script()
+    async with running(engine_with(stream, shelf, heartbeat_interval=300.0)) as nursery:
+        await trio.sleep(0.5)
+        before = len(shelf.renewed)
+        asked: list[float] = []
+
+        def is_asked(_: int) -> bool:
+            asked.append(trio.current_time())
+            return False
+
+        said_at = trio.current_time()
+        stream.say(Hints(is_asked_to_end=is_asked))
+        await trio.sleep(0.2)
+        assert shelf.items
+        assert len(shelf.renewed) == before
+        assert asked
+        assert asked[0] - said_at <= PACE_BEHIND + 0.001
+        nursery.cancel_scope.cancel()
+
+
+async def test_slots_that_are_all_taken_for_long_are_no_backlog_to_keep_pace_with(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(items=list(range(300)), handler=sleeping(1000)), Script()
+    async with running(engine_with(stream, shelf)) as nursery:
+        await trio.sleep(100)
+        assert len(stream.waits) < 20
         nursery.cancel_scope.cancel()
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from datetime import timedelta
 
 import pytest
@@ -28,10 +29,10 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
     for seconds in order:
         node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
     node.enqueue("theirs", nextRunAt=now + timedelta(seconds=90))
-    heard = [await stream.next()]
+    heard = [await stream.next(math.inf)]
     # Each answer has what was there when it was asked for.
     while max(one.last_due for one in heard) < trio.current_time() + 30:
-        heard.append(await stream.next())
+        heard.append(await stream.next(math.inf))
     await stream.close()
     assert min(one.due for one in heard) == pytest.approx(trio.current_time() - 5, abs=3)
     assert max(one.last_due for one in heard) == pytest.approx(trio.current_time() + 40, abs=3)

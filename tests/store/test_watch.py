@@ -134,8 +134,8 @@ def test_pauses_and_the_own_leaving_mark_are_told_and_no_beats(store: JobCollect
     instances = db["monque_jobs.instances"]
 
     def write() -> None:
-        instances.insert_one({"_id": "us", "heartbeat": PAST})
-        instances.update_one({"_id": "us"}, {"$set": {"heartbeat": LATER}})
+        instances.insert_one({"_id": "us", "incarnation": "1", "heartbeatAt": PAST})
+        instances.update_one({"_id": "us"}, {"$set": {"heartbeatAt": LATER, "draining": True}})
         instances.insert_one({"_id": "leaving:them"})
         instances.insert_one({"_id": "pause:greet"})
         instances.update_one({"_id": "pause:greet"}, {"$set": {"by": "me"}})
@@ -161,6 +161,7 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
         entries.insert_many([{"_id": "them"}, {"_id": "us"}])
     with watching(store) as opened:
         leave(store, "them")
+        entries.update_many({}, {"$set": {"heartbeatAt": LATER}})  # The server itself keeps the beats back.
         answers: list[Sequence[Change]] = []
         reader = threading.Thread(target=lambda: answers.append(opened.read()))
         began = time.monotonic()
@@ -197,6 +198,54 @@ def test_collection_that_vanishes_is_told(
         told = heard(opened, store, lambda: vanish(jobs))
         assert {change.kind for change in told} == {Kind.GONE}
         assert opened.is_open
+
+
+def test_other_collections_that_vanish_are_not_told(store: JobCollection, db: Database) -> None:
+    def vanish() -> None:
+        for name in ("monque_jobs.instances", "another", "monque_jobs2"):
+            db[name].insert_one({})
+        db["another"].rename("monque_jobs2", dropTarget=True)
+        db["monque_jobs2"].rename("elsewhere")
+        db["elsewhere"].drop()
+        db["monque_jobs.instances"].drop()
+
+    insert(store)
+    with watching(store) as opened:
+        assert heard(opened, store, vanish) == []
+
+
+def test_collection_of_the_same_name_elsewhere_is_another(
+    store: JobCollection, jobs: Collection, client: MongoClient[Any]
+) -> None:
+    elsewhere = client[jobs.database.name + "x"]
+    with watching(store) as opened:
+        try:
+            told = heard(opened, store, lambda: elsewhere[jobs.name].insert_one({"status": "pending"}))
+        finally:
+            client.drop_database(elsewhere.name)
+    assert told == []
+
+
+def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCollection) -> None:
+    with watching(store) as opened:
+        began = time.monotonic()
+        assert opened.read(wait=0) == []
+        assert time.monotonic() - began < watch.LONGEST_AWAIT / 4
+        job = insert(store).id
+        told: list[Change] = []
+        while not told:
+            told += opened.read(wait=0)
+        assert [change.job_id for change in told] == [job]
+
+
+def test_server_compares_whole_namespaces_and_tries_each_of_ours_once(store: JobCollection, jobs: Collection) -> None:
+    """What each write of the server costs, of each stream: on MongoDB 6, most of it were conditions on `ns.coll`."""
+    pipeline = watch._pipeline(jobs, "us")
+    explained = jobs.database.command("explain", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
+    plan = repr(explained["stages"][0]["$cursor"]["queryPlanner"]["parsedQuery"])
+    assert plan.count(repr({"ns": {"$eq": jobs.full_name}})) == 1
+    assert plan.count(repr({"ns": {"$eq": f"{jobs.full_name}.instances"}})) == 1
+    assert "[^.]+" not in plan  # What `ns.coll` becomes.
 
 
 def test_stream_of_a_database_that_is_dropped_ends(store: JobCollection, client: MongoClient[Any]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
 from enum import Enum, auto
@@ -45,6 +46,9 @@ MOST_FRUITLESS_AT_REST: Final = 200
 
 # While one claim is in flight, the runs of the other are started, which takes Python about as long.
 AT_ONCE: Final = 2
+
+# Seconds for which a look that left something behind says so. Where all slots are taken for longer, none follows.
+JUST_NOW: Final = 0.25
 
 # Where fewer can run than this, half of them would be too few for a round trip.
 WORTH_HALVING: Final = 50
@@ -90,6 +94,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._told = 0
         self._answered = 0
         self._was_full = False
+        self._left_at = -math.inf
         # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
         self._is_all_taken = False
 
@@ -97,6 +102,11 @@ class Claimer(Generic[ClaimT, SettlementT]):
     def is_claiming(self) -> bool:
         """A claim is in flight: something may be ours already that is not held yet."""
         return bool(self._in_flight)
+
+    @property
+    def is_behind(self) -> bool:
+        """The last look left something behind, just now: more is due than can start."""
+        return trio.current_time() < self._left_at + JUST_NOW
 
     async def wait_claimed(self) -> None:
         """Returns when what the claims in flight have granted is held."""
@@ -168,6 +178,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if granted is None:
             return _Found.FAILED
         self._was_full = len(granted.claims) == demand.total
+        self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
         if granted.more or self._was_full:
             self._is_all_taken = False
         elif told == self._told:

@@ -52,8 +52,8 @@ class HintStream(Protocol):
         """When it returns, all that happens from now on will be told."""
         ...
 
-    async def next(self) -> Hints:
-        """What has happened; waits for it, but may return without anything."""
+    async def next(self, wait: float) -> Hints:
+        """What has happened; waits for it so many seconds at most, and may return without anything."""
         ...
 
     async def end_wait(self) -> None:

@@ -27,6 +27,16 @@ FAILURES_TO_TELL: Final = 3
 # Not a debounce: nothing that happens puts the next answer off.
 PACE: Final = 0.01
 
+# While more is due than can start, nobody needs to hear of more, and each claim and each settlement would wake a wait
+# that is open on the server, for nothing. So it is asked every so many seconds, without a wait: a request to end, which
+# matters then as ever, is heard within that time.
+PACE_BEHIND: Final = 0.02
+
+# How many seconds the server waits for something to tell. Long only where nothing was told for the short one: a wait
+# that has begun cannot be made shorter once it is seen that what was told was a backlog.
+SHORT_WAIT: Final = 0.1
+LONG_WAIT: Final = math.inf
+
 # Seconds that a request to end waits for a claim in flight, which may be the one that it concerns.
 CLAIM_PATIENCE: Final = 1.0
 
@@ -101,8 +111,9 @@ class Watcher:
         self._waker.poll_every(self._safety_poll_interval, is_told=True)
         try:
             await self._pass_on(_ANY_REQUEST)
+            wait = SHORT_WAIT
             while not self._ending.is_set():
-                hints = await self._next()
+                hints = await self._next(wait)
                 self.progress.answered()
                 # Not already when it was opened: one that breaks at the first answer, again and again, is not up.
                 self._failures = 0
@@ -111,18 +122,33 @@ class Watcher:
                     return
                 if hints != Hints():
                     await trio.sleep(PACE)
+                wait = await self._until_next(SHORT_WAIT if hints != Hints() else LONG_WAIT)
         finally:
             self._source.tell(notices.StreamClosed())
             if not self._ending.is_set():
                 self._waker.poll_every(self._poll_interval)
             await self._stream.close()
 
-    async def _next(self) -> Hints:
+    async def _next(self, wait: float) -> Hints:
         self._is_waiting = True
         try:
-            return await self._stream.next()
+            return await self._stream.next(wait)
         finally:
             self._is_waiting = False
+
+    async def _until_next(self, wait: float) -> float:
+        """For how long the next answer is worth a wait. While there is more than can start, it returns in pace."""
+        if not self._claimer.is_behind:
+            return wait
+        with trio.move_on_after(PACE_BEHIND):
+            # The first item after a backlog is to start at once, too.
+            await self._wait_caught_up()
+            return SHORT_WAIT
+        return 0.0
+
+    async def _wait_caught_up(self) -> None:
+        while self._claimer.is_behind:
+            await self._runner.wait_changed()
 
     async def _pass_on(self, hints: Hints) -> None:
         # A wake alone finds what is due now; where something is due later, too, that must be asked for.

@@ -73,9 +73,9 @@ class JobStream:
         self._paused.forget()
         self._paused.is_told = True
 
-    async def next(self) -> Hints:
+    async def next(self, wait: float) -> Hints:
         opened = self._opened
-        digest = await self._call(lambda: self._digest(opened.read()), lambda _: opened.close())
+        digest = await self._call(lambda: self._digest(opened.read(wait)), lambda _: opened.close())
         cancelled = digest.cancelled
         tip = digest.tip if digest.count == 1 else None
         if tip is not None and digest.new[0] in self._told:

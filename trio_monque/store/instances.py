@@ -30,6 +30,9 @@ _IS_ENTRY: Final = {"incarnation": {"$exists": True}}
 LEAVING: Final = "leaving"
 """The field whose write ends the wait of the instance's own change stream, which matches it."""
 
+BEAT: Final = "heartbeatAt"
+"""The field that every beat of an entry writes, and by which change streams know that it is one."""
+
 _SEEN_OF_CLAIMS: Final = [
     FIELD[name]
     for name in (
@@ -120,7 +123,7 @@ def _own(instance: Instance) -> dict[str, Any]:
 
 
 def _unchanged(seen: Instance) -> dict[str, Any]:
-    return {**_own(seen), "heartbeatAt": seen.last_heartbeat}
+    return {**_own(seen), BEAT: seen.last_heartbeat}
 
 
 def _constant(instance: Instance) -> dict[str, Any]:
@@ -136,7 +139,7 @@ def _constant(instance: Instance) -> dict[str, Any]:
 
 def _changing(instance: Instance) -> dict[str, Any]:
     return {
-        "heartbeatAt": instance.last_heartbeat,
+        BEAT: instance.last_heartbeat,
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
@@ -147,7 +150,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
 
 def _instance(document: Mapping[str, Any]) -> Instance | None:
     try:
-        started_at, last_heartbeat = document["startedAt"], document["heartbeatAt"]
+        started_at, last_heartbeat = document["startedAt"], document[BEAT]
         if not (isinstance(started_at, datetime) and isinstance(last_heartbeat, datetime)):
             raise TypeError("a date is none")
         return Instance(

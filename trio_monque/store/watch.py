@@ -25,7 +25,7 @@ from pymongo.read_concern import ReadConcern
 from ..errors import MonqueConnectionError
 from .codec import FIELD, OWN_OPTIONS
 from .connection import JobCollection
-from .instances import LEAVING, PAUSE, name_of_collection
+from .instances import BEAT, LEAVING, PAUSE, name_of_collection
 from .outcomes import Interference, command, translated
 from .types import Collection
 
@@ -101,6 +101,7 @@ class Watch:
     operation_timeout: float
     interference: list[Interference]
     _cursor: CommandCursor[Mapping[str, Any]]
+    _namespace: Mapping[str, str]
 
     @property
     def is_open(self) -> bool:
@@ -108,13 +109,20 @@ class Watch:
         return self._cursor.alive
 
     @command("hear of changes", writes=False)
-    def read(self) -> Sequence[Change]:
-        """What happened since the last call, all of one answer; waits long, and may return nothing."""
+    def read(self, wait: float = LONGEST_AWAIT) -> Sequence[Change]:
+        """What happened since the last call, all of one answer; may return nothing.
+
+        Args:
+            wait: Seconds that the server waits for something to tell, `LONGEST_AWAIT` at most. A wait that
+                has begun cannot be made shorter, and every write of the server wakes it there.
+        """
+        # A cursor that an aggregation made has no public word for it once it is open. Zero would be for ever.
+        self._cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
         try:
             event = self._cursor.try_next()
             changes: list[Change] = []
             while event is not None:
-                changes += _changes(event)
+                changes += _changes(event, self._namespace)
                 # The driver's own ChangeStream asks the same way: the next try would wait although something is here.
                 event = self._cursor.try_next() if self._cursor._has_next() else None  # noqa: SLF001
         except BSONError as error:
@@ -138,14 +146,12 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
         codec_options=_LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
     )
     try:
-        cursor = database.aggregate(
-            _pipeline(jobs.collection.name, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000)
-        )
+        cursor = database.aggregate(_pipeline(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000))
     except driver.OperationFailure as error:
         if error.code in _NO_STREAM:
             raise NoStreamError(str(translated(error, "open the change stream", writes=False))) from error
         raise
-    return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor)
+    return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor, _namespace(jobs.collection))
 
 
 @command("end the wait for changes")
@@ -154,7 +160,7 @@ def end_wait(jobs: JobCollection, instance_id: str) -> None:
 
     Otherwise by a mark, of which nothing remains.
     """
-    marks = _instances(jobs)
+    marks = _instances(jobs.collection)
     if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).modified_count:
         return
     mark = {"_id": _LEAVING + instance_id}
@@ -163,63 +169,65 @@ def end_wait(jobs: JobCollection, instance_id: str) -> None:
     marks.delete_one(mark)
 
 
-def _instances(jobs: JobCollection) -> Collection:
+def _instances(jobs: Collection) -> Collection:
     # The primary alone: the stream tells only what a majority has anyway, and nobody relies on the mark.
-    return jobs.collection.database.get_collection(
-        name_of_collection(jobs.collection.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
+    return jobs.database.get_collection(
+        name_of_collection(jobs.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
     )
 
 
-def _pipeline(name: str, instance_id: str) -> list[dict[str, Any]]:
+def _namespace(collection: Collection) -> Mapping[str, str]:
+    """As events name it. The server compares it as it stands, with the order of its fields."""
+    return {"db": collection.database.name, "coll": collection.name}
+
+
+def _pipeline(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
+    """The server tries it on every write, as a filter of its log: so its shape has a price, of each job.
+
+    Namespaces are compared whole, and once for each collection: of `ns.coll`, and of conditions spread over more
+    branches, the server makes regular expressions, and tries them all.
+    """
     updated = "updateDescription.updatedFields."
-    job = {"ns.coll": name}
-    beside = {"ns.coll": name_of_collection(name)}
-    waking = [
-        {**job, "operationType": "insert"},
-        {
-            # As the server tells some updates, too: those of many results, where the documents are small.
-            **job,
-            "operationType": "replace",
-            "$or": [
-                {"fullDocument." + FIELD["status"]: "pending"},
-                {"fullDocument." + FIELD["cancel_requested_at"]: {"$exists": True}},
-            ],
-        },
-        {
-            **job,
-            "operationType": "update",
-            "$or": [
-                {updated + FIELD["status"]: "pending"},
-                {updated + FIELD["next_run_at"]: {"$exists": True}},
-                {updated + FIELD["cancel_requested_at"]: {"$exists": True}},
-            ],
-        },
-        {
-            **beside,
-            "operationType": {"$in": ["insert", "replace", "update", "delete"]},
-            "documentKey._id": {"$regex": f"^{re.escape(PAUSE)}"},
-        },
-        {
-            **beside,
-            "operationType": {"$in": ["insert", "replace", "update"]},
-            "documentKey._id": _LEAVING + instance_id,
-        },
-        {
-            **beside,
-            "documentKey._id": instance_id,
-            "$or": [{"operationType": "delete"}, {updated + LEAVING: {"$exists": True}}],
-        },
-        {"operationType": {"$in": ["drop", "rename"]}, "$or": [job, {"to.coll": name}]},
-        {"operationType": {"$in": ["dropDatabase", "invalidate"]}},
-    ]
+    job = {
+        "ns": _namespace(jobs),
+        "$or": [
+            {"operationType": "insert"},
+            {
+                # As the server tells some updates, too: those of many results, where the documents are small.
+                "operationType": "replace",
+                "$or": [
+                    {"fullDocument." + FIELD["status"]: "pending"},
+                    {"fullDocument." + FIELD["cancel_requested_at"]: {"$exists": True}},
+                ],
+            },
+            {
+                "operationType": "update",
+                "$or": [
+                    {updated + FIELD["status"]: "pending"},
+                    {updated + FIELD["next_run_at"]: {"$exists": True}},
+                    {updated + FIELD["cancel_requested_at"]: {"$exists": True}},
+                ],
+            },
+        ],
+    }
+    # Pauses, the own leaving mark and the own entry, but not its beats.
+    beside = {
+        "ns": _namespace(_instances(jobs)),
+        "documentKey._id": {"$in": [re.compile(f"^{re.escape(PAUSE)}"), _LEAVING + instance_id, instance_id]},
+        updated + BEAT: {"$exists": False},
+    }
+    # Of any collection: whether it was ours is told apart where it is read, which is rare.
+    vanished = {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
     # What a job carries would travel to every instance, and could make an event too large to be told.
     kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
     return [
         {"$changeStream": {}},
-        {"$match": {"$or": waking}},
+        {"$match": {"$or": [job, beside, vanished]}},
         {
             "$project": {
                 "operationType": True,
+                "ns": True,
+                "to": True,
                 "documentKey": True,
                 **{f"fullDocument.{field}": True for field in kept},
                 **{updated + field: True for field in (*kept, LEAVING)},
@@ -238,16 +246,19 @@ def _is_claimable(inserted: Mapping[str, Any]) -> bool:
     )
 
 
-def _changes(event: Mapping[str, Any]) -> Sequence[Change]:
-    if event["operationType"] not in ("insert", "replace", "update", "delete"):
+def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Change]:
+    if event["operationType"] in ("drop", "rename"):
+        return [Change(Kind.GONE)] if ours in (event["ns"], event.get("to")) else []
+    if event["operationType"] in ("dropDatabase", "invalidate"):
         return [Change(Kind.GONE)]
     document_id = event["documentKey"]["_id"]
     if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is no job.
         if document_id.startswith(PAUSE):
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
+        is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
-        is_own = document_id.startswith(_LEAVING) or event["operationType"] == "delete" or LEAVING in written
-        return [Change(Kind.LEAVING)] if is_own else []
+        # The mark comes and goes at once; of the own entry, that it goes.
+        return [Change(Kind.LEAVING)] if is_mark != is_deleted or LEAVING in written else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
         # Who writes only when it is due may well mean a job that is pending.
