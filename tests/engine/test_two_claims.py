@@ -176,3 +176,33 @@ def test_what_is_asked_for_is_demanded_of_nobody_else() -> None:
     slots.take("a")
     assert (slots.demand().total, slots.demand().lanes) == (9, {"a": 5, "b": 9})
     assert slots.demand_of("unknown").total == 0
+
+
+@pytest.mark.parametrize("_", range(20))  # Which of the two goes on first is trio's choice.
+async def test_what_one_claim_lost_is_looked_for_again_though_the_other_found_no_more(
+    autojump_clock: MockClock, _: int
+) -> None:
+    """Both answers come at once: the other one's look did not show what this one was asking for."""
+
+    @dataclass
+    class LosesOne(Shelf):
+        async def claim(self, demand: Demand) -> Granted[int]:
+            self.claimed_at.append(trio.current_time())
+            match len(self.claimed_at):
+                case 1:
+                    return Granted(list(range(demand.total)))
+                case 2:
+                    await trio.sleep_until(2)
+                    return Granted([])
+                case 3:
+                    await trio.sleep_until(2)
+                    self.items.append(1000)
+                    return Granted([], more=True)
+                case _:
+                    return await super().claim(demand)
+
+    shelf = LosesOne(handler=sleeping(0))
+    async with running(engine_with(shelf, 100)):
+        await trio.sleep(60)
+    assert shelf.claimed_at[1:3] == [0, 0]
+    assert 1000 in shelf.settled

@@ -85,6 +85,21 @@ def test_as_many_more_are_read_as_are_asked_for_already() -> None:
     assert window.beside_those_in_flight({"a": 5, "b": 5}) == {"a": 5, "b": 5}
 
 
+def test_what_was_not_looked_for_is_not_taken_for_not_there_and_does_not_wait_for_ever() -> None:
+    window: Window[Item] = Window(lambda item: item, lambda item: item[0])
+    window.look()
+    window.fill(items("a", 9), ["a"], (), 0.0)
+    window.look()
+    window.fill(items("a", 9), ["a"], ["a"], KEPT_FOR / 2, is_whole=False)
+    assert window.serves({"a": 9}, 9, 0.06, None)
+    assert not window.serves({"a": 10}, 10, 0.06, None)
+    assert not window.serves({"a": 9}, 9, KEPT_FOR, None)
+    assert window.serves({"a": 10}, 10, KEPT_FOR, lambda _: True)  # Who wants nothing of that needs no other look.
+    window.look()
+    window.fill(items("a", 9), ["a"], ["a"], KEPT_FOR)
+    assert window.serves({"a": 10}, 10, KEPT_FOR, None)
+
+
 @pytest.mark.parametrize("capacity", [1, 10, 1000])
 def test_it_reads_as_far_as_claims_get_while_it_is_fresh_and_no_further(capacity: int) -> None:
     most = max(READ_AT_LEAST, READ_AHEAD * capacity)

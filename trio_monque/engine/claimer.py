@@ -93,6 +93,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # slots to itself.
         self._told = 0
         self._answered = 0
+        # How often a claim left something behind that no look of another claim meanwhile has shown.
+        self._left_behind = 0
         self._was_full = False
         self._left_at = -math.inf
         # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
@@ -166,22 +168,24 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._told += 1
             self._is_all_taken = False
         told, afresh = self._told, afresh or self._answered < self._told
-        if not self._in_flight:
-            self._answered = told
         demand = self._slots.demand(self._share, afresh=afresh)
         if demand.total == 0:
             return _Found.NOT_LOOKED
         if self._too_many_unsettled():
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
+        if not self._in_flight:
+            self._answered = told  # Only now: where nothing is free, what was told waits for what was not read ahead.
+        left_behind = self._left_behind
         granted = await self._ask(partial(self._source.claim, demand), demand, running)
         if granted is None:
             return _Found.FAILED
+        self._left_behind += granted.more
         self._was_full = len(granted.claims) == demand.total
         self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
         if granted.more or self._was_full:
             self._is_all_taken = False
-        elif told == self._told:
+        elif (told, left_behind) == (self._told, self._left_behind):
             self._is_all_taken = self._are_all(granted, demand)
         # A look that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0

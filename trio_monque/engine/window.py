@@ -35,7 +35,8 @@ class Window(Generic[T]):
         self._lane_of = lane_of
         self._lanes: dict[str, deque[T]] = {}
         self._exhausted: Collection[str] = ()
-        self._read_at = -math.inf
+        self._read_at = self._whole_at = -math.inf
+        self._is_whole = True
         self._used = 0
         self._in_flight: set[Hashable] = set()
         self._in_flight_of: Counter[str] = Counter()
@@ -77,7 +78,15 @@ class Window(Generic[T]):
         """A look begins; one at a time."""
         self._gone = set(self._in_flight)
 
-    def fill(self, found: Iterable[T], asked: Collection[str], exhausted: Collection[str], read_at: float) -> None:
+    def fill(
+        self,
+        found: Iterable[T],
+        asked: Collection[str],
+        exhausted: Collection[str],
+        read_at: float,
+        *,
+        is_whole: bool = True,
+    ) -> None:
         """What the look has found takes the place of all that was known.
 
         Args:
@@ -85,12 +94,16 @@ class Window(Generic[T]):
             asked: The lanes that were looked at.
             exhausted: Those of which there are no others.
             read_at: When the look began.
+            is_whole: Also what not every claim accepts would have been seen.
         """
         lanes: dict[str, deque[T]] = {lane: deque() for lane in asked}
         for one in found:
             if self._key_of(one) not in self._gone:
                 lanes[self._lane_of(one)].append(one)
         self._lanes, self._exhausted, self._read_at, self._used = lanes, exhausted, read_at, 0
+        self._is_whole = is_whole
+        if is_whole:
+            self._whole_at = read_at
 
     def serves(self, wanted: Mapping[str, int], total: int, now: float, accepts: Callable[[T], bool] | None) -> bool:
         """Whether a claim needs no look: what is known is fresh, fills what is free, and lets no lane starve."""
@@ -100,6 +113,10 @@ class Window(Generic[T]):
         if not all(counts[lane] or lane in self._exhausted for lane in wanted):
             return False
         there = sum(counts.values())
+        if accepts is None and not self._is_whole:
+            # What this claim would accept was not looked for. It does for one that is filled by the others, and not
+            # for long: what was not seen must neither be taken for not there nor wait for ever.
+            return there >= total and now < self._whole_at + KEPT_FOR
         is_all = all(counts[lane] == most or lane in self._exhausted for lane, most in wanted.items())
         return there >= total or (there > 0 and is_all)
 

@@ -123,7 +123,7 @@ class Candidates:
 
         asked, seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         self.looked_at = now
-        window.fill(seen.jobs, asked, seen.exhausted, read_at)
+        window.fill(seen.jobs, asked, seen.exhausted, read_at, is_whole=demand.suspects > 0)
         self.contention.looked(full=window.full, short=seen.short)
 
     def _priority_of(self, lane: str) -> int:
