@@ -12,6 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.slots import Slots
 from trio_monque.engine.source import Demand, Granted, Tip
 
@@ -52,11 +53,11 @@ def engine_with(shelf: Shelf, slots: int, **limits: Any) -> Any:
 
 
 async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(autojump_clock: MockClock) -> None:
-    shelf = Recorded(items=list(range(1000)), claim_takes=1.0, handler=sleeping(0))
-    async with running(engine_with(shelf, 100)):
+    shelf = Recorded(items=list(range(2000)), claim_takes=1.0, handler=sleeping(0))
+    async with running(engine_with(shelf, WORTH_HALVING)):
         await trio.sleep(60)
-    assert len(shelf.settled) == 1000
-    assert max(shelf.demanded) == 50
+    assert len(shelf.settled) == 2000
+    assert max(shelf.demanded) == WORTH_HALVING / 2
     assert shelf.most_at_once == 2
     # Twenty halves, two at a time; the first one alone, as nobody knew that there was so much.
     assert trio.current_time() == pytest.approx(60)
@@ -64,20 +65,21 @@ async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(aut
 
 
 async def test_few_slots_are_not_halved(autojump_clock: MockClock) -> None:
-    shelf = Recorded(items=list(range(100)), claim_takes=1.0, handler=sleeping(0))
-    async with running(engine_with(shelf, 10)):
+    few = WORTH_HALVING - 1
+    shelf = Recorded(items=list(range(10 * few)), claim_takes=1.0, handler=sleeping(0))
+    async with running(engine_with(shelf, few)):
         await trio.sleep(60)
-    assert len(shelf.settled) == 100
-    assert (max(shelf.demanded), shelf.most_at_once) == (10, 1)
+    assert len(shelf.settled) == 10 * few
+    assert (max(shelf.demanded), shelf.most_at_once) == (few, 1)
 
 
 async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClock) -> None:
     shelf = Recorded(items=list(range(300)), handler=sleeping(100))
-    engine = engine_with(shelf, 100, shutdown_timeout=200.0)
+    engine = engine_with(shelf, WORTH_HALVING, shutdown_timeout=200.0)
     async with running(engine):
         await trio.sleep(1)
-        assert engine.slots.running == 100
-        assert shelf.demanded == [50, 50]
+        assert engine.slots.running == WORTH_HALVING
+        assert shelf.demanded == [WORTH_HALVING / 2] * 2
 
 
 async def test_what_is_told_while_all_slots_are_asked_for_is_looked_for_right_after(autojump_clock: MockClock) -> None:
@@ -129,7 +131,7 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
     chance = random.Random(seed)
     counted: Counter[int] = Counter()
     shelf = Recorded(varies=True, answers_take=chance)
-    slots = chance.choice([1, 3, 49, 50, 100])
+    slots = chance.choice([1, 3, 50, WORTH_HALVING - 1, WORTH_HALVING])
     engine = engine_with(shelf, slots)
 
     async def handler(run: Any) -> None:
@@ -202,7 +204,7 @@ async def test_what_one_claim_lost_is_looked_for_again_though_the_other_found_no
                     return await super().claim(demand)
 
     shelf = LosesOne(handler=sleeping(0))
-    async with running(engine_with(shelf, 100)):
+    async with running(engine_with(shelf, WORTH_HALVING)):
         await trio.sleep(60)
     assert shelf.claimed_at[1:3] == [0, 0]
     assert 1000 in shelf.settled

@@ -50,8 +50,9 @@ AT_ONCE: Final = 2
 # Seconds for which a look that left something behind says so. Where all slots are taken for longer, none follows.
 JUST_NOW: Final = 0.25
 
-# Where fewer can run than this, half of them would be too few for a round trip.
-WORTH_HALVING: Final = 50
+# Where fewer can run than this, half of them would be too few for a round trip: with a hundred slots, halves cost the
+# client a fifth more and gain nothing.
+WORTH_HALVING: Final = 200
 
 
 class _Found(Enum):
