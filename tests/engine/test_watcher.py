@@ -17,6 +17,7 @@ from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import CancelReason, Run
+from trio_monque.engine.source import Tip
 from trio_monque.engine.watcher import (
     CLAIM_PATIENCE,
     LEAVING_PATIENCE,
@@ -24,6 +25,7 @@ from trio_monque.engine.watcher import (
     LONGEST_DELAY,
     PACE,
     PACE_BEHIND,
+    PACE_OF_ONE,
     SHORT_WAIT,
 )
 
@@ -416,3 +418,18 @@ async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClo
         await trio.sleep(5)
     assert trio.current_time() == 5.0 + LEAVING_PATIENCE
     assert told(shelf) == ["StreamConnected", "StreamClosed"]
+
+
+async def test_single_new_item_waits_little_for_the_one_before(autojump_clock: MockClock) -> None:
+    shelf, stream = Shelf(handler=sleeping(0)), Script()
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)) as nursery:
+        await trio.sleep(1)
+        looks = len(shelf.claimed_at)
+        for item in range(10):
+            shelf.items.append(item)
+            stream.say(Hints(due=trio.current_time(), last_due=trio.current_time(), tip=Tip(item, "all")))
+            await trio.sleep(1.5 * PACE_OF_ONE)
+            assert item in shelf.settled
+        assert shelf.asked_for_one == list(range(10))
+        assert len(shelf.claimed_at) == looks
+        nursery.cancel_scope.cancel()

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -107,10 +107,25 @@ class Scenario:
 
     @contextmanager
     def frozen(self, worker: WorkerProcess) -> Iterator[None]:
-        with processes.frozen(worker.pid):
+        """In the middle of a run: claims that it has not heard of by then would never begin, and prove less."""
+        with ExitStack() as until_thawed:
+
+            def is_frozen() -> bool:
+                with ExitStack() as perhaps:
+                    perhaps.enter_context(processes.frozen(worker.pid))
+                    if is_running := self._runs_in(worker):
+                        until_thawed.push(perhaps.pop_all())
+                return is_running
+
+            self.wait(is_frozen, f"{worker.name} runs something")
             self.recorder.write("frozen", detail=worker.name)
             yield
             self.recorder.write("thawed", detail=worker.name)
+
+    def _runs_in(self, worker: WorkerProcess) -> bool:
+        told = [record for record in read(self.records) if record.process == worker.name]
+        begun = {(record.job, record.attempt) for record in told if record.what == "start"}
+        return not begun <= {(record.job, record.attempt) for record in told if record.what == "end"}
 
     def wait_completed(self, count: int) -> None:
         done = {"status": "completed"}
