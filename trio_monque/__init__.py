@@ -2,7 +2,7 @@
 
 from .client.event_stream import EventStream
 from .client.monque import Monque, SyncMonque
-from .engine.run import CancelReason
+from .engine.run_end import CancelReason
 from .errors import (
     AggregationTimeoutError,
     BrokenDocumentError,

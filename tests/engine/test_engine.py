@@ -19,7 +19,8 @@ from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import HARD_BOUND, Engine
 from trio_monque.engine.pauses import Pauses
-from trio_monque.engine.run import CancelReason, Run, RunEnd
+from trio_monque.engine.run import Run
+from trio_monque.engine.run_end import CancelReason, RunEnd
 from trio_monque.engine.settler import Settler
 from trio_monque.engine.source import ClaimState, Demand, Granted, Tip
 from trio_monque.engine.wake import WakeSignal
@@ -522,3 +523,24 @@ async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockCl
     assert sorted(left) == [1, 2, 3]
     assert trio.current_time() == 2
     assert not told
+
+
+@pytest.mark.parametrize("notice", [notices.RunStarted, notices.RunSettled])
+async def test_bug_in_what_hears_of_runs_ends_the_scheduler_in_order_and_fails_no_job(
+    autojump_clock: MockClock, notice: type
+) -> None:
+    class Deaf(Shelf):
+        def tell(self, told: object) -> None:
+            if isinstance(told, notice) and not self.told_of(notice):
+                super().tell(told)
+                raise ZeroDivisionError("a bug in the teller")
+            super().tell(told)
+
+    shelf = Deaf(items=[1, 2, 3])
+    engine = engine_of(shelf)
+    async with running(engine):
+        await trio.sleep(100)
+    assert [type(error) for error in engine.stop.crashes] == [ZeroDivisionError]
+    assert sorted(shelf.settled) == [1, 2, 3]
+    assert not any(end.error for end in shelf.settled.values())
+    assert engine.unfinished == ()

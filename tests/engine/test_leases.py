@@ -16,7 +16,8 @@ from trio.testing import MockClock
 from tests.engine.test_engine import Shelf, engine_of, running
 from trio_monque.engine import notices
 from trio_monque.engine.lease import LeaseTerms
-from trio_monque.engine.run import CancelReason, Run
+from trio_monque.engine.run import Run
+from trio_monque.engine.run_end import CancelReason
 from trio_monque.engine.source import ClaimState
 
 # With a beat every 6 s and 5 s to clean up, a run is cancelled 14 s after the last renewal that is known to hold

@@ -16,7 +16,8 @@ from trio_monque.engine import notices
 from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
-from trio_monque.engine.run import CancelReason, Run
+from trio_monque.engine.run import Run
+from trio_monque.engine.run_end import CancelReason
 from trio_monque.engine.source import Tip
 from trio_monque.engine.watcher import (
     CLAIM_PATIENCE,

@@ -15,7 +15,7 @@ from . import notices
 from .guard import Stop, guard
 from .pauses import Pauses
 from .progress import Progress
-from .run import CancelReason
+from .run_end import CancelReason
 from .runner import Runner
 from .slots import Slots
 from .source import Demand, Granted, Source, Tip

@@ -11,7 +11,7 @@ import trio
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
-from .run import CancelReason
+from .run_end import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
 

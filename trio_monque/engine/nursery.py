@@ -24,7 +24,7 @@ from .limits import EngineLimits
 from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
-from .run import CancelReason
+from .run_end import CancelReason
 from .runner import Runner
 from .settler import Settler
 from .slots import Slots

@@ -6,50 +6,15 @@ import math
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from enum import StrEnum
-from typing import Final, Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
 from ..patience import DISMISSED, Patience
 from .lease import LeaseTerms
+from .run_end import PRECEDENCE, CancelReason, RunEnd
 
 ClaimT = TypeVar("ClaimT")
-
-
-class CancelReason(StrEnum):
-    """Why a run is cancelled."""
-
-    LOST = "lost"
-    """The claim is gone, or could not be renewed in time: from now on another may have it."""
-    USER = "user"
-    """Somebody asked for it."""
-    TIMEOUT = "timeout"
-    """It took longer than it may."""
-    SHUTDOWN = "shutdown"
-    """The scheduler leaves."""
-
-
-# Of the reasons beside LOST, which is stronger than all.
-_PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
-
-
-class RunEnd(NamedTuple):
-    """How a run ended.
-
-    Attributes:
-        error: What the handler raised; None where it returned, or was cancelled and raised nothing else.
-        value: What it returned.
-        cancelled: Whether the cancellation ended it; a handler may also have returned or raised in spite of one.
-        reason: Why it was cancelled, if it was.
-        duration: Seconds.
-    """
-
-    error: BaseException | None
-    value: object
-    cancelled: bool
-    reason: CancelReason | None
-    duration: float
 
 
 @dataclass(slots=True, eq=False)
@@ -229,7 +194,7 @@ class Run(Generic[ClaimT]):
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the run, at its next checkpoint; a stronger reason replaces a weaker one."""
         current = self.reason_but_lost
-        if current is None or _PRECEDENCE.index(reason) > _PRECEDENCE.index(current):
+        if current is None or PRECEDENCE.index(reason) > PRECEDENCE.index(current):
             self._reason = reason
         self._cancel()
 

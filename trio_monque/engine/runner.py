@@ -16,7 +16,8 @@ from . import notices
 from .guard import Stop
 from .lease import LeaseTerms
 from .progress import Spread
-from .run import CancelReason, Run, RunEnd
+from .run import Run
+from .run_end import CancelReason, RunEnd
 from .settler import Settler
 from .slots import Slots
 from .source import Source
@@ -149,21 +150,28 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._wake.make_room()
         try:
             self._conclude(run, run.ended(error, value) if starts else run.ended_before_its_start())
-        except Exception as bug:
-            logger.exception("the end of a run could not be concluded: the scheduler ends")
-            self._stop.crash(bug)
+        except Exception as bug:  # noqa: BLE001  # Not the handler's.
+            self._crash("the end of a run could not be concluded", bug)
         if error is not None and (interrupt := _interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
 
     def _may_start(self, run: Run[ClaimT]) -> bool:
-        """Whether it is not cancelled yet. Where it may, that is told."""
+        """Whether it is not cancelled yet. Where it may, that is told; where that fails, nothing starts any more."""
         if self._stop.cutting.is_set():
             run.cancel(CancelReason.SHUTDOWN)
         if run.reason is not None:
             return False
         self.start_lags.add(trio.current_time() - run.claimed_at)
-        self._source.tell(notices.RunStarted(run.claim))
+        try:
+            self._source.tell(notices.RunStarted(run.claim))
+        except Exception as bug:  # noqa: BLE001  # Not the handler's: it would be its job's failure.
+            self._crash("the start of a run could not be told", bug)
+            return False
         return True
+
+    def _crash(self, what: str, bug: Exception) -> None:
+        logger.error("%s: the scheduler ends", what, exc_info=bug)
+        self._stop.crash(bug)
 
     def _conclude(self, run: Run[ClaimT], end: RunEnd) -> None:
         """Hands its end to the settler, unless it is no end that is ours to write."""

@@ -8,7 +8,8 @@ from enum import Enum, auto
 from typing import Any, Generic, Protocol, TypeVar
 
 from ..observations import Sighting
-from .run import Run, RunEnd
+from .run import Run
+from .run_end import RunEnd
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")

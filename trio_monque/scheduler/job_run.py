@@ -10,7 +10,8 @@ from typing import Any, Final, get_type_hints
 
 import trio
 
-from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.run import Run
+from ..engine.run_end import CancelReason, RunEnd
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
 from ..threads import HoldingLimiter, call_in_thread

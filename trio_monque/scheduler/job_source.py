@@ -17,7 +17,8 @@ from ..client.ground import Ground
 from ..client.rescued import Rescued
 from ..clock import virtual_time
 from ..engine import notices
-from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.run import Run
+from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import ClaimState, Demand, Granted, Tip
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import transitions

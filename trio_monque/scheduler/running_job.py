@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 import trio
 
 from ..checks import check_seconds
-from ..engine.run import CancelReason, Run
+from ..engine.run import Run
+from ..engine.run_end import CancelReason
 from ..jobs.job import Job
 from ..store.types import ObjectId
 from ..threads import call_on_run

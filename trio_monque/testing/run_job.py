@@ -13,7 +13,8 @@ from ..client.bus import Bus
 from ..client.ground import Ground
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms
-from ..engine.run import CancelReason, Run, RunEnd
+from ..engine.run import Run
+from ..engine.run_end import CancelReason, RunEnd
 from ..engine.runner import Runner
 from ..engine.settler import Settler
 from ..engine.slots import Slots

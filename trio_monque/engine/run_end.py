@@ -1,0 +1,41 @@
+"""How a run ended, and why it was cancelled."""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+
+class CancelReason(StrEnum):
+    """Why a run is cancelled."""
+
+    LOST = "lost"
+    """The claim is gone, or could not be renewed in time: from now on another may have it."""
+    USER = "user"
+    """Somebody asked for it."""
+    TIMEOUT = "timeout"
+    """It took longer than it may."""
+    SHUTDOWN = "shutdown"
+    """The scheduler leaves."""
+
+
+# Of the reasons beside LOST, which is stronger than all.
+PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
+
+
+class RunEnd(NamedTuple):
+    """How a run ended.
+
+    Attributes:
+        error: What the handler raised; None where it returned, or was cancelled and raised nothing else.
+        value: What it returned.
+        cancelled: Whether the cancellation ended it; a handler may also have returned or raised in spite of one.
+        reason: Why it was cancelled, if it was.
+        duration: Seconds.
+    """
+
+    error: BaseException | None
+    value: object
+    cancelled: bool
+    reason: CancelReason | None
+    duration: float
