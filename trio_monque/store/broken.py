@@ -13,8 +13,9 @@ from pymongo.cursor import RawBatchCursor
 from ..errors import BrokenDocumentError
 from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import JobStatus
-from .codec import FIELD, OWN_OPTIONS, RawDocument
+from .codec import OWN_OPTIONS, RawDocument
 from .connection import JobCollection
+from .fields import FIELD
 from .known import Known
 from .outcomes import command
 

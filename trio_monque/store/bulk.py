@@ -20,8 +20,9 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.bulk_transitions import Change
 from ..jobs.job import Job
-from .codec import FIELD, filter_of, update_of
+from .codec import filter_of, update_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import PASSING_CODES, command
 
 logger = logging.getLogger("trio_monque.store")

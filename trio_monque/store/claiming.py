@@ -17,8 +17,9 @@ from ..jobs import transitions
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import OneOf, applied
-from .codec import FIELD, filter_of, update_of
+from .codec import filter_of, update_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 _BY_ID = {"_id": 1}

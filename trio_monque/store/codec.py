@@ -1,70 +1,27 @@
-"""Job <-> BSON, and Transition -> filter and update. The only place that spells "nextRunAt"."""
+"""Job <-> BSON, and Transition -> filter and update. What a document says is read in `decoding.py`."""
 
 from __future__ import annotations
 
-import math
 import re
-import sys
 from collections.abc import Mapping
-from dataclasses import MISSING, fields, replace
+from dataclasses import replace
 from datetime import UTC, datetime
 from enum import Enum
 from typing import Any, Final
 
 import bson
-from bson import ObjectId, tz_util
 from bson.codec_options import CodecOptions, DatetimeConversion
 from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
-from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import ON_EXHAUSTED
+from ..jobs.job import Job
 from ..jobs.transition import AtMost, Containing, OneOf, Transition, Within
-
-FIELD: Final[Mapping[str, str]] = {
-    "id": "_id",
-    "name": "name",
-    "data": "data",
-    "status": "status",
-    "next_run_at": "nextRunAt",
-    "fail_count": "failCount",
-    "fail_reason": "failReason",
-    "repeat_interval": "repeatInterval",
-    "unique_key": "uniqueKey",
-    "claimed_by": "claimedBy",
-    "locked_at": "lockedAt",
-    "last_heartbeat": "lastHeartbeat",
-    "heartbeat_interval": "heartbeatInterval",
-    "created_at": "createdAt",
-    "updated_at": "updatedAt",
-    "attempts": "attempts",
-    "claim_token": "claimToken",
-    "receipt": "receipt",
-    "rescues": "rescues",
-    "rev": "rev",
-    "cancel_requested_at": "cancelRequestedAt",
-    "timezone": "timezone",
-    "timeout": "timeout",
-    "max_retries": "maxRetries",
-    "max_rescues": "maxRescues",
-    "on_exhausted": "onExhausted",
-    "result": "result",
-    "progress": "progress",
-    "saved": "saved",
-    "started_at": "startedAt",
-    "finished_at": "finishedAt",
-    "errors": "errors",
-}
-"""The field of the document that holds each attribute of a job."""
-
-_ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
-_DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
-_REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
-_DEFAULTS: Final = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
+from .decoding import job_of
+from .fields import DEFAULTS, FIELD, REQUIRED
 
 # What a document written by Monque always has; all else is stored only where it is not the default.
-_ALWAYS_STORED: Final = frozenset({*_REQUIRED, "data", "status", "fail_count"})
+_ALWAYS_STORED: Final = frozenset({*REQUIRED, "data", "status", "fail_count"})
 
 OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
     tz_aware=True, tzinfo=UTC, datetime_conversion=DatetimeConversion.DATETIME_AUTO
@@ -121,7 +78,7 @@ class Codec:
         """Raises BrokenDocumentError for a document that is no job."""
         if isinstance(document, RawBSONDocument):
             return self._decode_raw(document)
-        return _job(document)
+        return job_of(document)
 
     def comparable(self, document: Any) -> Mapping[str, Any]:
         """A document, or part of one, with its dates as our own fields have them."""
@@ -137,7 +94,7 @@ class Codec:
             own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
         except BSONError as error:
             raise BrokenDocumentError(_id_of(document), f"it cannot be decoded ({error})") from error
-        job = _job(own)
+        job = job_of(own)
         try:
             callers = bson.decode(document.raw, codec_options=self.callers)
         except (BSONError, ValueError, OverflowError) as error:
@@ -157,157 +114,6 @@ def _id_of(document: RawBSONDocument) -> object:
         return "with an unreadable _id"
 
 
-# What a document has where all is as this library writes it: attribute and type, by field. What is not here, or is
-# not so, is looked at field by field.
-_ANY: Final = object
-_USUAL: Final[Mapping[str, tuple[str, Any]]] = {
-    FIELD[attribute]: (attribute, kind)
-    for kind, attributes in (
-        (ObjectId, ("id",)),
-        (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
-        (str, ("receipt", "timezone")),
-        (datetime, _DATES),
-        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "heartbeat_interval")),
-        (_ANY, ("data", "result", "progress", "saved")),
-    )
-    for attribute in attributes
-}
-_UNUSUAL: Final = frozenset(FIELD.values()) - _USUAL.keys()
-_REQUIRED_ATTRIBUTES: Final = frozenset(_REQUIRED)
-_STATUS: Final = {status.value: status for status in JobStatus}
-
-
-def _job(document: Mapping[str, Any]) -> Job:
-    values: dict[str, Any] = {}
-    for field, value in document.items():
-        usual = _USUAL.get(field)
-        if usual is None:
-            if field in _UNUSUAL:
-                return _job_of_unusual(document)
-            continue
-        attribute, kind = usual
-        if kind is not _ANY:
-            if type(value) is not kind:
-                return _job_of_unusual(document)
-            if kind is datetime:
-                value = _in_utc(value)
-            elif kind is int and not 0 <= value <= _LARGEST_COUNTER:
-                return _job_of_unusual(document)
-        values[attribute] = value
-    status = _STATUS.get(values.get("status", ""))
-    if status is None or not values.keys() >= _REQUIRED_ATTRIBUTES:
-        return _job_of_unusual(document)
-    values["status"] = status
-    values["name"] = sys.intern(values["name"])  # Thousands of copies of a few names are held while their jobs run.
-    if "heartbeat_interval" in values:
-        values["heartbeat_interval"] /= 1000
-    return Job.of(values)
-
-
-def _job_of_unusual(document: Mapping[str, Any]) -> Job:
-    """Any document that is a job, by all the rules there are; whoever wrote it."""
-    values: dict[str, Any] = dict(_DEFAULTS)
-    for field, value in document.items():
-        attribute = _ATTRIBUTE.get(field)
-        if attribute is None:
-            continue
-        if value is not None:
-            values[attribute] = value
-        elif attribute in _ADDED_TO:
-            raise BrokenDocumentError(document.get("_id"), f"its {field} is null, to which nothing can be added")
-    _make_whole(values)
-    if values["errors"]:
-        values["errors"] = _history(values["errors"])
-    _check(values)
-    for attribute in _DATES:
-        moment = values.get(attribute)
-        if moment is not None:
-            values[attribute] = _utc(moment, values["id"], attribute)
-    values["status"] = JobStatus(values["status"])
-    if values["heartbeat_interval"] is not None:
-        values["heartbeat_interval"] = values["heartbeat_interval"] / 1000
-    return Job.of(values)
-
-
-# Counters may have come from a shell or a graphical tool that stores every number as a double.
-_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues")
-# What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
-_ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
-# MongoDB adds to them: beyond this it would refuse to.
-_LARGEST_COUNTER: Final = 2**53
-
-
-def _make_whole(values: dict[str, Any]) -> None:
-    for attribute in _WHOLE:
-        value = values[attribute]
-        if isinstance(value, bool):  # To Python a number, and to MongoDB none: a claim would never match it.
-            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value!r}")
-        if isinstance(value, float) and value.is_integer():
-            value = values[attribute] = int(value)
-        if isinstance(value, int) and not 0 <= value <= _LARGEST_COUNTER:
-            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {value}")
-
-
-def _history(stored: Any) -> list[Mapping[str, Any]]:
-    """The errors as this library writes them; what somebody else put there is no history."""
-    return [entry for entry in stored if isinstance(entry, Mapping)] if isinstance(stored, list) else []
-
-
-_EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "id": ObjectId,
-    "name": str,
-    "status": str,
-    "fail_count": int,
-    "attempts": int,
-    "rev": int,
-    "rescues": int,
-    "max_rescues": (int, type(None)),
-    "heartbeat_interval": (int, float, type(None)),
-    "repeat_interval": (str, type(None)),
-    "timezone": (str, type(None)),
-    "unique_key": (str, type(None)),
-    "claimed_by": (str, type(None)),
-    "claim_token": (str, type(None)),
-    "max_retries": (int, type(None)),
-    "timeout": (int, float, type(None)),
-    "on_exhausted": (str, type(None)),
-}
-_STATUSES: Final = frozenset(JobStatus)
-_ON_EXHAUSTED: Final = frozenset({None, *ON_EXHAUSTED})
-
-
-def _check(values: Mapping[str, Any]) -> None:
-    for attribute in _REQUIRED:
-        if attribute not in values:
-            raise BrokenDocumentError(values.get("id"), f"it has no {FIELD[attribute]}")
-    for attribute, expected in _EXPECTED.items():
-        if not isinstance(values[attribute], expected):
-            raise BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
-    if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
-        raise BrokenDocumentError(values["id"], f"its timeout is {values['timeout']!r}")
-    if isinstance(values["heartbeat_interval"], bool):
-        raise BrokenDocumentError(values["id"], f"its heartbeatInterval is {values['heartbeat_interval']!r}")
-    if values["on_exhausted"] not in _ON_EXHAUSTED:
-        raise BrokenDocumentError(values["id"], f"its onExhausted is {values['on_exhausted']!r}")
-    if values["status"] not in _STATUSES:
-        raise BrokenDocumentError(values["id"], f"its status is {values['status']!r}")
-
-
-def _utc(moment: object, document_id: object, attribute: str) -> datetime:
-    if not isinstance(moment, datetime):
-        raise BrokenDocumentError(document_id, f"its {FIELD[attribute]} is {moment!r}")
-    return _in_utc(moment)
-
-
-def _in_utc(moment: datetime) -> datetime:
-    zone = moment.tzinfo
-    if zone is UTC:
-        return moment
-    if zone is None or zone is tz_util.utc:  # The driver's own, which is asked in Python what its offset is.
-        return moment.replace(tzinfo=UTC)
-    return moment.astimezone(UTC)
-
-
 def document_of(job: Job) -> dict[str, Any]:
     """The document that stores a new job: its defaults are left out."""
     document: dict[str, Any] = {}
@@ -315,7 +121,7 @@ def document_of(job: Job) -> dict[str, Any]:
     for attribute, field in FIELD.items():
         if attribute in _ALWAYS_STORED:
             document[field] = _stored(attribute, getattr(job, attribute))
-        elif attribute in held and held[attribute] != _DEFAULTS[attribute]:
+        elif attribute in held and held[attribute] != DEFAULTS[attribute]:
             document[field] = _stored(attribute, held[attribute])
     return document
 

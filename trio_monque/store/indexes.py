@@ -22,8 +22,8 @@ from pymongo import errors as driver
 from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..options import Retention
-from .codec import FIELD
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 T = TypeVar("T")

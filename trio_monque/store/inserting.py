@@ -20,8 +20,9 @@ from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionEr
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
 from . import indexes
-from .codec import FIELD, document_of, filter_of
+from .codec import document_of, filter_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command, has_unknown_outcome, translated
 
 _PURPOSE = "enqueue the job"

@@ -15,8 +15,9 @@ from pymongo import errors as driver
 
 from ..jobs.instance import Instance
 from ..jobs.job import Job
-from .codec import FIELD, OWN_OPTIONS
+from .codec import OWN_OPTIONS
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 from .rescuing import CLAIMED, IN_ORDER
 from .types import Collection

@@ -15,8 +15,9 @@ from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId, claim_id, fence
 from ..jobs.job import Job
-from .codec import FIELD, filter_of
+from .codec import filter_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 # Ten thousand claims in one statement keep the server busy for a quarter of a second, and all else waits.

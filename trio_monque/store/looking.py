@@ -17,8 +17,9 @@ from pymongo import ASCENDING
 from ..jobs import transitions
 from ..jobs.job import Job
 from . import broken, indexes
-from .codec import FIELD, OWN_OPTIONS, filter_of
+from .codec import OWN_OPTIONS, filter_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 from .types import Collection
 

@@ -13,8 +13,9 @@ from pymongo.read_concern import ReadConcern
 from ..errors import MonqueError
 from ..jobs.job import Job
 from ..jobs.transition import Transition, applied, is_borne_by
-from .codec import FIELD, filter_of, update_of
+from .codec import filter_of, update_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 

@@ -26,7 +26,8 @@ from ..jobs.selection import JobQuery
 from ..jobs.selectors import one_of
 from ..jobs.transition import Within
 from . import indexes
-from .codec import FIELD, filter_of
+from .codec import filter_of
+from .fields import FIELD
 
 # Two ranges each are merged. A hundred take the server a third as long as looking at as much along the order as a page
 # may (7 ms and 21, measured), and find what is rare.

@@ -16,8 +16,9 @@ from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job
 from ..jobs.selection import JobQuery
 from . import indexes
-from .codec import FIELD, OWN_OPTIONS
+from .codec import OWN_OPTIONS
 from .connection import JobCollection, is_standalone
+from .fields import FIELD
 from .names import names_at_rest
 from .outcomes import command
 from .paths import OfAllNames, Path, paths_of

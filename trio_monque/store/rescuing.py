@@ -13,8 +13,9 @@ from pymongo import ASCENDING
 
 from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.job import Job, JobStatus
-from .codec import FIELD, filter_of
+from .codec import filter_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 MOST_IN_A_BATCH: Final = 1000

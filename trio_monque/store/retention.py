@@ -15,8 +15,9 @@ from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
 
 from ..jobs.job import JobStatus
-from .codec import FIELD, OWN_OPTIONS
+from .codec import OWN_OPTIONS
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 from .types import Collection
 

@@ -18,8 +18,9 @@ from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
 from ..jobs.fences import ClaimId
-from .codec import FIELD, filter_of
+from .codec import filter_of
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import PASSING_CODES, command
 from .statements import Statement, grouped, requests_of, statements_for
 

@@ -15,7 +15,8 @@ from pymongo import UpdateMany, UpdateOne
 from ..jobs.fences import ClaimId
 from ..jobs.job import JobStatus
 from ..jobs.transition import Transition
-from .codec import FIELD, filter_of, update_of
+from .codec import filter_of, update_of
+from .fields import FIELD
 
 _BY_ID: Final = {"_id": 1}
 

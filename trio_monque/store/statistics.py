@@ -9,8 +9,9 @@ from pymongo import DESCENDING
 from ..jobs.answers import QueueStats
 from ..jobs.job import JobStatus
 from . import indexes
-from .codec import FIELD, OWN_OPTIONS
+from .codec import OWN_OPTIONS
 from .connection import JobCollection
+from .fields import FIELD
 from .outcomes import command
 
 MOST_COUNTED: Final = 100_000

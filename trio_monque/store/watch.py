@@ -23,8 +23,9 @@ from pymongo.command_cursor import CommandCursor
 from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
-from .codec import FIELD, OWN_OPTIONS
+from .codec import OWN_OPTIONS
 from .connection import JobCollection
+from .fields import FIELD
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
 from .outcomes import Interference, command, translated
 from .types import Collection

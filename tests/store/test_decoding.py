@@ -1,0 +1,182 @@
+"""Documents -> jobs: along the usual path as by all the rules, and what is no job."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import fields
+from datetime import datetime, timedelta, timezone
+from typing import Any
+
+import bson
+import pytest
+from bson import DatetimeMS, Decimal128, Int64, ObjectId
+from bson.codec_options import CodecOptions
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from tests.jobs.test_transitions import LATER, claimed, pending
+from trio_monque import BrokenDocumentError, Job
+from trio_monque.jobs import transitions
+from trio_monque.jobs.transition import applied
+from trio_monque.store import decoding
+from trio_monque.store.codec import OWN_OPTIONS, document_of
+from trio_monque.store.decoding import job_of, job_of_unusual
+from trio_monque.store.fields import FIELD, REQUIRED
+
+AT = datetime(2030, 5, 6, 7, 8, 9)  # noqa: DTZ001  # What an unaware handle gives.
+
+# As a caller's handle may give what our own fields hold, and as they are read apart from it.
+READINGS = {
+    "naive": CodecOptions[dict[str, Any]](),
+    "aware": CodecOptions[dict[str, Any]](tz_aware=True),
+    "in Tokyo": CodecOptions[dict[str, Any]](tz_aware=True, tzinfo=timezone(timedelta(hours=9))),
+    "our own": OWN_OPTIONS,
+}
+
+
+MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001  # BSON takes them for UTC.
+NUMBERS = (
+    st.sampled_from([0, 1, 2, 2**31 - 1, -1, Int64(0), Int64(3), 2**53, 2**53 + 1, 2**62, -(2**62)])
+    | st.sampled_from([0.0, -0.0, 1.0, 1.5, -1.0, 2.0**53, 2.0**54, float("inf"), float("nan")])
+    | st.sampled_from([True, False, Decimal128("3")])
+)
+WORDS = st.sampled_from(["", "greet", "pending", "processing", "failed", "limbo", "fail", "continue", "Europe/Berlin"])
+OTHERS = st.sampled_from([[], {}, ["fail"], {"$gt": ""}, [{"error": "x"}, 7], b"bytes", None, ObjectId("a" * 24)])
+ANYTHING = NUMBERS | WORDS | OTHERS | MOMENTS
+
+# As this library writes it, and as anybody might have.
+USUAL: Mapping[str, st.SearchStrategy[Any]] = {
+    "id": st.builds(ObjectId),
+    **{f.name: MOMENTS for f in fields(Job) if "datetime" in str(f.type)},
+    **dict.fromkeys(("name", "fail_reason", "repeat_interval", "unique_key", "timezone", "receipt"), WORDS),
+    **dict.fromkeys(("claimed_by", "claim_token"), WORDS),
+    "status": st.sampled_from(["pending", "processing", "completed", "failed", "cancelled"]),
+    **dict.fromkeys(("fail_count", "attempts", "rescues", "rev", "max_retries", "max_rescues"), st.integers(0, 9)),
+    "heartbeat_interval": st.integers(0, 2**31 - 1),
+    "timeout": st.floats(0.001, 9),
+    "on_exhausted": st.sampled_from(["fail", "continue"]),
+    **dict.fromkeys(("data", "result", "progress", "saved"), ANYTHING),
+    "errors": st.just([{"error": "x"}]),
+}
+
+
+# These are always looked at by all the rules, so half of the documents are without them.
+SELDOM = {"timeout", "max_rescues", "on_exhausted", "errors"}
+
+
+@st.composite
+def documents(draw: st.DrawFn) -> dict[str, Any]:
+    """About half of them are jobs: any field may be absent, or be what it must not."""
+    optional = FIELD.keys() - set(REQUIRED) - draw(st.sampled_from([SELDOM, set()]))
+    held = {*REQUIRED, "status", *draw(st.frozensets(st.sampled_from(sorted(optional))))}
+    # One or two: of a document that is all wrong, only the first error would be seen.
+    some = st.sets(st.sampled_from(sorted(held)), min_size=1, max_size=2)
+    absent, wrong = draw(st.just((set(), set())) | st.tuples(some, st.just(set())) | st.tuples(st.just(set()), some))
+    held -= absent
+    order = draw(st.permutations(sorted(held)))
+    document = {FIELD[name]: draw(ANYTHING if name in wrong else USUAL[name]) for name in order}
+    return {**document, **draw(st.sampled_from([{}, {"somebodyElses": 1}]))}
+
+
+def outcome(decode: Callable[[Mapping[str, Any]], Job], document: Mapping[str, Any]) -> object:
+    """All that can be told apart: 3 and Int64(3), the zones of moments, and what the error says."""
+    try:
+        job = decode(document)
+    except BrokenDocumentError as error:
+        return type(error), str(error)
+    return [(type(value), repr(value)) for value in (getattr(job, field.name) for field in fields(Job))]
+
+
+WHOLE = {"_id": ObjectId(), "name": "a", "status": "pending", "nextRunAt": AT, "createdAt": AT, "updatedAt": AT}
+
+
+def test_every_kind_of_field_is_tried() -> None:
+    assert USUAL.keys() == FIELD.keys()
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@settings(max_examples=300)
+@given(documents())
+@example({**WHOLE, "failCount": -1})
+@example({**WHOLE, "maxRetries": True})
+@example({**WHOLE, "attempts": 2**53 + 1})
+@example({**WHOLE, "heartbeatInterval": -30_000})
+@example({**WHOLE, "heartbeatInterval": 2**54})
+@example({**WHOLE, "rev": None, "data": None})
+@example({**WHOLE, "claimedBy": None, "lockedAt": None, "failReason": None})
+@example({**WHOLE, "status": "limbo", "rescues": 2.0})
+def test_usual_path_gives_the_same_job_and_the_same_errors_as_all_the_rules(
+    reading: str, document: dict[str, Any]
+) -> None:
+    read = bson.decode(bson.encode(document), READINGS[reading])
+    assert outcome(job_of, read) == outcome(job_of_unusual, read)
+
+
+ABSENT = object()
+KINDS: tuple[object, ...] = (
+    *(ABSENT, None, True, 0, 3, -1, 2**53 + 1, 2**62, 1.0, 1.5, float("nan"), Decimal128("3")),
+    *("text", AT, DatetimeMS(2**60), [], {}, b""),
+)
+
+
+@pytest.mark.parametrize("field", sorted(FIELD.values()))
+def test_field_of_any_kind_is_decoded_alike_on_both_paths(field: str) -> None:
+    for value in KINDS:
+        document = {name: held for name, held in {**WHOLE, field: value}.items() if held is not ABSENT}
+        # The driver's large numbers are of a type of their own, and so never usual.
+        for read in (document, bson.decode(bson.encode(document), OWN_OPTIONS)):
+            assert outcome(job_of, read) == outcome(job_of_unusual, read), value
+
+
+LIVES = {
+    "new": pending(data={"a": 1}, unique_key="k"),
+    "claimed": claimed(attempts=2, rescues=1),
+    "completed": applied(claimed(), transitions.complete(claimed(), LATER, {"b": 2})),
+    "recurring": claimed(repeat_interval="* * * * *", timezone="Europe/Berlin"),
+    "snoozed": applied(claimed(saved=1, max_retries=3), transitions.snooze(claimed(), LATER, LATER)),
+}
+
+
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("life", LIVES)
+def test_document_as_this_library_writes_it_takes_the_usual_path(
+    monkeypatch: pytest.MonkeyPatch, life: str, reading: str
+) -> None:
+    """Else it would be right, and several times as slow."""
+    read = bson.decode(bson.encode(document_of(LIVES[life])), READINGS[reading])
+    monkeypatch.delattr(decoding, "job_of_unusual")
+    assert job_of(read) == LIVES[life]
+
+
+@pytest.mark.parametrize(
+    ("wrong", "told"),
+    [
+        ({"status": "limbo"}, "its status is 'limbo'"),
+        ({"failCount": "three"}, "its failCount is 'three'"),
+        ({"nextRunAt": "tomorrow"}, "its nextRunAt is 'tomorrow'"),
+        ({"createdAt": None}, "it has no createdAt"),
+        ({"name": 7}, "its name is 7"),
+        ({"heartbeatInterval": "often"}, "its heartbeatInterval is 'often'"),
+        ({"heartbeatInterval": True}, "its heartbeatInterval is True"),
+        ({"heartbeatInterval": Decimal128("3")}, "its heartbeatInterval is Decimal128"),
+        ({"lockedAt": "yesterday"}, "its lockedAt is 'yesterday'"),
+        ({"lastHeartbeat": "x"}, "its lastHeartbeat is 'x'"),
+        ({"lastHeartbeat": float("nan")}, "its lastHeartbeat is nan"),
+        ({"rescues": -3}, "its rescues is -3"),
+        ({"rescues": 1.5}, "its rescues is 1.5"),
+        ({"rescues": float("nan")}, "its rescues is nan"),
+        ({"rescues": []}, "its rescues is \\[\\]"),
+        ({"failCount": -1}, "its failCount is -1"),
+        ({"maxRescues": -1}, "its maxRescues is -1"),
+        ({"maxRescues": 0.5}, "its maxRescues is 0.5"),
+        ({"onExhausted": "explode"}, "its onExhausted is 'explode'"),
+        ({"onExhausted": {"$gt": ""}}, "its onExhausted is {"),
+        ({"onExhausted": ["fail"]}, "its onExhausted is \\["),
+        ({"_id": "not an ObjectId"}, "its _id is 'not an ObjectId'"),
+    ],
+)
+def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], told: str) -> None:
+    whole = {"_id": ObjectId(), "name": "a", "status": "pending", "nextRunAt": AT, "createdAt": AT, "updatedAt": AT}
+    assert job_of(whole).fail_count == 0
+    with pytest.raises(BrokenDocumentError, match=told):
+        job_of({**whole, **wrong})

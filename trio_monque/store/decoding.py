@@ -1,0 +1,171 @@
+"""A document -> Job: along the usual path where it is as this library writes it, else by all the rules there are."""
+
+from __future__ import annotations
+
+import math
+import sys
+from collections.abc import Mapping
+from dataclasses import fields
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from bson import ObjectId, tz_util
+
+from ..errors import BrokenDocumentError
+from ..jobs.job import Job, JobStatus
+from ..jobs.new_job import ON_EXHAUSTED
+from .fields import DEFAULTS, FIELD, REQUIRED
+
+_ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
+_DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
+
+# What a document has where all is as this library writes it: attribute and type, by field. What is not here, or is
+# not so, is looked at field by field.
+_ANY: Final = object
+_USUAL: Final[Mapping[str, tuple[str, Any]]] = {
+    FIELD[attribute]: (attribute, kind)
+    for kind, attributes in (
+        (ObjectId, ("id",)),
+        (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
+        (str, ("receipt", "timezone")),
+        (datetime, _DATES),
+        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "heartbeat_interval")),
+        (_ANY, ("data", "result", "progress", "saved")),
+    )
+    for attribute in attributes
+}
+_UNUSUAL: Final = frozenset(FIELD.values()) - _USUAL.keys()
+_REQUIRED_ATTRIBUTES: Final = frozenset(REQUIRED)
+_STATUS: Final = {status.value: status for status in JobStatus}
+
+
+def job_of(document: Mapping[str, Any]) -> Job:
+    """The same as `job_of_unusual`, and several times as fast where all is as this library writes it."""
+    values: dict[str, Any] = {}
+    for field, value in document.items():
+        usual = _USUAL.get(field)
+        if usual is None:
+            if field in _UNUSUAL:
+                return job_of_unusual(document)
+            continue
+        attribute, kind = usual
+        if kind is not _ANY:
+            if type(value) is not kind:
+                return job_of_unusual(document)
+            if kind is datetime:
+                value = _in_utc(value)
+            elif kind is int and not 0 <= value <= _LARGEST_COUNTER:
+                return job_of_unusual(document)
+        values[attribute] = value
+    status = _STATUS.get(values.get("status", ""))
+    if status is None or not values.keys() >= _REQUIRED_ATTRIBUTES:
+        return job_of_unusual(document)
+    values["status"] = status
+    values["name"] = sys.intern(values["name"])  # Thousands of copies of a few names are held while their jobs run.
+    if "heartbeat_interval" in values:
+        values["heartbeat_interval"] /= 1000
+    return Job.of(values)
+
+
+def job_of_unusual(document: Mapping[str, Any]) -> Job:
+    """Any document that is a job, by all the rules there are; whoever wrote it."""
+    values: dict[str, Any] = dict(DEFAULTS)
+    for field, value in document.items():
+        attribute = _ATTRIBUTE.get(field)
+        if attribute is None:
+            continue
+        if value is not None:
+            values[attribute] = value
+        elif attribute in _ADDED_TO:
+            raise BrokenDocumentError(document.get("_id"), f"its {field} is null, to which nothing can be added")
+    _make_whole(values)
+    if values["errors"]:
+        values["errors"] = _history(values["errors"])
+    _check(values)
+    for attribute in _DATES:
+        moment = values.get(attribute)
+        if moment is not None:
+            if not isinstance(moment, datetime):
+                raise _broken(values, attribute)
+            values[attribute] = _in_utc(moment)
+    values["status"] = JobStatus(values["status"])
+    if values["heartbeat_interval"] is not None:
+        values["heartbeat_interval"] = values["heartbeat_interval"] / 1000
+    return Job.of(values)
+
+
+# Counters may have come from a shell or a graphical tool that stores every number as a double.
+_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues")
+# What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
+_ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
+# MongoDB adds to them: beyond this it would refuse to.
+_LARGEST_COUNTER: Final = 2**53
+
+
+def _make_whole(values: dict[str, Any]) -> None:
+    for attribute in _WHOLE:
+        value = values[attribute]
+        if isinstance(value, bool):  # To Python a number, and to MongoDB none: a claim would never match it.
+            raise _broken(values, attribute)
+        if isinstance(value, float) and value.is_integer():
+            value = values[attribute] = int(value)
+        if isinstance(value, int) and not 0 <= value <= _LARGEST_COUNTER:
+            raise _broken(values, attribute)
+
+
+def _history(stored: Any) -> list[Mapping[str, Any]]:
+    """The errors as this library writes them; what somebody else put there is no history."""
+    return [entry for entry in stored if isinstance(entry, Mapping)] if isinstance(stored, list) else []
+
+
+_EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
+    "id": ObjectId,
+    "name": str,
+    "status": str,
+    "fail_count": int,
+    "attempts": int,
+    "rev": int,
+    "rescues": int,
+    "max_rescues": (int, type(None)),
+    "heartbeat_interval": (int, float, type(None)),
+    "repeat_interval": (str, type(None)),
+    "timezone": (str, type(None)),
+    "unique_key": (str, type(None)),
+    "claimed_by": (str, type(None)),
+    "claim_token": (str, type(None)),
+    "max_retries": (int, type(None)),
+    "timeout": (int, float, type(None)),
+    "on_exhausted": (str, type(None)),
+}
+_STATUSES: Final = frozenset(JobStatus)
+_ON_EXHAUSTED: Final = frozenset({None, *ON_EXHAUSTED})
+
+
+def _check(values: Mapping[str, Any]) -> None:
+    for attribute in REQUIRED:
+        if attribute not in values:
+            raise BrokenDocumentError(values.get("id"), f"it has no {FIELD[attribute]}")
+    for attribute, expected in _EXPECTED.items():
+        if not isinstance(values[attribute], expected):
+            raise _broken(values, attribute)
+    if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
+        raise _broken(values, "timeout")
+    if isinstance(values["heartbeat_interval"], bool):
+        raise _broken(values, "heartbeat_interval")
+    if values["on_exhausted"] not in _ON_EXHAUSTED:
+        raise _broken(values, "on_exhausted")
+    if values["status"] not in _STATUSES:
+        raise _broken(values, "status")
+
+
+def _broken(values: Mapping[str, Any], attribute: str) -> BrokenDocumentError:
+    return BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
+
+
+def _in_utc(moment: datetime) -> datetime:
+    zone = moment.tzinfo
+    if zone is UTC:
+        return moment
+    if zone is None or zone is tz_util.utc:  # The driver's own, which is asked in Python what its offset is.
+        return moment.replace(tzinfo=UTC)
+    return moment.astimezone(UTC)

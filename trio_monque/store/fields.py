@@ -1,0 +1,51 @@
+"""What each attribute of a job is called in its document. The only place that spells "nextRunAt"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import MISSING, fields
+from typing import Any, Final
+
+from ..jobs.job import Job
+
+FIELD: Final[Mapping[str, str]] = {
+    "id": "_id",
+    "name": "name",
+    "data": "data",
+    "status": "status",
+    "next_run_at": "nextRunAt",
+    "fail_count": "failCount",
+    "fail_reason": "failReason",
+    "repeat_interval": "repeatInterval",
+    "unique_key": "uniqueKey",
+    "claimed_by": "claimedBy",
+    "locked_at": "lockedAt",
+    "last_heartbeat": "lastHeartbeat",
+    "heartbeat_interval": "heartbeatInterval",
+    "created_at": "createdAt",
+    "updated_at": "updatedAt",
+    "attempts": "attempts",
+    "claim_token": "claimToken",
+    "receipt": "receipt",
+    "rescues": "rescues",
+    "rev": "rev",
+    "cancel_requested_at": "cancelRequestedAt",
+    "timezone": "timezone",
+    "timeout": "timeout",
+    "max_retries": "maxRetries",
+    "max_rescues": "maxRescues",
+    "on_exhausted": "onExhausted",
+    "result": "result",
+    "progress": "progress",
+    "saved": "saved",
+    "started_at": "startedAt",
+    "finished_at": "finishedAt",
+    "errors": "errors",
+}
+"""The field of the document that holds each attribute of a job."""
+
+REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
+"""The attributes that every job's document must have a field for."""
+
+DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
+"""What the others are where the document has no field for them."""
