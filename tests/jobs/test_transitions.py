@@ -8,6 +8,7 @@ import pytest
 from bson import ObjectId
 
 from trio_monque.jobs import transitions
+from trio_monque.jobs.claimable import pins
 from trio_monque.jobs.fences import CLAIM_FIELDS, ClaimStamp, is_ours
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.transition import AtMost, OneOf, Transition, applied
@@ -88,8 +89,8 @@ def test_claim_counts_the_attempt_and_forgets_an_old_request() -> None:
 
 
 def test_pins_take_absent_counters_for_zero() -> None:
-    assert transitions.pins(pending()) == dict.fromkeys(("attempts", "fail_count", "rescues", "rev"), OneOf((None, 0)))
-    assert transitions.pins(pending(attempts=2, fail_count=1, rescues=4, rev=3)) == {
+    assert pins(pending()) == dict.fromkeys(("attempts", "fail_count", "rescues", "rev"), OneOf((None, 0)))
+    assert pins(pending(attempts=2, fail_count=1, rescues=4, rev=3)) == {
         "attempts": 2,
         "fail_count": 1,
         "rescues": 4,

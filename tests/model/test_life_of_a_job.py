@@ -26,7 +26,7 @@ from tests.support.store import handle
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import Transition
 from trio_monque.jobs.transitions import TABLE
-from trio_monque.store import indexes, leases, settling, statements
+from trio_monque.store import claiming, indexes, leases, settling, statements
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 
@@ -126,7 +126,7 @@ def _transition_without(function: str, *attributes: str) -> Mutation:
 
 
 def _without_pins(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
-    patch.setattr(transitions, "pins", lambda job: {})
+    patch.setattr(claiming, "pins", lambda job: {})
 
 
 def _without_unique_index(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:

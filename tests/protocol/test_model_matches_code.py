@@ -14,6 +14,7 @@ import pytest
 from bson import ObjectId
 
 from trio_monque.jobs import fences, transitions
+from trio_monque.jobs.claimable import claimable, pins
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.transition import OneOf, Transition, applied
@@ -73,11 +74,11 @@ def test_a_claim_is_ours_only_if_its_token_embeds_its_holder_and_moment() -> Non
 
 
 def test_the_claim_asks_for_what_the_models_asks_for() -> None:
-    pinned = transitions.pins(PENDING)
+    pinned = pins(PENDING)
     guard = transitions.claim(["job"], NOW, STAMP, pinned).guard
     assert set(pinned) == set(PINS)
     assert set(guard) == {"name", "status", "next_run_at", "claimed_by", *PINS}
-    assert set(transitions.claimable(["job"], NOW)) == {"name", "status", "next_run_at", "claimed_by"}
+    assert set(claimable(["job"], NOW)) == {"name", "status", "next_run_at", "claimed_by"}
 
 
 def test_the_claim_writes_what_the_models_writes() -> None:

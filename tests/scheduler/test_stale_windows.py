@@ -19,7 +19,7 @@ from trio.testing import MockClock
 
 from tests.support.meddlers import Meddlers
 from trio_monque import RunningJob
-from trio_monque.jobs import transitions
+from trio_monque.jobs.claimable import is_suspect
 from trio_monque.jobs.job import Job
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, now
@@ -120,7 +120,7 @@ class Judge:
         names = Counter(one.name for one in self._running.values())
         if names[job.name] > self.limits[job.name] or names.total() > self.limits["all"]:
             self._complain(job, f"more run than may: {names}")
-        if sum(map(transitions.is_suspect, self._running.values())) > 1:
+        if sum(map(is_suspect, self._running.values())) > 1:
             self._complain(job, "another suspect runs")
 
     def _complain(self, job: RunningJob[Any], what: str) -> None:

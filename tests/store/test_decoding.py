@@ -33,7 +33,6 @@ READINGS = {
     "our own": OWN_OPTIONS,
 }
 
-
 MOMENTS = st.datetimes(datetime(1, 1, 2), datetime(9999, 12, 30))  # noqa: DTZ001  # BSON takes them for UTC.
 NUMBERS = (
     st.sampled_from([0, 1, 2, 2**31 - 1, -1, Int64(0), Int64(3), 2**53, 2**53 + 1, 2**62, -(2**62)])
@@ -176,7 +175,6 @@ def test_document_as_this_library_writes_it_takes_the_usual_path(
     ],
 )
 def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], told: str) -> None:
-    whole = {"_id": ObjectId(), "name": "a", "status": "pending", "nextRunAt": AT, "createdAt": AT, "updatedAt": AT}
-    assert job_of(whole).fail_count == 0
+    assert job_of(WHOLE).fail_count == 0
     with pytest.raises(BrokenDocumentError, match=told):
-        job_of({**whole, **wrong})
+        job_of({**WHOLE, **wrong})

@@ -10,7 +10,7 @@ import pytest
 from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
 from trio_monque import Monque, MonqueConnectionError, NewJob, Retention, SyncMonque, open_scheduler
-from trio_monque.jobs import transitions
+from trio_monque.jobs.claimable import claimable
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing
 from trio_monque.store.codec import filter_of
@@ -60,7 +60,7 @@ def test_each_query_is_served_by_its_index_without_a_sort(store: JobCollection, 
     indexes.ensure(store)
     for number in range(300):
         insert(store, f"name-{number % 3}")
-    look = {"find": jobs.name, "filter": filter_of(transitions.claimable(["name-1"], PAST)), "sort": {"nextRunAt": 1}}
+    look = {"find": jobs.name, "filter": filter_of(claimable(["name-1"], PAST)), "sort": {"nextRunAt": 1}}
     assert used(jobs, look) == {"trio_monque_claim"}
     held = {"find": jobs.name, "filter": filter_of(stamp_fence(stamp()))}
     assert used(jobs, held) == {"trio_monque_held"}
@@ -85,9 +85,8 @@ def test_claim_costs_the_same_beside_a_long_history(store: JobCollection, jobs: 
     )
     for _ in range(20):
         insert(store)
-    explained = jobs.find(
-        filter_of(transitions.claimable(["greet"], PAST)), sort=[("nextRunAt", 1)], limit=10
-    ).explain()["executionStats"]
+    look = jobs.find(filter_of(claimable(["greet"], PAST)), sort=[("nextRunAt", 1)], limit=10)
+    explained = look.explain()["executionStats"]
     assert (explained["totalKeysExamined"], explained["totalDocsExamined"]) == (10, 10)
 
 

@@ -15,9 +15,10 @@ from typing import Any, Final
 
 from bson import ObjectId
 
+from .claimable import claimable
 from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, stamp_fence
 from .job import Job, JobStatus
-from .transition import AtMost, OneOf, Transition
+from .transition import OneOf, Transition
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
@@ -84,41 +85,6 @@ _ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
 
 
 # --- pending -> processing ---
-
-
-def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
-    """What a job must be to be claimed. Used for the look, and repeated whole in the guarded write:
-
-    between the two, another instance may have run the job and put it off until tomorrow.
-    """
-    return {
-        "name": OneOf(tuple(names)) if len(names) != 1 else names[0],
-        "status": JobStatus.PENDING,
-        "next_run_at": AtMost(now),
-        "claimed_by": None,
-    }
-
-
-SUSPECT_FROM: Final = 2
-
-# What a job must be, besides, to be claimed where no other suspect may be.
-UNSUSPECTED: Final = MappingProxyType({"rescues": OneOf((None, *range(SUSPECT_FROM)))})
-
-
-def is_suspect(job: Job) -> bool:
-    """Whether it may be what its holders died of. An instance runs one suspect at a time."""
-    return job.rescues >= SUSPECT_FROM
-
-
-def past(job: Job) -> tuple[int, int, int, int]:
-    """What `pins` pins: equal for jobs that can be claimed under one condition."""
-    return job.attempts, job.fail_count, job.rescues, job.rev
-
-
-def pins(job: Job) -> dict[str, Any]:
-    """What pins the copy of a pending job: while these are equal, all that a run relies on is as it was read."""
-    names = ("attempts", "fail_count", "rescues", "rev")
-    return {name: value or OneOf((None, 0)) for name, value in zip(names, past(job), strict=True)}  # Absent means 0.
 
 
 def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mapping[str, Any] = _NOTHING) -> Transition:

@@ -15,7 +15,7 @@ from ..engine.contention import Contention
 from ..engine.fairness import Turns, suspect_alone
 from ..engine.source import Demand
 from ..engine.window import Window
-from ..jobs import transitions
+from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
 from ..store import looking
 from ..store.connection import JobCollection
@@ -71,7 +71,7 @@ class Candidates:
         fair = self._turns.share(found, demand.total, lambda job: job.name, self._priority_of)
         if demand.suspects:
             # Of those that are due at one moment, the one that was made first.
-            return suspect_alone(fair, found, transitions.is_suspect, lambda job: (job.next_run_at, job.id))
+            return suspect_alone(fair, found, is_suspect, lambda job: (job.next_run_at, job.id))
         return fair
 
     def may_be_more(self, demand: Demand) -> bool:
@@ -136,4 +136,4 @@ def _accepted(demand: Demand) -> Callable[[Job], bool] | None:
 
 
 def _is_no_suspect(job: Job) -> bool:
-    return not transitions.is_suspect(job)
+    return not is_suspect(job)

@@ -15,7 +15,7 @@ from ..client.ground import Ground
 from ..engine.contention import Contention
 from ..engine.source import Demand, Granted, Tip
 from ..errors import MonqueConnectionError
-from ..jobs import transitions
+from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..options import LEASE_IN_BEATS, SchedulerConfig
@@ -142,7 +142,7 @@ class Claims:
         if taken.jobs:
             self._claimed()
         # A suspect was claimed alone: others may wait behind it.
-        return Granted(taken.jobs, more=taken.more or any(map(transitions.is_suspect, taken.jobs)))
+        return Granted(taken.jobs, more=taken.more or any(map(is_suspect, taken.jobs)))
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""

@@ -21,7 +21,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import ClaimState, Demand, Granted, Tip
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
-from ..jobs import transitions
+from ..jobs import claimable, transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
@@ -91,7 +91,7 @@ class JobSource:
         return claim.name
 
     def is_suspect(self, claim: Job) -> bool:
-        return transitions.is_suspect(claim)
+        return claimable.is_suspect(claim)
 
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)

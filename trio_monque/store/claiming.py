@@ -14,6 +14,7 @@ from pymongo.read_concern import ReadConcern
 
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
+from ..jobs.claimable import UNSUSPECTED, past, pins
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import OneOf, applied
@@ -53,7 +54,7 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     ids = [job.id for job in candidates]
     as_read = _as_read(candidates)
     # What has become a suspect since the look must not be claimed beside others: where it is not pinned, it is said.
-    pinned = filter_of(transitions.UNSUSPECTED) if as_read is None else as_read
+    pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
     # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
     # does not know it yet, would not find what was taken, and nobody would run it.
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
@@ -73,16 +74,13 @@ def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
     """The condition that all of them are as they were read; None where they have too many different pasts."""
     by_past: dict[object, list[Job]] = {}
     for job in candidates:
-        by_past.setdefault(transitions.past(job), []).append(job)
+        by_past.setdefault(past(job), []).append(job)
     if len(by_past) > MOST_PASTS:
         return None
     if len(by_past) == 1:
-        return filter_of(transitions.pins(candidates[0]))
+        return filter_of(pins(candidates[0]))
     return {
-        "$or": [
-            {"_id": {"$in": [job.id for job in same]}, **filter_of(transitions.pins(same[0]))}
-            for same in by_past.values()
-        ]
+        "$or": [{"_id": {"$in": [job.id for job in same]}, **filter_of(pins(same[0]))} for same in by_past.values()]
     }
 
 
@@ -103,7 +101,7 @@ def take_one(jobs: JobCollection, job_id: ObjectId, name: str, now: datetime, st
     Not for suspects: these have been claimed. Nothing was looked at, so what is no job shows only now: it is
     given back, and a look must tell.
     """
-    transition = transitions.claim([name], now, stamp, {**transitions.UNSUSPECTED, "attempts": OneOf((None, 0))})
+    transition = transitions.claim([name], now, stamp, {**UNSUSPECTED, "attempts": OneOf((None, 0))})
     # Raw: where it cannot be decoded, it is claimed all the same, and must be known.
     found = jobs.raw.find_one_and_update(
         {"_id": job_id, **filter_of(transition.guard)},

@@ -42,10 +42,7 @@ FIELD: Final[Mapping[str, str]] = {
     "finished_at": "finishedAt",
     "errors": "errors",
 }
-"""The field of the document that holds each attribute of a job."""
 
+# No document is a job without a field for each of these; what the others are where they have none.
 REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
-"""The attributes that every job's document must have a field for."""
-
 DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}
-"""What the others are where the document has no field for them."""

@@ -14,7 +14,7 @@ from typing import Any, Final
 
 from pymongo import ASCENDING
 
-from ..jobs import transitions
+from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
 from . import broken, indexes
 from .codec import OWN_OPTIONS, filter_of
@@ -97,7 +97,7 @@ def look(
     Raises:
         IndexesGoneError: The claim index is not there, although it should be.
     """
-    also = {} if suspects else filter_of(transitions.UNSUSPECTED)
+    also = {} if suspects else filter_of(UNSUSPECTED)
     names = iter([name for name, slots in wanted.items() if slots > 0])
     found: list[Job] = []
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
@@ -158,7 +158,7 @@ def _look(
 
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
-    due = filter_of(transitions.claimable([name], now))
+    due = filter_of(claimable([name], now))
     # One that bears an owner is not claimed; but it must be seen, to be told.
     unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
     if jobs.left_over:
@@ -186,7 +186,7 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> date
     moments = []
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
-        later = _but_broken(jobs, filter_of(transitions.claimable(chunk, after)))
+        later = _but_broken(jobs, filter_of(claimable(chunk, after)))
         later[_NEXT_RUN_AT] = {"$gt": after}
         found = collection.find_one(later, {"_id": False, _NEXT_RUN_AT: True}, sort=_EARLIEST)
         # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
