@@ -6,23 +6,24 @@ jobs collection, and every write that claims.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
 from typing import Any
 
 import trio
 
-from trio_monque import Monque, RunningJob
+from tests.support import many_jobs
+from tests.support.examined import profiling
+from trio_monque import Monque
 
 from . import floors
 from .measuring import NAME, Bench, Db, tell
 from .report import Comparison, Figure
-from .schedulers import streaming_scheduler
+from .schedulers import noop, streaming_scheduler
 
 SLOTS = 100
 PATIENCE = 600.0
-BATCH = 20_000
 PROFILE = 256 * 1024 * 1024  # Bytes: what the profiler tells of all of a run.
 
 
@@ -65,27 +66,15 @@ def _counted(bench: Bench, *, history: int, act: Callable[[Db, int], None]) -> E
     due = bench.size.due
     with bench.database() as database:
         jobs = database["monque_jobs"]
-        start = floors.now() - timedelta(seconds=600)
-        batch: list[floors.Document] = []
-        for number in range(history):
-            batch.append(_past_or_future(number))
-            if len(batch) == BATCH or number == history - 1:
-                jobs.insert_many(batch, ordered=False)
-                batch = []
-        jobs.insert_many(
-            [floors.new_document(number, start + timedelta(milliseconds=number), start) for number in range(due)]
-        )
+        many_jobs.insert_all(jobs, map(_past_or_future, range(history)))
+        jobs.insert_many(floors.backlog(due))
         if act is _raw:
             jobs.create_indexes(list(floors.LEAN))
         else:
             _make_indexes(database)
-        database.create_collection("system.profile", capped=True, size=PROFILE)
-        database.command("profile", 2)
-        try:
+        with profiling(database, PROFILE) as told:
             act(database, due)
-        finally:
-            database.command("profile", 0)
-        entries = list(_of_claims(database))
+        entries = [entry for entry in told() if entry["op"] != "update" or _claims(entry["command"])]
     found = Examined(*(sum(entry.get(name, 0) for entry in entries) / due for name in ("keysExamined", "docsExamined")))
     tell(f"  {history + due:,} documents, {act.__name__}: {found}")
     return found
@@ -116,24 +105,14 @@ def _run_all(database: Db, number: int) -> None:
 
 async def _run_until_completed(database: Db, number: int) -> None:
     async with streaming_scheduler(database) as scheduler:
-        scheduler.register(NAME, _noop, concurrency=SLOTS)
+        scheduler.register(NAME, noop, concurrency=SLOTS)
         with trio.fail_after(PATIENCE):
             while scheduler.statistics().completed < number:  # noqa: ASYNC110 - what a user can see, and rarely
                 await trio.sleep(0.02)
 
 
-async def _noop(job: RunningJob[Any]) -> None:
-    pass
-
-
 def _raw(database: Db, _: int) -> None:
     floors.FLOORS["P100"](floors.jobs_of(database))
-
-
-def _of_claims(database: Db) -> Iterator[Mapping[str, Any]]:
-    for entry in database["system.profile"].find({"ns": f"{database.name}.monque_jobs"}):
-        if entry["op"] in ("query", "getmore", "command") or (entry["op"] == "update" and _claims(entry["command"])):
-            yield entry
 
 
 def _claims(update: Mapping[str, Any]) -> bool:

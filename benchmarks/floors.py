@@ -89,13 +89,16 @@ def new_document(number: int, due_at: datetime, created: datetime) -> Document:
     }
 
 
-def fill(jobs: Jobs, number: int, indexes: Sequence[IndexModel] = LEAN) -> None:
-    """A backlog whose jobs have been due for ten minutes at most, one a millisecond."""
-    jobs.create_indexes(list(indexes))
+def backlog(number: int) -> Sequence[Document]:
+    """Jobs that have been due for ten minutes at most, one a millisecond."""
     start = now() - timedelta(seconds=600)
-    jobs.insert_many(
-        [new_document(one, start + timedelta(milliseconds=one), start) for one in range(number)], ordered=False
-    )
+    return [new_document(one, start + timedelta(milliseconds=one), start) for one in range(number)]
+
+
+def fill(jobs: Jobs, number: int, indexes: Sequence[IndexModel] = LEAN) -> None:
+    """Makes the indexes, and inserts a backlog."""
+    jobs.create_indexes(list(indexes))
+    jobs.insert_many(backlog(number), ordered=False)
 
 
 def one_by_one(jobs: Jobs) -> None:

@@ -8,10 +8,9 @@ from __future__ import annotations
 
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -96,14 +95,9 @@ def _told(idler: Child, kind: Kind, server: float = 0.0, written: float = 0.0) -
 
 
 def _server_beside_writes(bench: Bench, idler: Child) -> Mapping[str, Sequence[Idle]]:
-    found: dict[str, list[Idle]] = defaultdict(list)
     measures: dict[str, Callable[[], Idle]] = {"alone": partial(_written_beside, bench, None, None)}
     measures |= {name: partial(_written_beside, bench, idler, kind) for name, kind in kinds(bench).items()}
-    for number in range(bench.size.rounds):
-        for name in list(measures)[:: -1 if number % 2 else 1]:
-            found[name].append(measures[name]())
-            tell(f"  round {number + 1}, beside writes, {name}: {found[name][-1]}")
-    return found
+    return bench.in_turns(measures, told=lambda one: f"beside writes {one}")
 
 
 def _written_beside(bench: Bench, idler: Child | None, kind: Kind | None) -> Idle:
@@ -177,26 +171,9 @@ def _of_instances(
     most_commands: float | None = None,
     most_processor: float | None = None,
 ) -> list[Figure]:
-    return [
-        Figure(
-            part="I",
-            key=f"{key} commands",
-            what=f"{what}: commands",
-            unit="/s",
-            values=[one.commands for one in found],
-            floors=[Comparison(floor=floor, values=[one.commands for one in beside])],
-            at_most=most_commands,
-        ),
-        Figure(
-            part="I",
-            key=f"{key} processor",
-            what=f"{what}: processor of the client",
-            unit="% of a core",
-            values=[one.processor for one in found],
-            floors=[Comparison(floor=floor, values=[one.processor for one in beside])],
-            at_most=most_processor,
-        ),
-    ]
+    commands = _figure(key, "commands", f"{what}: commands", "/s", found, floor, beside)
+    processor = _figure(key, "processor", f"{what}: processor of the client", "% of a core", found, floor, beside)
+    return [replace(commands, at_most=most_commands), replace(processor, at_most=most_processor)]
 
 
 def _of_the_server(bench: Bench, by_round: Mapping[str, Sequence[Idle]]) -> list[Figure]:
@@ -209,9 +186,8 @@ def _of_the_server(bench: Bench, by_round: Mapping[str, Sequence[Idle]]) -> list
     }
 
     def figure(name: str, which: str, what: str, unit: str) -> Figure:
-        values, alone = ([getattr(one, which) for one in by_round[of]] for of in (name, "alone"))
-        floors = [Comparison(floor="the writes alone", values=alone)]
-        return Figure(part="I", key=f"I.writes {name} {which}", what=what, unit=unit, values=values, floors=floors)
+        found, alone = by_round[name], by_round["alone"]
+        return _figure(f"I.writes {name}", which, what, unit, found, "the writes alone", alone)
 
     return [
         *(
@@ -220,3 +196,12 @@ def _of_the_server(bench: Bench, by_round: Mapping[str, Sequence[Idle]]) -> list
         ),
         *(figure(name, "written", f"writes of others that pass, {what}", "/s") for name, what in told.items()),
     ]
+
+
+def _figure(
+    key: str, which: str, what: str, unit: str, found: Sequence[Idle], floor: str, beside: Sequence[Idle]
+) -> Figure:
+    """One of the fields of `Idle`, round by round."""
+    values, compared = ([getattr(one, which) for one in of] for of in (found, beside))
+    floors = [Comparison(floor=floor, values=compared)]
+    return Figure(part="I", key=f"{key} {which}", what=what, unit=unit, values=values, floors=floors)

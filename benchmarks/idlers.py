@@ -7,43 +7,24 @@ from __future__ import annotations
 
 import sys
 import time
-from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
 from typing import Any
 
 import trio
-from pymongo import MongoClient, monitoring
+from pymongo import MongoClient
 
-from trio_monque import RunningJob, open_scheduler
+from trio_monque import open_scheduler
 
 from . import floors
-from .measuring import NAME, Db
+from .measuring import NAME, Db, Sent
 from .processes import answer, next_request, requests
-from .schedulers import streaming_scheduler
+from .schedulers import noop, streaming_scheduler
 
 # Each takes one connection for its stream, and some more when it beats.
 MOST_CONNECTIONS = 500
 AWAIT = 10_000  # Milliseconds that the raw loop waits for an event at a time.
 SAFETY = 30.0  # Seconds after which it looks without one.
-
-
-class Sent(monitoring.CommandListener):
-    """The commands that the client has sent; the driver's own checks of the server are none."""
-
-    def __init__(self) -> None:
-        self.by_name: Counter[str] = Counter()
-
-    def started(self, event: monitoring.CommandStartedEvent) -> None:
-        self.by_name[event.command_name] += 1
-
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
-
-    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
-
-
-async def noop(job: RunningJob[Any]) -> None:
-    pass
 
 
 async def open_one(stack: AsyncExitStack, database: Db, kind: str) -> None:

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import random
-import secrets
 import statistics
 import time
 from collections import defaultdict
@@ -24,22 +23,19 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import ASCENDING, IndexModel, MongoClient, WriteConcern
-from pymongo.collection import Collection
+from pymongo import ASCENDING, IndexModel, MongoClient
 
 from tests.support import node_peer
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store import indexes
 
 from . import floors
-
-Jobs = Collection[dict[str, Any]]
+from .floors import Jobs
+from .measuring import new_database
 
 BATCH: Final = 1000
 STEPS: Final = ("enqueue", "claim", "end")
 ALL: Final = "all of ours"
-_BY_ID: Final = {"_id": 1}
-_CLAIM_FIELDS: Final = ("claimedBy", "claimToken", "lockedAt", "lastHeartbeat", "heartbeatInterval", "failReason")
 _AT_REST: Final = ("pending", "completed", "failed", "cancelled")
 _ENDED: Final = _AT_REST[1:]
 
@@ -93,14 +89,9 @@ def enqueue(jobs: Jobs, ids: Sequence[ObjectId]) -> None:
     begin = now - timedelta(hours=1)
     jobs.insert_many(
         {
+            **floors.new_document(number, begin + timedelta(milliseconds=number), now),
             "_id": one,
             "name": f"name-{number % 4}",
-            "data": {"number": number},
-            "status": "pending",
-            "failCount": 0,
-            "nextRunAt": begin + timedelta(milliseconds=number),
-            "createdAt": now,
-            "updatedAt": now,
         }
         for number, one in enumerate(ids)
     )
@@ -116,7 +107,7 @@ def claim(jobs: Jobs, ids: Sequence[ObjectId]) -> None:
             "$set": {"status": "processing", **stamp, "heartbeatInterval": 30_000, "updatedAt": now},
             "$inc": {"attempts": 1},
         },
-        hint=_BY_ID,
+        hint=floors.BY_ID,
     )
     assert done.modified_count == len(ids), "somebody else works on this collection"
 
@@ -127,9 +118,9 @@ def end(jobs: Jobs, ids: Sequence[ObjectId]) -> None:
         {"_id": {"$in": list(ids)}, **fence},
         {
             "$set": {"status": "completed", "updatedAt": datetime.now(UTC), "receipt": "receipt"},
-            "$unset": dict.fromkeys(_CLAIM_FIELDS, ""),
+            "$unset": dict.fromkeys(floors.CLAIM_FIELDS, ""),
         },
-        hint=_BY_ID,
+        hint=floors.BY_ID,
     )
     assert done.modified_count == len(ids), "somebody else works on this collection"
 
@@ -192,16 +183,12 @@ def main() -> None:
     options = parser.parse_args()
     measured = {**sets(), **(tried() if options.tried else {})}
     found: dict[str, list[Costs]] = defaultdict(list)
-    with server() as (client, pid):
-        database = client[f"monque_benchmark_{secrets.token_hex(4)}"]
-        jobs: Jobs = database.get_collection("monque_jobs", write_concern=WriteConcern("majority"))
-        try:
-            measure(jobs, pid, options.jobs, indexes.ALL)  # The first is dearer: files, and pages of the cache.
-            for _ in range(options.rounds):
-                for told in random.sample(list(measured), len(measured)):
-                    found[told].append(measure(jobs, pid, options.jobs, measured[told]))
-        finally:
-            client.drop_database(database)
+    with server() as (client, pid), new_database(client) as database:
+        jobs = floors.jobs_of(database)
+        measure(jobs, pid, options.jobs, indexes.ALL)  # The first is dearer: files, and pages of the cache.
+        for _ in range(options.rounds):
+            for told in random.sample(list(measured), len(measured)):
+                found[told].append(measure(jobs, pid, options.jobs, measured[told]))
     print("The server's CPU, and the time: microseconds a job.")
     print("\n".join(table({told: found[told] for told in measured})))
 

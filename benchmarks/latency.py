@@ -10,7 +10,6 @@ from __future__ import annotations
 import random
 import threading
 import time
-from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -24,7 +23,7 @@ from bson import ObjectId
 from trio_monque import RunningJob
 
 from . import floors, producers
-from .measuring import NAME, Bench, Db, median, percentile, tell
+from .measuring import NAME, Bench, Db, median, percentile
 from .processes import Child, child
 from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
@@ -62,7 +61,7 @@ def gaps_of(bench: Bench) -> Mapping[str, list[float]]:
 
 
 def measure(bench: Bench) -> list[Figure]:
-    size, found = bench.size, defaultdict[str, list[Sample]](list)
+    size = bench.size
     patterns = gaps_of(bench)
     delays = [0.05 + (number * 7919 % 40) / 1000 for number in range(WARM_UP + size.delayed)]
     offset = clock_offset(bench)
@@ -75,10 +74,7 @@ def measure(bench: Bench) -> list[Figure]:
             measures[f"{told}, same, floor"] = partial(_floor_of_one_process, bench, gaps)
         measures["delayed, ours"] = partial(_delayed, bench, producer, delays, offset, raw=False)
         measures["delayed, floor"] = partial(_delayed, bench, producer, delays, offset, raw=True)
-        for number in range(size.rounds):
-            for name in list(measures)[:: -1 if number % 2 else 1]:
-                found[name].append(measures[name]())
-                tell(f"  round {number + 1}, {name}: median {median(found[name][-1].whole):.2f} ms")
+        found = bench.in_turns(measures, told=lambda one: f"median {median(one.whole):.2f} ms")
     figures = []
     for told in patterns:
         figures += _figures(told, f"{told}, enqueued by another process", found, at_most=1.25, longest=LONGEST)

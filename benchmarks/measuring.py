@@ -6,15 +6,17 @@ import secrets
 import statistics
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, TypeVar
 
-from pymongo import MongoClient
+from pymongo import MongoClient, monitoring
 from pymongo.database import Database
 
 Db = Database[dict[str, Any]]
+T = TypeVar("T")
 NAME = "noop"
 
 
@@ -106,13 +108,15 @@ class Bench:
         with new_database(self.client) as database:
             yield database
 
-    def in_turns(self, measures: Mapping[str, Callable[[], float]]) -> dict[str, list[float]]:
+    def in_turns(
+        self, measures: Mapping[str, Callable[[], T]], told: Callable[[T], str] = "{:,.2f}".format
+    ) -> dict[str, list[T]]:
         """Each once a round, every other round backwards: a noisy machine, and one that slows down, are so to all."""
-        found: dict[str, list[float]] = {name: [] for name in measures}
+        found: dict[str, list[T]] = {name: [] for name in measures}
         for number in range(self.size.rounds):
             for name in list(measures)[:: -1 if number % 2 else 1]:
                 found[name].append(measures[name]())
-                tell(f"  round {number + 1}, {name}: {found[name][-1]:,.2f}")
+                tell(f"  round {number + 1}, {name}: {told(found[name][-1])}")
         return found
 
 
@@ -143,6 +147,20 @@ class Processor:
         yield
         used = time.process_time() + server_seconds(self._client) - before
         self.by_name.setdefault(name, []).append(1e6 * used / jobs)
+
+
+class Sent(monitoring.CommandListener):
+    """The commands that a client has sent; the driver's own checks of the server are none."""
+
+    def __init__(self) -> None:
+        self.by_name: Counter[str] = Counter()
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None:
+        self.by_name[event.command_name] += 1
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
 
 
 def percentile(values: Sequence[float], share: float) -> float:

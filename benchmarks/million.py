@@ -1,6 +1,6 @@
 """What the server examines for each question, in a queue of a million jobs.
 
-    python benchmarks/million.py [--jobs 1000000]
+    python -m benchmarks.million [--jobs 1000000]
 
 Starts a private server (or takes the one that MONQUE_MONGODB_URI names), fills a database of its own, asks each
 question once through the public calls, and prints what the server's profiler says of it. Ends with status 1 where
@@ -11,22 +11,19 @@ index serves, that constant is how far a page looks.
 from __future__ import annotations
 
 import argparse
-import secrets
-import sys
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 from pymongo import MongoClient
-
-sys.path.insert(0, str(Path(__file__).parents[1]))  # For what the tests fill their collections with.
 
 from tests.support import many_jobs
 from tests.support.examined import examined
 from trio_monque import CursorPage, JobFilter, Monque, QueueStats
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store.queries import MOST_EXAMINED
+
+from .measuring import Db, new_database
 
 CONSTANT = 50
 ON_THE_WAY = 2 * MOST_EXAMINED
@@ -93,36 +90,42 @@ def is_capped(answer: Any) -> bool:
             return any(hasattr(one, "stats") and is_capped(one.stats) for one in answer)
 
 
+def examine(database: Db, number: int) -> int:
+    """Prints what each question costs among so many jobs; how many cost too much."""
+    too_much = 0
+    began = time.monotonic()
+    many_jobs.insert(database["monque_jobs"], number)
+    monque = Monque(database, stats_cache_ttl=0, operation_timeout=60)
+    monque.sync.enqueue("first")  # Makes the indexes.
+    running = database["monque_jobs"].count_documents({"status": "processing"})
+    print(f"{number} jobs, {running} of them running, in {time.monotonic() - began:.0f} s")
+    print(f"{'question':48}{'answer':>9}{'keys':>9}{'documents':>10}{'ms':>8}")
+    for told, ask in questions(monque):
+        started = time.monotonic()
+        answer, cost = examined(database, ask)
+        milliseconds = 1000 * (time.monotonic() - started)
+        capped = is_capped(answer)
+        names = 5 if told == "queue views" else 1
+        allowed = size_of(answer) + names * (2 * running + CONSTANT)
+        if is_looked_for(told):
+            allowed += ON_THE_WAY
+        is_too_much = not capped and max(cost.keys, cost.documents) > allowed
+        too_much += is_too_much
+        note = "  capped" if capped else "  TOO MUCH" if is_too_much else ""
+        print(f"{told:48}{size_of(answer):9}{cost.keys:9}{cost.documents:10}{milliseconds:8.0f}{note}")
+    return too_much
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--jobs", type=int, default=1_000_000, help="how many jobs (default: %(default)s)")
     number: int = parser.parse_args().jobs
-    too_much = 0
-    with embedded_mongod() as server, MongoClient[Any](server.uri, tz_aware=True) as client:
-        database = client[f"monque_million_{secrets.token_hex(4)}"]
-        try:
-            began = time.monotonic()
-            many_jobs.insert(database["monque_jobs"], number)
-            monque = Monque(database, stats_cache_ttl=0, operation_timeout=60)
-            monque.sync.enqueue("first")  # Makes the indexes.
-            running = database["monque_jobs"].count_documents({"status": "processing"})
-            print(f"{number} jobs, {running} of them running, in {time.monotonic() - began:.0f} s")
-            print(f"{'question':48}{'answer':>9}{'keys':>9}{'documents':>10}{'ms':>8}")
-            for told, ask in questions(monque):
-                started = time.monotonic()
-                answer, cost = examined(database, ask)
-                milliseconds = 1000 * (time.monotonic() - started)
-                capped = is_capped(answer)
-                names = 5 if told == "queue views" else 1
-                allowed = size_of(answer) + names * (2 * running + CONSTANT)
-                if is_looked_for(told):
-                    allowed += ON_THE_WAY
-                is_too_much = not capped and max(cost.keys, cost.documents) > allowed
-                too_much += is_too_much
-                note = "  capped" if capped else "  TOO MUCH" if is_too_much else ""
-                print(f"{told:48}{size_of(answer):9}{cost.keys:9}{cost.documents:10}{milliseconds:8.0f}{note}")
-        finally:
-            client.drop_database(database)
+    with (
+        embedded_mongod() as server,
+        MongoClient[dict[str, Any]](server.uri, tz_aware=True) as client,
+        new_database(client) as database,
+    ):
+        too_much = examine(database, number)
     return 1 if too_much else 0
 
 

@@ -8,46 +8,33 @@ Both with the stream and without, in turns in one run, so that the ratio means s
 from __future__ import annotations
 
 import argparse
-import secrets
-import statistics
-from collections import Counter
 from functools import partial
 from typing import Any
 
 import trio
-from pymongo import MongoClient, monitoring
+from pymongo import MongoClient
 
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.embedded import embedded_mongod
 
-
-class Count(monitoring.CommandListener):
-    """How many commands of each kind were sent."""
-
-    def __init__(self) -> None:
-        self.sent: Counter[str] = Counter()
-
-    def started(self, event: monitoring.CommandStartedEvent) -> None:
-        self.sent[event.command_name] += 1
-
-    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
-
-    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+from .measuring import Sent, median, new_database
 
 
 async def measure(uri: str, jobs: int, tasks: int, *, change_stream: bool) -> tuple[float, dict[str, float]]:
     """Jobs a second, and commands a job by kind; each task enqueues its next job when the last one has run."""
-    workers, done, count = Workers(), dict[Any, trio.Event](), Count()
+    workers, done, count = Workers(), dict[Any, trio.Event](), Sent()
 
     @workers.register("work", concurrency=2 * tasks)
     async def work(job: RunningJob[Any]) -> None:
         done[job.data].set()
 
-    database = f"monque_benchmark_{secrets.token_hex(4)}"
-    with MongoClient[Any](uri, tz_aware=True, event_listeners=[count]) as client:
-        async with open_scheduler(client[database], workers, change_stream=change_stream) as scheduler:
+    with (
+        MongoClient[dict[str, Any]](uri, tz_aware=True, event_listeners=[count]) as client,
+        new_database(client) as database,
+    ):
+        async with open_scheduler(database, workers, change_stream=change_stream) as scheduler:
             await trio.sleep(0.5)  # Beyond what the start costs.
-            count.sent.clear()
+            count.by_name.clear()
             begun = trio.current_time()
 
             async def enqueue(task: int) -> None:
@@ -61,8 +48,7 @@ async def measure(uri: str, jobs: int, tasks: int, *, change_stream: bool) -> tu
                 for task in range(tasks):
                     nursery.start_soon(enqueue, task)
             took = trio.current_time() - begun
-            sent = dict(count.sent)
-        client.drop_database(database)
+            sent = dict(count.by_name)
     return jobs / took, {name: round(times / jobs, 2) for name, times in sorted(sent.items()) if times > jobs / 100}
 
 
@@ -80,7 +66,7 @@ def main() -> None:
                     one = partial(measure, server.uri, options.jobs, tasks, change_stream=streamed)
                     speed, sent[streamed] = trio.run(one)
                     speeds[streamed].append(speed)
-            ratio = statistics.median(speeds[True]) / statistics.median(speeds[False])
+            ratio = median(speeds[True]) / median(speeds[False])
             print(f"{tasks} enqueuing: with the stream {ratio:.2f} of the throughput without")
             print(f"  commands a job with:    {sent[True]}")
             print(f"  commands a job without: {sent[False]}")

@@ -6,15 +6,19 @@ import json
 import os
 import subprocess
 import sys
-from collections.abc import AsyncIterator, Iterator
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import trio
 
+from .measuring import Db
+
 REPOSITORY = Path(__file__).parents[1]
 PATIENCE = 10.0  # Seconds that one may take to end by itself.
+LONGEST_BACKLOG = 300.0  # Seconds in which several have worked one off.
 
 
 class Child:
@@ -32,8 +36,16 @@ class Child:
         assert self._process.stdout is not None
         line = self._process.stdout.readline()
         if not line:
-            raise RuntimeError(f"a process of the benchmark has ended: {self._process.args!r}")
+            raise self._has_ended()
         return json.loads(line)
+
+    def check_alive(self) -> None:
+        """Raises RuntimeError where it has ended."""
+        if self._process.poll() is not None:
+            raise self._has_ended()
+
+    def _has_ended(self) -> RuntimeError:
+        return RuntimeError(f"a process of the benchmark has ended: {self._process.args!r}")
 
     def ask(self, **request: Any) -> Any:
         self.say(**request)
@@ -58,6 +70,29 @@ def child(module: str, *arguments: str) -> Iterator[Child]:
             process.wait(PATIENCE)
         finally:
             process.kill()
+
+
+def worked_off(workers: Sequence[Child], database: Db, **request: Any) -> tuple[float, list[Any]]:
+    """How many seconds these `workers` took for the backlog of the database, and what each of them did.
+
+    They begin together: when the last of them has loaded and is connected.
+    """
+    for one in workers:
+        one.say(database=database.name, **request)
+    for one in workers:
+        assert one.hear() == "ready"
+    begun = time.perf_counter()
+    for one in workers:
+        one.say()
+    jobs = database["monque_jobs"]
+    # Each by a partial index of its own; together they would be a scan.
+    while any(jobs.find_one({"status": status}, {"_id": 1}) for status in ("pending", "processing")):
+        for one in workers:
+            one.check_alive()
+        assert time.perf_counter() < begun + LONGEST_BACKLOG, "the backlog is not worked off"
+        time.sleep(0.01)
+    took = time.perf_counter() - begun
+    return took, [one.ask() for one in workers]
 
 
 async def requests() -> AsyncIterator[dict[str, Any]]:

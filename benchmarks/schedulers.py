@@ -8,7 +8,7 @@ from typing import Any
 
 import trio
 
-from trio_monque import ChangeStreamConnected, Event, Scheduler, open_scheduler
+from trio_monque import ChangeStreamConnected, Event, RunningJob, Scheduler, open_scheduler
 
 from .measuring import Db
 
@@ -28,3 +28,7 @@ async def streaming_scheduler(database: Db, **options: Any) -> AsyncIterator[Sch
         with trio.fail_after(PATIENCE):
             await connected.wait()
         yield scheduler
+
+
+async def noop(job: RunningJob[Any]) -> None:
+    """What is run where the handler is not what is measured."""

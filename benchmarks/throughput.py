@@ -18,7 +18,7 @@ from trio_monque import Monque, NewJob, RunningJob
 
 from . import floors
 from .measuring import NAME, Bench, Db, Processor
-from .processes import Child, child
+from .processes import Child, child, worked_off
 from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
 
@@ -183,20 +183,8 @@ def _many_processes(bench: Bench, children: Sequence[Child], shares: Shares, slo
     jobs = bench.size.jobs
     with bench.database() as database:
         _fill(database, jobs, [NAME])
-        for one in children:
-            one.say(database=database.name, concurrency=slots)
-        for one in children:
-            assert one.hear() == "ready"
-        begun = time.perf_counter()
-        for one in children:
-            one.say()
-        collection = database["monque_jobs"]
-        # Each by a partial index of its own; together they would be a scan.
-        while any(collection.find_one({"status": status}, {"_id": 1}) for status in ("pending", "processing")):
-            assert time.perf_counter() < begun + PATIENCE, "the backlog is not worked off"
-            time.sleep(0.01)
-        took = time.perf_counter() - begun
-        ran = [one.ask() for one in children]
+        took, told = worked_off(children, database, concurrency=slots)
+    ran = [one["runs"] for one in told]
     assert sum(ran) == jobs, ran
     shares.take(slots, [each / jobs for each in ran])
     return jobs / took

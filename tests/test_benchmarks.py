@@ -29,7 +29,8 @@ def test_quick_run_measures_throughput_and_enqueuing_beside_floors(
     assert KEYS_OF_THROUGHPUT | {"F1", "FB", "P10", "P100", "P500"} <= by_key.keys()
     assert set(results.seconds) == {"T", "E"}
     for figure in results.figures:
-        assert figure.value >= 0
+        # The least share may be nothing, of so few jobs.
+        assert figure.value > 0 or figure.key.endswith(" share")
         assert figure.what in printed
         for beside in figure.floors:
             assert figure.ratio(beside) is not None, f"{figure.key} is compared with nothing"

@@ -42,10 +42,17 @@ def examined(db: Database, call: Callable[[], T]) -> tuple[T, Examined]:
 
 
 @contextmanager
-def profiling(db: Database) -> Iterator[Callable[[], Iterator[dict[str, Any]]]]:
-    """The entries of all that the block sent to the jobs; asked for after the block."""
+def profiling(db: Database, size: int | None = None) -> Iterator[Callable[[], Iterator[dict[str, Any]]]]:
+    """The entries of all that the block sent to the jobs; asked for after the block.
+
+    Args:
+        db: Whose jobs.
+        size: Bytes that the entries may take; the server's default is a megabyte, of which the earliest are lost.
+    """
     db.command("profile", 0)
     db["system.profile"].drop()
+    if size is not None:
+        db.create_collection("system.profile", capped=True, size=size)
     db.command("profile", 2)
     try:
         yield lambda: db["system.profile"].find(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
+from itertools import islice
 from typing import Any, Final
 
 from bson import ObjectId
@@ -14,6 +15,7 @@ BEGIN: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 # Enqueued in groups of one millisecond, as `enqueue_many` does.
 GROUP: Final = 2_000
+BATCH: Final = 20_000
 RARE_NAME: Final = "rare"
 NAMES: Final = ("mail", "report", "sync")
 
@@ -47,13 +49,12 @@ def _status(one: int) -> str:
     return "completed"
 
 
-def insert(jobs: Collection, number: int, batch: int = 20_000) -> None:
+def insert(jobs: Collection, number: int) -> None:
     """Before the indexes are made: that is faster."""
-    waiting: list[dict[str, Any]] = []
-    for document in documents(number):
-        waiting.append(document)
-        if len(waiting) == batch:
-            jobs.insert_many(waiting, ordered=False)
-            waiting = []
-    if waiting:
-        jobs.insert_many(waiting, ordered=False)
+    insert_all(jobs, documents(number))
+
+
+def insert_all(jobs: Collection, made: Iterator[dict[str, Any]]) -> None:
+    """As many at a time as are in memory at once."""
+    while batch := list(islice(made, BATCH)):
+        jobs.insert_many(batch, ordered=False)
