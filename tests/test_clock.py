@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import threading
-import time
+from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
+from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
 import trio
 from bson import ObjectId
-from pymongo import MongoClient
+from pymongo import MongoClient, monitoring
 from trio.testing import MockClock
 
-from tests.support.interception import Interceptor, Recorder
 from tests.support.store import handle
 from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
 from trio_monque.client import ground
@@ -267,18 +267,42 @@ def test_run_on_the_real_clock_inside_a_thread_of_a_virtual_run_has_real_time() 
     assert trio.run(outer, clock=MockClock(autojump_threshold=0))
 
 
-def test_first_sample_of_a_client_whose_connection_is_opened_meanwhile_does_not_count(mongod: Any) -> None:
+class LocalTimes(monitoring.CommandListener):
+    """What the server answered to each `hello`."""
+
+    def __init__(self) -> None:
+        self.told: list[datetime] = []
+
+    def started(self, event: monitoring.CommandStartedEvent) -> None: ...
+
+    def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
+        if event.command_name == "hello":
+            self.told.append(event.reply["localTime"])
+
+    def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("took", "counts"),
+    [
+        pytest.param([0.2, 0.004], 1, id="the next is good enough"),
+        pytest.param([0.2, 0.05, 0.1], 1, id="none is good enough"),
+        pytest.param([0.2, 0.1, 0.05], 2, id="each is faster than the one before"),
+    ],
+)
+def test_first_sample_of_a_client_whose_connection_is_opened_meanwhile_does_not_count(
+    mongod: Any, monkeypatch: pytest.MonkeyPatch, took: Sequence[float], counts: int
+) -> None:
     """Half of what it took would be added to the server's clock, and delayed jobs would start early by that."""
-    slow, samples = Interceptor(), Recorder()
-    slow.before(lambda name, _: name == "hello", lambda: time.sleep(0.2))
-    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[slow, samples]) as client:
+    server, sent = LocalTimes(), datetime.now(UTC)
+    # The moments before and after each sample; were more asked for, there would be none.
+    moments = iter([moment for number, seconds in enumerate(took) for moment in (number, number + seconds)])
+    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(moments)))
+    monkeypatch.setattr(connection, "wall_clock", lambda: sent)
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[server]) as client:
         offset = connection.measure_clock_offset(handle(client["x"]))
-        assert slow.times == 1
-        assert 1 < samples.count(lambda name, _: name == "hello") <= connection.SAMPLES
-        again = connection.measure_clock_offset(handle(client["x"]))
-    assert offset is not None
-    assert again is not None
-    assert abs(offset - again) < 0.08  # The first one alone said a tenth of a second more.
+    assert len(server.told) == len(took) <= connection.SAMPLES
+    assert offset == pytest.approx((server.told[counts] - sent).total_seconds() - took[counts] / 2, abs=1e-6)
 
 
 def test_clock_is_not_told_by_samples_that_are_all_too_slow(mongod: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import inspect
 import threading
 from collections import Counter
+from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -23,6 +25,7 @@ from trio_monque import (
     PayloadTooLargeError,
     Workers,
 )
+from trio_monque.client.monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
@@ -53,6 +56,21 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
     assert monque.sync.get_job(job.id) == job
     assert list(monque.sync.get_jobs()) == [job]
     assert monque.sync.get_queue_stats().pending == 1
+
+
+def test_blocking_calls_take_and_return_what_the_awaited_ones_do() -> None:
+    """Each signature is written twice, for readers and type checkers: so they cannot drift apart."""
+
+    def told(call: Callable[..., object]) -> inspect.Signature:
+        signature = inspect.signature(call)
+        # Only who awaits may pass a function that is to be awaited.
+        kept = [one for one in signature.parameters.values() if one.name != "on_progress"]
+        return signature.replace(parameters=kept)
+
+    awaited = {name: call for name, call in inspect.getmembers(Monque, inspect.isfunction) if name[0] != "_"}
+    blocking = {name: call for name, call in inspect.getmembers(SyncMonque, inspect.isfunction) if name[0] != "_"}
+    assert awaited.keys() - blocking.keys() == {"events", "on"}
+    assert {name: told(call) for name, call in blocking.items()} == {name: told(awaited[name]) for name in blocking}
 
 
 async def test_enqueued_job_has_the_fields_that_were_asked_for(db: Database, autojump_clock: MockClock) -> None:

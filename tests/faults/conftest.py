@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -16,6 +17,7 @@ from trio_monque.store.types import Database
 
 from .members import ReplicaSet, replica_set
 from .processes import OwnServer
+from .scenario import SEED, Scenario
 
 # These tests freeze processes, and look into /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -35,6 +37,11 @@ def own_db(own_server: OwnServer) -> Iterator[Database]:
     """A database there, and a client that no scheduler of the test uses."""
     with MongoClient[dict[str, Any]](own_server.uri, tz_aware=True) as client:
         yield client[f"monque_test_{secrets.token_hex(6)}"]
+
+
+@pytest.fixture
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
+    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 @pytest.fixture(scope="session")

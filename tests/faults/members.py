@@ -23,7 +23,7 @@ from pymongo.errors import PyMongoError
 
 from trio_monque.embedded import EmbeddedServer, embedded_mongod
 
-from .processes import wait_until
+from .processes import frozen, state_of, wait_until
 
 HOST: Final = "127.0.0.1"
 ELECTION_TIMEOUT: Final = 1.5
@@ -275,11 +275,8 @@ class ReplicaSet:
     def stopped(self) -> Iterator[int]:
         """The primary does nothing at all; thawed, it does not know yet that it has a successor."""
         old = self.primary()
-        os.kill(self._network.pids[old], signal.SIGSTOP)
-        try:
+        with frozen(self._network.pids[old]):
             yield old
-        finally:
-            os.kill(self._network.pids[old], signal.SIGCONT)
         self.wait_whole()
 
     @contextmanager
@@ -287,13 +284,10 @@ class ReplicaSet:
         """Both others do nothing: the primary takes writes that nobody can acknowledge, and then no more."""
         old = self.primary()
         others = [pid for member, pid in enumerate(self._network.pids) if member != old]
-        for pid in others:
-            os.kill(pid, signal.SIGSTOP)
-        try:
-            yield old
-        finally:
+        with ExitStack() as stack:
             for pid in others:
-                os.kill(pid, signal.SIGCONT)
+                stack.enter_context(frozen(pid))
+            yield old
         self.wait_whole()
 
     @contextmanager
@@ -314,7 +308,7 @@ class ReplicaSet:
 
 def _is_alive(pid: int) -> bool:
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+        return state_of(pid) not in "ZX"
     except OSError:
         return False
 

@@ -20,7 +20,10 @@ REPOSITORY: Final = Path(__file__).parents[2]
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
-    """Returns when the condition holds; looks at it with pauses of so many seconds."""
+    """Returns when the condition holds; looks at it with pauses of so many seconds.
+
+    What other processes do, and a server, nobody is told of: it can only be looked for.
+    """
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
@@ -33,13 +36,14 @@ def frozen(pid: int) -> Iterator[None]:
     os.kill(pid, signal.SIGSTOP)
     try:
         # The signal has been sent when kill returns, and is heard soon after.
-        wait_until(lambda: _state_of(pid) == "T", "the process stops")
+        wait_until(lambda: state_of(pid) == "T", "the process stops")
         yield
     finally:
         os.kill(pid, signal.SIGCONT)
 
 
-def _state_of(pid: int) -> str:
+def state_of(pid: int) -> str:
+    """The letter that proc(5) names; raises OSError where there is no such process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
 
 

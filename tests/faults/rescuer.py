@@ -113,7 +113,8 @@ class Rescuer:
                         before = Observation(seen, answered, answered + lease)
                     self._observed[document["_id"]] = before
                 self._changed.notify_all()
-            time.sleep(0.001)  # What is looked at needs the processor, too.
+            # Nothing is waited for: it looks again and again. What is looked at needs the processor, too.
+            time.sleep(0.001)
 
     def _take_what_is_due(self) -> None:
         with self._changed:

@@ -15,14 +15,12 @@ from typing import Any, Final
 
 import pytest
 
-from trio_monque.store.types import Database
-
 from .clocked_worker import MUTATIONS, clock_records, move_server_time
 from .mixture import NAME, Enqueuer
-from .processes import OwnServer, WorkerProcess
+from .processes import WorkerProcess
 from .promises import Evidence, broken, nothing_is_run_in_vain, renewed_claims_are_kept
 from .records import Record, Span, read
-from .scenario import JOBS, SEED, Scenario
+from .scenario import JOBS, Scenario
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -43,11 +41,6 @@ BEATS_OF_A_LEASE: Final = 4
 
 # Half of the longest round trip by which the server's time is measured, and what a look at the clock takes.
 INACCURACY: Final = 0.3
-
-
-@pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 class Clocks:

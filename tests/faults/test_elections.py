@@ -25,12 +25,10 @@ from .members import ReplicaSet
 from .mixture import MANY, in_threads
 from .processes import wait_until
 from .promises import broken
-from .scenario import Scenario
+from .scenario import JOBS, SEED, Scenario
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
 
-JOBS: Final = 2000
-SEED: Final = 17
 ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 300
 """Jobs that are acknowledged before each torment begins."""

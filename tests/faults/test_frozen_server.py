@@ -84,6 +84,8 @@ def fleet(
 def freeze(server: OwnServer) -> None:
     """For longer than a lease: all that runs has fenced itself by then, and the rescuer's writes lie in wait."""
     with frozen(server.pid):
+        # The time is the outage. Were it waited for that the runs have stopped, they would stop before the thaw
+        # however late that is, and nothing would overlap that must.
         time.sleep(LEASE + 0.15)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
-from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -13,14 +12,12 @@ import pytest
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
-from trio_monque.store.types import Database
-
 from .impatience import IMPATIENT, impatient_driver
 from .mixture import in_threads
 from .processes import OwnServer
 from .promises import nothing_is_run_in_vain
 from .proxy import FaultyProxy, Way, faulty_proxy
-from .scenario import HEARTBEAT, JOBS, LEASE, SEED, Scenario
+from .scenario import HEARTBEAT, JOBS, LEASE, Scenario
 from .traffic import WRITES, HalfOfThem
 
 pytestmark = pytest.mark.timeout(120)
@@ -31,11 +28,6 @@ ENOUGH: Final = EACH_TURN // 4
 
 # What the driver repeats by itself would hide what the library has to find out.
 UNAIDED: Final = ("retryWrites=false",)
-
-
-@pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 @pytest.fixture

@@ -2,25 +2,16 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Final
 
 import pytest
 
-from trio_monque.store.types import Database
-
-from .processes import OwnServer
-from .scenario import JOBS, RESCUED_WITHIN, SEED, Scenario
+from .scenario import JOBS, RESCUED_WITHIN, Scenario
 
 pytestmark = pytest.mark.timeout(120)
 
 ENOUGH: Final = JOBS // 4
 LATER: Final = JOBS // 4
-
-
-@pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server.uri, own_db, tmp_path, SEED)
 
 
 def test_jobs_of_a_killed_and_of_a_frozen_process_complete_and_nothing_is_done_under_their_old_claims(
