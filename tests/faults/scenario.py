@@ -31,12 +31,10 @@ HEARTBEAT: Final = 0.4
 LEASE: Final = 3 * HEARTBEAT
 REAPER_PASS: Final = HEARTBEAT / 2
 
+# Seconds in which the server has done what was on its way to it. Nobody can be asked for that: what lies in a
+# connection is neither the sender's nor the server's. Where it takes longer, a process is killed that has settled
+# all it held, and proves less; that jobs of it are rescued is asked for elsewhere.
 ARRIVAL: Final = 0.1
-"""Seconds in which the server has done what was on its way to it.
-
-Nobody can be asked for that: what lies in a connection is neither the sender's nor the server's. Where it takes longer,
-a process is killed that has settled all it held, and proves less; that jobs of it are rescued is asked for elsewhere.
-"""
 
 # What is promised is one lease and one pass of the reaper. The rest is for commands on a machine that is busy.
 RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0

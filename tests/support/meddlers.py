@@ -6,11 +6,10 @@ import random
 from collections import Counter
 from collections.abc import Callable
 from datetime import datetime, timedelta
-from typing import Any
 
 from bson import ObjectId
 
-from tests.support.node_peer import NodePeer
+from tests.support.node_peer import Document, NodePeer
 from tests.support.store import handle, stamp
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
@@ -40,6 +39,7 @@ class Meddlers:
     def __init__(self, db: Database, chance: random.Random, now: Callable[[], datetime]) -> None:
         self._jobs = handle(db)
         self._documents: Collection = db["monque_jobs"]
+        self._node = NodePeer(self._documents)
         self._chance = chance
         self._now = now
         self._held: list[Job] = []
@@ -196,55 +196,34 @@ class Meddlers:
 
     # --- As Node: it takes the first one of a name ---
 
-    def _node_claims(self, job: Job) -> tuple[NodePeer, Any] | None:
-        peer = NodePeer(self._documents)
-        found = peer.claim(job.name, self._now())
+    def _node_claims(self, job: Job) -> Document | None:
+        found = self._node.claim(job.name, self._now())
         if found is None:
             return None
         self._changed(found["_id"])
         if self.gone.get(found["_id"]) == "owned":
             del self.gone[found["_id"]]  # Node takes it all the same, and then it is nobody's no more.
-        return peer, found["_id"]
+        return found
 
     def _node_claims_and_releases(self, job: Job) -> bool:
         claimed = self._node_claims(job)
-        return claimed is not None and claimed[0].release(claimed[1])
+        return claimed is not None and self._node.release(claimed["_id"])
 
     def _node_claims_and_completes(self, job: Job) -> bool:
         claimed = self._node_claims(job)
-        return claimed is not None and claimed[0].complete(claimed[1]) and self._ended(claimed[1], "completed")
+        return claimed is not None and self._node.complete(claimed["_id"]) and self._ended(claimed["_id"], "completed")
 
     def _node_claims_and_fails(self, job: Job) -> bool:
         claimed = self._node_claims(job)
-        if claimed is None:
-            return False
-        # Its count is absolute, and known from its claim.
-        self._documents.update_one(
-            {"_id": claimed[1], "status": "processing", "claimedBy": claimed[0].instance},
-            {
-                "$inc": {"failCount": 1},
-                "$set": {"status": "pending", "failReason": "no", "updatedAt": self._now()},
-                "$unset": {"lockedAt": "", "claimedBy": "", "lastHeartbeat": ""},
-            },
-        )
-        return True
+        return claimed is not None and self._node.fail(claimed, claimed["nextRunAt"], self._now())
 
     def _node_claims_and_dies(self, job: Job) -> bool:
         claimed = self._node_claims(job)
-        died = None if claimed is None else queries.get_job(self._jobs, claimed[1])
+        died = None if claimed is None else queries.get_job(self._jobs, claimed["_id"])
         return died is not None and self._end(transitions.rescue(died, self._now(), died.next_run_at))
 
     def _node_cancels_and_tries_again(self, job: Job) -> bool:
-        cancelled = self._documents.update_one(
-            {"_id": job.id, "status": "pending"}, {"$set": {"status": "cancelled", "updatedAt": self._now()}}
-        )
-        if not cancelled.modified_count:
+        if not self._node.cancel(job.id, self._now()):
             return False
-        self._documents.update_one(
-            {"_id": job.id, "status": {"$in": ["failed", "cancelled"]}},
-            {
-                "$set": {"status": "pending", "failCount": 0, "nextRunAt": job.next_run_at, "updatedAt": self._now()},
-                "$unset": dict.fromkeys(("failReason", "lockedAt", "claimedBy", "lastHeartbeat"), ""),
-            },
-        )
+        self._node.retry(job.id, job.next_run_at, self._now())
         return self._changed(job.id)

@@ -115,6 +115,37 @@ class NodePeer:
             job_id, {"status": "pending", "updatedAt": now()}, ("lockedAt", "claimedBy", "lastHeartbeat")
         )
 
+    def fail(self, claimed: Document, due: datetime, at: datetime) -> bool:
+        """With a try left. Its count is absolute, and known from its claim."""
+        return self._settle(
+            claimed["_id"],
+            {
+                "status": "pending",
+                "failCount": claimed["failCount"] + 1,
+                "failReason": "no",
+                "nextRunAt": due,
+                "updatedAt": at,
+            },
+            ("lockedAt", "claimedBy", "lastHeartbeat"),
+        )
+
+    def cancel(self, job_id: ObjectId, at: datetime) -> bool:
+        cancelled = self.jobs.update_one(
+            {"_id": job_id, "status": "pending"}, {"$set": {"status": "cancelled", "updatedAt": at}}
+        )
+        return bool(cancelled.modified_count)
+
+    def retry(self, job_id: ObjectId, due: datetime, at: datetime) -> bool:
+        """What has failed or was cancelled."""
+        retried = self.jobs.update_one(
+            {"_id": job_id, "status": {"$in": ["failed", "cancelled"]}},
+            {
+                "$set": {"status": "pending", "failCount": 0, "nextRunAt": due, "updatedAt": at},
+                "$unset": dict.fromkeys(("failReason", "lockedAt", "claimedBy", "lastHeartbeat"), ""),
+            },
+        )
+        return bool(retried.modified_count)
+
     def recover(self, lock_timeout: timedelta) -> int:
         """What a Node process does at its start: by the age of the lock alone, live heartbeats or not."""
         return self.jobs.update_many(
