@@ -191,11 +191,14 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._settler.settle(settlement, partial(self._settled, run, settlement, fenced))
 
     def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool) -> None:  # noqa: FBT001
-        if not written:
-            self._lost(run, told=told)
-            return
-        self._let_go(run)
-        self._source.tell(notices.RunSettled(settlement))
+        try:
+            if written:
+                self._let_go(run)
+                self._source.tell(notices.RunSettled(settlement))
+            else:
+                self._lost(run, told=told)
+        except Exception as bug:  # noqa: BLE001  # Not the settler's: it goes on, and what others came to is told.
+            self._crash("the end of a run could not be told", bug)
 
     def _lost(self, run: Run[ClaimT], *, told: bool = False) -> None:
         self._let_go(run)

@@ -1,0 +1,83 @@
+"""What becomes of settlements where the engine ends: by a bug, or before they are written."""
+
+from __future__ import annotations
+
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine import notices
+from trio_monque.engine.nursery import HARD_BOUND
+from trio_monque.engine.run import Run
+from trio_monque.engine.run_end import CancelReason
+
+
+async def test_settlements_that_fail_until_the_hard_end_are_named(autojump_clock: MockClock) -> None:
+    class Unreachable(Shelf):
+        async def settle(self, batch: object) -> list[bool]:
+            raise NotNowError
+
+    shelf = Unreachable(items=[1, 2, 3], handler=sleeping(0))
+    engine = engine_of(shelf, cleanup_timeout=4.0)
+    async with running(engine):
+        await trio.sleep(10)
+        assert shelf.told_of(notices.SettlementDelayed)
+        engine.stop.cut()
+    assert trio.current_time() == 10 + 4 + HARD_BOUND
+    assert engine.unfinished == (1, 2, 3)
+    assert engine.stop.crashes == []
+
+
+async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(autojump_clock: MockClock) -> None:
+    class BrokenError(Exception):
+        pass
+
+    shelf = Shelf(items=list(range(9)), settling_takes=4.0, settling_faults=[BrokenError()])
+    engine = engine_of(shelf)
+    async with running(engine):
+        await engine.stop.cutting.wait()
+    assert [type(crash) for crash in engine.stop.crashes] == [BrokenError]
+    # The first three were being settled for four seconds, in which the others ran.
+    assert [sorted(batch) for batch in shelf.batches] == [[0, 1, 2], list(range(9))]
+    assert {claim: end.reason for claim, end in shelf.settled.items()} == dict.fromkeys(range(9), CancelReason.SHUTDOWN)
+    assert engine.unfinished == ()
+
+
+async def test_bug_where_one_settlement_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
+    class Deaf(Shelf):
+        def tell(self, notice: object) -> None:
+            super().tell(notice)
+            if isinstance(notice, notices.RunSettled) and notice.settlement[0] == 1:
+                raise ZeroDivisionError
+
+    async def handler(run: Run[int]) -> None:
+        if run.claim > 2:  # These are settled in another batch, after the bug.
+            with trio.CancelScope(shield=True):
+                await trio.sleep(3)
+
+    shelf = Deaf(items=list(range(5)), handler=handler, settling_takes=1.0)
+    engine = engine_of(shelf, concurrency=5)
+    async with running(engine):
+        await engine.stop.cutting.wait()
+    assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
+    assert [sorted(batch) for batch in shelf.batches] == [[0, 1, 2], [3, 4]]
+    assert {claim: end.cancelled for claim, end in shelf.settled.items()} == dict.fromkeys(range(5), False)
+    assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == list(range(5))
+    assert engine.unfinished == ()
+
+
+async def test_bug_where_a_lost_claim_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
+    class Deaf(Shelf):
+        def tell(self, notice: object) -> None:
+            super().tell(notice)
+            if isinstance(notice, notices.RunLost):
+                raise ZeroDivisionError
+
+    shelf = Deaf(items=[1, 2, 3], lost={1})
+    engine = engine_of(shelf)
+    async with running(engine):
+        await engine.stop.cutting.wait()
+    assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
+    assert [sorted(batch) for batch in shelf.batches] == [[1, 2, 3]]
+    assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == [2, 3]
+    assert engine.unfinished == ()
