@@ -14,6 +14,7 @@ from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs.claimable import SUSPECT_FROM, past
 from trio_monque.jobs.job import Job
 from trio_monque.store import claiming, looking, queries
 from trio_monque.store.connection import JobCollection
@@ -197,14 +198,23 @@ def test_suspects_are_seen_only_where_one_may_run(store: JobCollection, jobs: Co
         assert {job.id for job in seen} == {job.id for job in innocents}
 
 
+@pytest.mark.parametrize("pasts", [1, 2, claiming.MOST_PASTS, claiming.MOST_PASTS + 1])
 def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
-    store: JobCollection, jobs: Collection
+    store: JobCollection, jobs: Collection, pasts: int
 ) -> None:
-    one, other = insert(store), insert(store)
-    jobs.update_one({"_id": one.id}, {"$set": {"attempts": 4}})  # So that they do not agree, and are not pinned.
-    candidates = looking.look(store, {"greet": 5}, PAST)
-    jobs.update_one({"_id": one.id}, {"$set": {"rescues": 2}})
-    assert [job.id for job in claiming.take(store, candidates, PAST, stamp()).jobs] == [other.id]
+    """A pin excludes it, as it is no longer what was read; with too many pasts for pins, the write itself asks."""
+    first, *others = [insert(store) for _ in range(max(pasts, 2))]
+    for number, job in enumerate([first, *others]):
+        jobs.update_one({"_id": job.id}, {"$set": {"attempts": number % pasts}})
+    candidates = looking.look(store, {"greet": len(others) + 1}, PAST)
+    assert len({past(job) for job in candidates}) == pasts
+    jobs.update_one({"_id": first.id}, {"$set": {"rescues": SUSPECT_FROM}})
+    as_suspected = as_stored(store, first)
+    taken = claiming.take(store, candidates, PAST, stamp())
+    assert {job.id for job in taken.jobs} == {job.id for job in others}
+    assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
+    assert taken.more
+    assert as_stored(store, first) == as_suspected
 
 
 def test_one_job_is_claimed_by_its_id_in_one_command_and_is_what_the_database_holds(
