@@ -85,27 +85,52 @@ def _dismissed() -> Patience:
 DISMISSED: Final = _dismissed()
 """That of everybody who has ended and was never waited for."""
 
-# Not the patience itself: most runs ask for nothing, and theirs is made when they do.
+# Not the patience itself: most runs ask for nothing, and theirs is made when they do. By task, as there may be ten
+# thousand: to change the context of each would be a tenth of what a run takes, and more where the program's has much.
+_of_tasks: Final[dict[trio.lowlevel.Task, Patient]] = {}
+# For what comes back from threads, which may be in a task of its own.
 _of_context: ContextVar[Patient | None] = ContextVar("patience", default=None)
 
 
-def patience_of_context() -> Patience | None:
+def patience_of_task() -> Patience | None:
     """That of the run, or of whatever else, that this task belongs to, while that goes on."""
-    patient = _of_context.get()
+    patient = _around(trio.lowlevel.current_task()) or _of_context.get()
     patience = None if patient is None else patient.answers
     return None if patience is None or patience.is_dismissed else patience
 
 
+def _around(task: trio.lowlevel.Task) -> Patient | None:
+    """Of the task, or the next one around it, that has one."""
+    while (patient := _of_tasks.get(task)) is None:
+        if task.parent_nursery is None:
+            return None
+        task = task.parent_nursery.parent_task
+    return patient
+
+
 @contextmanager
-def with_patience(patience: Patience) -> Iterator[None]:
-    """Whatever is asked inside, and in tasks that are started inside, is awaited as long as this patience lasts."""
-    token = _of_context.set(patience)
+def with_patience(patient: Patient) -> Iterator[None]:
+    """Whatever this task asks inside is awaited as long as its patience lasts; so it is for the tasks in its
+    nurseries, and for the threads that it waits for.
+    """
+    task = trio.lowlevel.current_task()
+    before = _of_tasks.get(task)
+    _of_tasks[task] = patient
+    token = _of_context.set(patient)
     try:
         yield
     finally:
         _of_context.reset(token)
+        if before is None:
+            del _of_tasks[task]
+        else:
+            _of_tasks[task] = before
 
 
-def keep_patience(patient: Patient) -> None:
-    """The same for the rest of this task, with the patience that is then had with it."""
-    _of_context.set(patient)
+def keep_patience(task: trio.lowlevel.Task, patient: Patient) -> None:
+    """The same for a task and those in its nurseries, but not for threads; until it is dropped."""
+    _of_tasks[task] = patient
+
+
+def drop_patience(task: trio.lowlevel.Task) -> None:
+    del _of_tasks[task]

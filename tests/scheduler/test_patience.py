@@ -53,10 +53,17 @@ class Silence:
         raise AutoReconnect("silence")
 
 
+async def enqueue_in_a_task_inside(job: RunningJob[Any], _: Monque) -> None:
+    async with trio.open_nursery() as outer, trio.open_nursery() as inner:
+        outer.start_soon(trio.sleep, 0)
+        inner.start_soon(job.scheduler.enqueue, "other")
+
+
 CALLS: dict[str, Callable[[RunningJob[Any], Monque], Awaitable[object]]] = {
     "save": lambda job, _: job.save("state"),
     "enqueue": lambda job, _: job.scheduler.enqueue("other"),
     "enqueue with a key": lambda job, _: job.scheduler.enqueue("other", unique_key="key"),
+    "enqueue in a task inside": enqueue_in_a_task_inside,
     "enqueue elsewhere": lambda _, monque: monque.enqueue("other"),
     "read elsewhere": lambda job, monque: monque.get_job(job.id),
 }
@@ -224,6 +231,34 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
 
 
 # --- Plain handlers ---
+
+
+async def test_plain_handler_that_waits_for_an_answer_ends_before_its_lease(
+    open_test_scheduler: SchedulerOpener, monque: Monque
+) -> None:
+    """Also where it calls back by trio's own means, which on the run is a task of nobody's."""
+    workers = Workers()
+    ended = trio.Event()
+    took: list[float] = []
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        silence.lasts = True
+        began = time.monotonic()
+        try:
+            trio.from_thread.run(job.scheduler.enqueue, "other")
+        finally:
+            took.append(time.monotonic() - began)
+            trio.from_thread.run_sync(ended.set)
+
+    async with open_test_scheduler(workers, **HANGS) as scheduler:
+        silence = Silence(monque, scheduler)
+        await scheduler.enqueue("plain")
+        with trio.fail_after(20):
+            await ended.wait()
+        silence.lasts = False
+        silence.over.set()
+    assert took[0] < LEASE
 
 
 async def test_what_a_thread_awaits_is_cancelled_with_its_run(

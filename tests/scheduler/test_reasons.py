@@ -191,7 +191,7 @@ async def test_lost_is_stronger_than_user_and_user_than_timeout_and_timeout_than
         # A timeout first: the scheduler's cut comes later, and is weaker.
         scheduler.register("job", cleans_up, replace=True)
         (run,) = scheduler._engine._runner.running
-        run._out_of_time_at = trio.current_time()
+        run._time_limit = run.duration
         run._set_deadlines()
         await advance(1)
         scheduler._engine.stop.cut()

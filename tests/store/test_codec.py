@@ -7,6 +7,7 @@ from dataclasses import fields
 from datetime import UTC, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
+from zoneinfo import ZoneInfo
 
 import pytest
 from bson import DatetimeMS, Decimal128, ObjectId
@@ -155,6 +156,23 @@ async def test_callers_codec_options_hold_for_data_and_not_for_our_own_fields(
             assert moment.tzinfo is UTC
         assert seen.created_at == job.created_at
     assert type(next(iter(stored.data.values()))) is type(next(iter(got.values())))
+
+
+def test_dates_an_hour_apart_that_read_the_same_on_the_callers_clock_stay_two(db: Database, jobs: Collection) -> None:
+    """When summer ends it is half past two twice, which Python's comparison in one zone does not tell."""
+    first = datetime(2026, 10, 25, 0, 30, tzinfo=UTC)
+    stored = insert(handle(db))
+    jobs.update_one({}, {"$set": {"createdAt": first, "nextRunAt": first + timedelta(hours=1)}})
+    callers = CodecOptions[dict[str, Any]](tz_aware=True, tzinfo=ZoneInfo("Europe/Berlin"))
+    found = queries.get_job(handle(db.client.get_database(db.name, codec_options=callers)), stored.id)
+    assert found is not None
+    assert (found.created_at, found.next_run_at) == (first, first + timedelta(hours=1))
+
+
+def test_date_that_is_stored_twice_is_held_once(db: Database) -> None:
+    found = queries.get_job(handle(db), insert(handle(db)).id)
+    assert found is not None
+    assert found.next_run_at is found.created_at
 
 
 def test_reads_and_writes_go_to_the_primary_with_majority_whatever_the_handle_says(db: Database) -> None:

@@ -23,7 +23,7 @@ import trio
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
-from ..patience import patience_of_context
+from ..patience import patience_of_task
 from ..store.offload import Door
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
@@ -174,7 +174,7 @@ class GroupEnqueue:
 
     async def _set_although_cancelled(self, event: anyio.Event) -> None:
         if trio.lowlevel.in_trio_task():
-            patience = patience_of_context() or self._door.patience
+            patience = patience_of_task() or self._door.patience
             scope = trio.CancelScope()
             patience.shield(scope)
             with patience.waiting(scope), scope:

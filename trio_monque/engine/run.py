@@ -48,14 +48,14 @@ class Run(Generic[ClaimT]):
         "_ends_at",
         "_extensions",
         "_fenced_at",
-        "_held_until",
+        "_hold_limit",
         "_is_fenced",
-        "_out_of_time_at",
         "_patience",
         "_reason",
         "_sent",
         "_started",
         "_terms",
+        "_time_limit",
         "abandoned",
         "claim",
         "claimed_at",
@@ -83,13 +83,12 @@ class Run(Generic[ClaimT]):
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
-        self._held_until = sent + hold_limit
-        self._out_of_time_at = min(self._started + time_limit, self._held_until - terms.cleanup_timeout)
-        if self._out_of_time_at == math.inf:
-            self._held_until = self._out_of_time_at = math.inf  # One number for all.
+        # The limits, and not the moments: they are one number for all.
+        self._time_limit = time_limit
+        self._hold_limit = hold_limit
         self.claimed_at = self._sent = sent
         self._fenced_at = terms.cancelled_at(sent)
-        self._ends_at = min(self._out_of_time_at, self._fenced_at)
+        self._ends_at = min(self.deadline, self._fenced_at)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
         self._answers: Patience | None = None
@@ -118,7 +117,7 @@ class Run(Generic[ClaimT]):
 
         Its lease is not told: that moves with every heartbeat.
         """
-        return self._out_of_time_at
+        return min(self._started + self._time_limit, self.held_until - self._terms.cleanup_timeout)
 
     @property
     def duration(self) -> float:
@@ -127,12 +126,12 @@ class Run(Generic[ClaimT]):
     @property
     def held_until(self) -> float:
         """Until when its claim is renewed, on trio's clock: the absolute limit on one run."""
-        return self._held_until
+        return self.claimed_at + self._hold_limit
 
     @property
     def is_held(self) -> bool:
         """Whether its claim is renewed."""
-        return self._clock.current_time() < self._held_until
+        return self._clock.current_time() < self.held_until
 
     def renewed(self, sent: float) -> None:
         """Its claim was renewed, by a renewal that was sent at that moment.
@@ -142,7 +141,7 @@ class Run(Generic[ClaimT]):
         if self.reason is not CancelReason.LOST:
             self._sent = max(self._sent, sent)
             self._fenced_at = self._terms.cancelled_at(self._sent)
-            self._ends_at = min(self._out_of_time_at, self._fenced_at)
+            self._ends_at = min(self.deadline, self._fenced_at)
             self._set_deadlines()
 
     def _set_deadlines(self) -> None:
@@ -187,7 +186,7 @@ class Run(Generic[ClaimT]):
         return self._reason_but_lost_at(self._clock.current_time())
 
     def _reason_but_lost_at(self, now: float) -> CancelReason | None:
-        if self._reason is None and self._out_of_time_at <= min(now, self._fenced_at):
+        if self._reason is None and self.deadline <= min(now, self._fenced_at):
             self._reason = CancelReason.TIMEOUT
         return self._reason
 
@@ -256,6 +255,11 @@ class Run(Generic[ClaimT]):
         self._set_deadlines()
 
     # --- Its end ---
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether its handler has."""
+        return self._answers is not None and self._answers.is_dismissed
 
     def dismiss(self) -> None:
         """Its handler has ended: what was started there, and goes on elsewhere, is bound by it no more."""

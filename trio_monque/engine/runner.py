@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from ..patience import keep_patience
+from ..patience import drop_patience, keep_patience
 from . import notices
 from .guard import Stop
 from .lease import LeaseTerms
@@ -53,8 +53,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._settler = settler
         self._wake = wake
         self._stop = stop
-        # Ordered sets: what happens to all of them happens in the order in which they were claimed.
-        self._running: dict[Run[ClaimT], None] = {}
+        # An ordered set: what happens to all of them happens in the order in which they were claimed.
         self.held: dict[Run[ClaimT], None] = {}
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
@@ -85,7 +84,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             sent=sent,
             hold_limit=self._source.hold_limit(claim),
         )
-        self.held[run] = self._running[run] = None
+        self.held[run] = None
         self._slots.take(self._source.lane_of(claim), suspect=self._source.is_suspect(claim))
         self.changed()
         return run
@@ -95,20 +94,21 @@ class Runner(Generic[ClaimT, SettlementT]):
 
         Returns the claims of those that were not cancelled already.
         """
-        hit = tuple(run for run in self._running if run.reason is None)
-        for run in tuple(self._running):
+        running = self.running
+        hit = tuple(run for run in running if run.reason is None)
+        for run in running:
             run.cancel(reason)
         return tuple(run.claim for run in hit)
 
     def abandon_threads(self) -> None:
         """Ends the waits for threads that have not ended."""
-        for run in tuple(self._running):
+        for run in self.running:
             run.patience.cancel(reason="the scheduler's hard end")
 
     def abandon_all(self) -> None:
         """Ends every wait that a cancellation from outside would not reach."""
         self.abandon_threads()
-        for run in tuple(self._running):
+        for run in self.running:
             run.end_cleanups()
 
     def claims_to_renew(self) -> Sequence[ClaimT]:
@@ -118,7 +118,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """Those whose handlers have not ended."""
-        return tuple(self._running)
+        return tuple(run for run in tuple(self.held) if not run.has_ended)  # The watchdog's thread asks, too.
 
     # Guarded as the loops are, and protected from Ctrl-C, by itself: a coroutine around each run would be a tenth of
     # what a running job takes.
@@ -128,44 +128,64 @@ class Runner(Generic[ClaimT, SettlementT]):
 
         A bug of ours, or of the source, ends the scheduler in order.
         """
-        run.task = trio.lowlevel.current_task()
-        keep_patience(run)
+        # What is named or nested here is held twice for as long as the handler runs, so the rest is in functions.
         value: object = None
-        error: BaseException | None = None
-        starts = False
+        if not self._starts(run, trio.lowlevel.current_task()):
+            return
         try:
-            if starts := self._may_start(run):
-                with run.scope:
-                    value = await self._source.execute(run)
+            with run.scope:
+                value = await self._source.execute(run)
         except BaseException as raised:
             # Whatever it is, the job's fate is decided by it, and no other's.
-            error = _without_cancellations(raised)
-            if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
-                raise  # Not leaked: the engine's hard end. Nobody waits for this run any more.
-        finally:
-            run.dismiss()
-            # Free at the verdict, so that the next claim overlaps this settlement.
-            del self._running[run]
-            self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
-            self._wake.make_room()
+            if not self._failed(run, raised):
+                raise
+        else:
+            self._over(run)
+            self._conclude(run, None, value)
+
+    def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
+        """Whether its handler is to be called in this task; where it is not, the run is over."""
+        run.task = task
+        keep_patience(task, run)
+        if self._may_start(run):
+            return True
+        self._over(run)
+        self._conclude(run, None, None, started=False)
+        return False
+
+    def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
+        """The end of a run whose handler raised; False where it is none that decides anything."""
         try:
-            self._conclude(run, run.ended(error, value) if starts else run.ended_before_its_start())
-        except Exception as bug:  # noqa: BLE001  # Not the handler's.
-            self._crash("the end of a run could not be concluded", bug)
-        if error is not None and (interrupt := _interrupt_in(error)) is not None:
+            error = _without_cancellations(raised)
+        finally:
+            self._over(run)
+        if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
+            return False  # Not leaked: the engine's hard end. Nobody waits for this run any more.
+        self._conclude(run, error, None)
+        if (interrupt := _interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
+        return True
+
+    def _over(self, run: Run[ClaimT]) -> None:
+        """Its handler has ended, or is never called."""
+        assert run.task is not None
+        drop_patience(run.task)
+        run.dismiss()
+        # Free at the verdict, so that the next claim overlaps this settlement.
+        self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:
         """Whether it is not cancelled yet. Where it may, that is told; where that fails, nothing starts any more."""
-        if self._stop.cutting.is_set():
-            run.cancel(CancelReason.SHUTDOWN)
-        if run.reason is not None:
-            return False
-        self.start_lags.add(trio.current_time() - run.claimed_at)
         try:
+            if self._stop.cutting.is_set():
+                run.cancel(CancelReason.SHUTDOWN)
+            if run.reason is not None:
+                return False
+            self.start_lags.add(trio.current_time() - run.claimed_at)
             self._source.tell(notices.RunStarted(run.claim))
         except Exception as bug:  # noqa: BLE001  # Not the handler's: it would be its job's failure.
-            self._crash("the start of a run could not be told", bug)
+            self._crash("a run could not be started", bug)
             return False
         return True
 
@@ -173,8 +193,14 @@ class Runner(Generic[ClaimT, SettlementT]):
         logger.error("%s: the scheduler ends", what, exc_info=bug)
         self._stop.crash(bug)
 
-    def _conclude(self, run: Run[ClaimT], end: RunEnd) -> None:
-        """Hands its end to the settler, unless it is no end that is ours to write."""
+    def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
+        try:
+            self._hand_over(run, run.ended(error, value) if started else run.ended_before_its_start())
+        except Exception as bug:  # noqa: BLE001  # Not the handler's.
+            self._crash("the end of a run could not be concluded", bug)
+
+    def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
+        """To the settler, unless it is no end that is ours to write."""
         if run.is_gone:
             self._lost(run)
         elif run.abandoned:

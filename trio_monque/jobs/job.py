@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Any
+from typing import Any, Final
 
 from bson import ObjectId
 
@@ -103,11 +103,42 @@ class Job:
 
     @classmethod
     def kept(cls, values: Mapping[str, Any]) -> Job:
-        """The same for one that is kept for as long as its run: a microsecond dearer, and 200 bytes smaller.
+        """The same for one that is kept for as long as its run: 300 bytes smaller, where it has no unusual fields.
 
         Of attributes that are set one by one, Python keeps the names once for the whole class.
         """
+        if not values.keys() <= _KEPT_ONCE:
+            return cls.of(dict(values))  # Each by itself, names beside those would double what it takes.
         job, put = object.__new__(cls), object.__setattr__
         for name, value in values.items():
             put(job, name, value)
         return job
+
+
+# What a claimed job has, also one that was tried before.
+_KEPT_ONCE: Final = frozenset(
+    {
+        "id",
+        "name",
+        "data",
+        "status",
+        "next_run_at",
+        "fail_count",
+        "created_at",
+        "updated_at",
+        "claimed_by",
+        "locked_at",
+        "claim_token",
+        "last_heartbeat",
+        "heartbeat_interval",
+        "attempts",
+        "receipt",
+        "fail_reason",
+        "started_at",
+        "finished_at",
+        "errors",
+    }
+)
+# Python learns the names that it keeps once from the first objects of a class, at most thirty: so these are the first.
+for _ in range(30):
+    Job.kept(dict.fromkeys(_KEPT_ONCE))

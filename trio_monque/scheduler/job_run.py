@@ -14,6 +14,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
@@ -42,7 +43,7 @@ async def _called_in_thread(
     cancellation through `check_cancelled`.
     """
     call = partial(_in_thread, worker.handler, running_job)
-    with run.patience:
+    with with_patience(run), run.patience:
         unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
         if not unwound:
             return value

@@ -61,10 +61,17 @@ def job_of(document: Mapping[str, Any]) -> Job:
     if status is None or not values.keys() >= _REQUIRED_ATTRIBUTES:
         return job_of_unusual(document)
     values["status"] = status
-    values["name"] = sys.intern(values["name"])  # Thousands of copies of a few names are held while their jobs run.
+    _share(values)
     if "heartbeat_interval" in values:
         values["heartbeat_interval"] /= 1000
     return Job.of(values)
+
+
+def _share(values: dict[str, Any]) -> None:
+    """Thousands of copies of a few names are held while their jobs run, and most are due when they are enqueued."""
+    values["name"] = sys.intern(values["name"])
+    if values["created_at"] == values["next_run_at"]:
+        values["created_at"] = values["next_run_at"]
 
 
 def job_of_unusual(document: Mapping[str, Any]) -> Job:

@@ -20,7 +20,7 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
-from ..patience import Patience, patience_of_context
+from ..patience import Patience, patience_of_task
 from ..threads import HoldingLimiter, Limiter, call_in_thread, work_unawaited
 
 T = TypeVar("T")
@@ -80,7 +80,7 @@ class Door:
 
     async def _call_patiently(self, function: Callable[[], T], limiter: Limiter) -> T:
         """Awaits the thread although cancelled: as long as the patience lasts of the run that asks, or of this door."""
-        patience = patience_of_context() or self.patience
+        patience = patience_of_task() or self.patience
         sent = _Sent(limiter, patience)
         with patience.waiting(sent.scope), sent.scope:
             return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
