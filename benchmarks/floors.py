@@ -125,26 +125,35 @@ def in_turn(jobs: Jobs, batch: int) -> None:
         jobs.bulk_write([UpdateOne({"_id": one["_id"], **fence(token)}, update) for one in mine], ordered=False)
 
 
+def claim(jobs: Jobs, ids: Sequence[Any]) -> str:
+    """Returns the token of all of them."""
+    at, token = now(), str(ObjectId())
+    claimed = jobs.update_many({"_id": {"$in": ids}, **due(at)}, held(at, token), hint=BY_ID).modified_count
+    assert claimed == len(ids), "somebody else works on this collection"
+    return token
+
+
+def complete(jobs: Jobs, token: str, ids: Sequence[Any]) -> None:
+    ended = jobs.update_many({"_id": {"$in": ids}, **fence(token)}, completed(), hint=BY_ID).modified_count
+    assert ended == len(ids), "somebody else works on this collection"
+
+
 def overlapping(jobs: Jobs, batch: int) -> None:
     claimed: queue.Queue[tuple[str, list[Any]] | None] = queue.Queue(maxsize=2)
 
-    def complete() -> None:
+    def settle() -> None:
         while (taken := claimed.get()) is not None:
-            token, ids = taken
-            jobs.update_many({"_id": {"$in": ids}, **fence(token)}, completed(), hint=BY_ID)
+            complete(jobs, *taken)
 
-    completer = threading.Thread(target=complete)
+    completer = threading.Thread(target=settle)
     completer.start()
     try:
         while True:
-            at, token = now(), str(ObjectId())
-            found = list(jobs.find(due(at), sort=EARLIEST, limit=batch, batch_size=batch + 1))
+            found = list(jobs.find(due(now()), sort=EARLIEST, limit=batch, batch_size=batch + 1))
             if not found:
                 break
             ids = [one["_id"] for one in found]
-            matched = jobs.update_many({"_id": {"$in": ids}, **due(at)}, held(at, token), hint=BY_ID).modified_count
-            assert matched == len(ids), "somebody else works on this collection"
-            claimed.put((token, ids))
+            claimed.put((claim(jobs, ids), ids))
     finally:
         claimed.put(None)
         completer.join()
@@ -161,7 +170,7 @@ FLOORS: Final[Mapping[str, Callable[[Jobs], None]]] = {
 
 def rate(
     database: Db,
-    floor: str,
+    floor: Callable[[Jobs], None],
     number: int,
     indexes: Sequence[IndexModel] = LEAN,
     *,
@@ -172,7 +181,7 @@ def rate(
     fill(jobs, number, indexes)
     with counted or nullcontext():
         begun = time.perf_counter()
-        FLOORS[floor](jobs)
+        floor(jobs)
         took = time.perf_counter() - begun
     assert jobs.count_documents({"status": "completed"}) == number
     return number / took

@@ -139,14 +139,19 @@ class Processor:
 
     def __init__(self, bench: Bench) -> None:
         self._client = bench.client
-        self.by_name: dict[str, list[float]] = {}
+        self.of_client: dict[str, list[float]] = {}
+        self.of_server: dict[str, list[float]] = {}
 
     @contextmanager
     def counted(self, name: str, jobs: int) -> Iterator[None]:
-        before = time.process_time() + server_seconds(self._client)
+        client, server = time.process_time(), server_seconds(self._client)
         yield
-        used = time.process_time() + server_seconds(self._client) - before
-        self.by_name.setdefault(name, []).append(1e6 * used / jobs)
+        client, server = time.process_time() - client, server_seconds(self._client) - server
+        self.of_client.setdefault(name, []).append(1e6 * client / jobs)
+        self.of_server.setdefault(name, []).append(1e6 * server / jobs)
+
+    def of_both(self, name: str) -> list[float]:
+        return [sum(both) for both in zip(self.of_client[name], self.of_server[name], strict=True)]
 
 
 class Sent(monitoring.CommandListener):

@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, ExitStack
-from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
@@ -13,48 +12,19 @@ from typing import Any
 import trio
 from pymongo import IndexModel
 
-from tests.support import node_peer
-from trio_monque import Monque, NewJob, RunningJob
+from trio_monque import Monque, NewJob
 
-from . import floors
+from . import floors, python_floors
 from .measuring import NAME, Bench, Db, Processor
 from .processes import Child, child, worked_off
 from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
+from .variants import PLAIN, TEN, VARIANTS, Handlers, Variant, seconds_of
 
 PATIENCE = 300.0  # Seconds for one backlog.
-LONGEST_WAIT = 20  # Milliseconds that a handler of the variant waits.
-TEN = node_peer.INDEXES[:10]  # Without that of its retention.
 SLOTS = (10, 100, 500)
 WITH_VARIANTS = 100
 SHARE_OF_FLOOR = {10: 0.9, 100: 0.8, 500: 0.75}
-
-
-@dataclass(frozen=True, kw_only=True)
-class Variant:
-    """What is otherwise in a backlog that 100 slots work through."""
-
-    what: str
-    names: int = 1
-    waits: bool = False
-    fails: bool = False
-    stores: bool = False
-    indexes: Sequence[IndexModel] = ()
-
-
-VARIANTS = {
-    "eight names": Variant(what="eight names share the backlog and the 100 slots", names=8),
-    "waiting": Variant(what=f"handlers wait for 0 to {LONGEST_WAIT} ms", waits=True),
-    "failing": Variant(what="one job in ten fails, with no retries", fails=True),
-    "results": Variant(what="results are stored", stores=True),
-    "ten indexes": Variant(what="Monque's ten indexes are there, too", indexes=TEN),
-}
-PLAIN = Variant(what="plain")
-
-
-def seconds_of(number: int) -> float:
-    """How long the handler of a job waits, in the variant where it does."""
-    return number * 7919 % (LONGEST_WAIT + 1) / 1000
 
 
 def measure(bench: Bench) -> list[Figure]:
@@ -63,12 +33,15 @@ def measure(bench: Bench) -> list[Figure]:
     with ExitStack() as stack:
         children = [stack.enter_context(child("workers", bench.uri)) for _ in range(size.processes)]
         floor, ours = partial(_floor, bench, processor), partial(_one_process, bench, processor)
+        in_trio, with_python = partial(_in_trio, bench, processor), partial(_with_python, bench, processor)
         many = partial(_many_processes, bench, children, shares)
         # What is compared stands near each other.
         measures: dict[str, Callable[[], float]] = {"F1": partial(floor, "F1", jobs // 5)}
         for slots in SLOTS:
             measures[f"P{slots}"] = partial(floor, f"P{slots}", jobs)
+            measures[f"trio {slots}"] = partial(in_trio, slots)
             measures[f"T.{slots}"] = partial(ours, slots, PLAIN)
+            measures[f"P{slots} python"] = partial(with_python, slots)
             measures[f"T.many.{slots}"] = partial(many, slots)
             if slots == WITH_VARIANTS:
                 measures["FB"] = partial(floor, "FB", jobs)
@@ -77,8 +50,10 @@ def measure(bench: Bench) -> list[Figure]:
         found = bench.in_turns(measures)
     return [
         *_floors_themselves(found),
+        *(_in_trio_figure(slots, found) for slots in SLOTS),
+        *(_with_python_figure(slots, found) for slots in SLOTS),
         *(_one_process_figure(slots, found) for slots in SLOTS),
-        *(_processor_figure(slots, processor.by_name) for slots in SLOTS),
+        *(figure for slots in SLOTS for figure in _processor_figures(slots, processor)),
         *(_many_figure(slots, found, size.processes) for slots in SLOTS),
         *shares.figures(size.processes),
         *(_variant_figure(name, found, jobs) for name in VARIANTS),
@@ -93,7 +68,22 @@ def _floor(
 ) -> float:
     counted = processor.counted(name, jobs) if indexes is floors.LEAN else None
     with bench.database() as database:
-        return floors.rate(database, name, jobs, indexes, counted=counted)
+        return floors.rate(database, floors.FLOORS[name], jobs, indexes, counted=counted)
+
+
+def _in_trio(bench: Bench, processor: Processor, slots: int) -> float:
+    jobs, work = bench.size.jobs, partial(python_floors.in_trio, slots=slots)
+    with bench.database() as database:
+        return floors.rate(database, work, jobs, counted=processor.counted(f"trio {slots}", jobs))
+
+
+def _with_python(bench: Bench, processor: Processor, slots: int) -> float:
+    """With what a scheduler's client took the last time beyond the floor's, which sends the same statements."""
+    more = processor.of_client[f"T.{slots} {PLAIN.what}"][-1] - processor.of_client[f"P{slots}"][-1]
+    work = partial(python_floors.with_python, batch=slots, each=max(0.0, more) / 1e6)
+    with bench.database() as database:
+        counted = processor.counted(f"P{slots} python", bench.size.jobs)
+        return floors.rate(database, work, bench.size.jobs, counted=counted)
 
 
 def _fill(database: Db, jobs: int, names: Sequence[str]) -> None:
@@ -120,42 +110,6 @@ def _one_process(bench: Bench, processor: Processor, slots: int, variant: Varian
     failed = -(-jobs // 10) if variant.fails else 0
     assert ended == {"completed": jobs - failed, "failed": failed}, ended
     return jobs / took
-
-
-class Handlers:
-    """What is run, and when each of the jobs has been."""
-
-    def __init__(self, jobs: int) -> None:
-        self.all_ran = trio.Event()
-        self._left = jobs
-
-    def of(self, variant: Variant) -> Callable[[RunningJob[Any]], Awaitable[object]]:
-        if variant.waits:
-            return self._wait
-        if variant.fails:
-            return self._fail
-        return self._result if variant.stores else self._noop
-
-    def _count(self) -> None:
-        self._left -= 1
-        if not self._left:
-            self.all_ran.set()
-
-    async def _noop(self, _: RunningJob[Any]) -> None:
-        self._count()
-
-    async def _wait(self, job: RunningJob[Any]) -> None:
-        await trio.sleep(seconds_of(job.data["i"]))
-        self._count()
-
-    async def _fail(self, job: RunningJob[Any]) -> None:
-        self._count()
-        if job.data["i"] % 10 == 0:
-            raise ValueError("one in ten")
-
-    async def _result(self, job: RunningJob[Any]) -> dict[str, Any]:
-        self._count()
-        return {"i": job.data["i"]}
 
 
 async def _work_off(
@@ -227,25 +181,44 @@ def _floors_themselves(found: dict[str, list[float]]) -> list[Figure]:
     return [_figure(name, f"floor {name}", found, ()) for name in floors.FLOORS]
 
 
+def _in_trio_figure(slots: int, found: dict[str, list[float]]) -> Figure:
+    beside = [Comparison(floor=f"P{slots}", values=found[f"P{slots}"])]
+    return _figure(f"trio {slots}", f"floor trio {slots}: a bare trio loop, {slots} slots", found, beside)
+
+
+def _with_python_figure(slots: int, found: dict[str, list[float]]) -> Figure:
+    beside = [Comparison(floor=f"P{slots}", values=found[f"P{slots}"])]
+    what = f"floor P{slots} with as much Python a job as {slots} slots take"
+    return _figure(f"P{slots} python", what, found, beside)
+
+
 def _one_process_figure(slots: int, found: dict[str, list[float]]) -> Figure:
     beside = [Comparison(floor=f"P{slots}", values=found[f"P{slots}"], at_least=SHARE_OF_FLOOR[slots])]
     if slots == 10:
         beside.append(Comparison(floor="F1", values=found["F1"], at_least=2.5))
     if slots == 500:
         beside.append(Comparison(floor="100 slots", values=found["T.100"], at_least=1.0))
+    beside.append(Comparison(floor=f"trio {slots}", values=found[f"trio {slots}"]))
+    beside.append(Comparison(floor=f"P{slots} with as much Python", values=found[f"P{slots} python"]))
     return _figure(f"T.{slots}", f"{slots} slots, one process", found, beside)
 
 
-def _processor_figure(slots: int, used: dict[str, list[float]]) -> Figure:
-    """It depends less than the speed on what else the machine does."""
-    return Figure(
-        part="T",
-        key=f"T.{slots} processor",
-        what=f"{slots} slots: processor of client and server",
-        unit="µs a job",
-        values=used[f"T.{slots} {PLAIN.what}"],
-        floors=[Comparison(floor=f"P{slots}", values=used[f"P{slots}"])],
-    )
+def _processor_figures(slots: int, processor: Processor) -> Iterator[Figure]:
+    """They depend less than the speed on what else the machine does."""
+    sides = {
+        "client and server": processor.of_both,
+        "the client": processor.of_client.__getitem__,
+        "the server": processor.of_server.__getitem__,
+    }
+    for side, used in sides.items():
+        yield Figure(
+            part="T",
+            key=f"T.{slots} processor" + ("" if side == "client and server" else f" of {side}"),
+            what=f"{slots} slots: processor of {side}",
+            unit="µs a job",
+            values=used(f"T.{slots} {PLAIN.what}"),
+            floors=[Comparison(floor=floor, values=used(floor)) for floor in (f"P{slots}", f"trio {slots}")],
+        )
 
 
 def _many_figure(slots: int, found: dict[str, list[float]], processes: int) -> Figure:
