@@ -173,7 +173,13 @@ class ServerClock:
         virtual = virtual_time()
         if virtual is not None:
             return virtual.on_run_clock(moment)
-        return trio.current_time() + (moment - self.now()) / timedelta(seconds=1)
+        return trio.current_time() + self.seconds_until(moment)
+
+    def seconds_until(self, moment: datetime) -> float:
+        """Negative where it has passed. Exact: `now` has lost its fraction of a millisecond."""
+        virtual = virtual_time()
+        now = wall_clock() + self._offset if virtual is None else virtual.now()
+        return (moment - now) / timedelta(seconds=1)
 
     def is_stale(self) -> bool:
         """Whether the offset should be measured before `now` is used. Never in virtual time."""

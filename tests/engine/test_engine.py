@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Awaitable, Callable, Sequence, Set
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -22,7 +23,7 @@ from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
 from trio_monque.engine.settler import Settler
-from trio_monque.engine.source import ClaimState, Demand, Granted, Tip
+from trio_monque.engine.source import ClaimState, Demand, Due, Granted, Tip
 from trio_monque.engine.wake import WakeSignal
 from trio_monque.observations import Sighting
 
@@ -66,6 +67,7 @@ class Shelf:
     asked_for_one: list[object] = field(default_factory=list)
     unsure: set[object] = field(default_factory=set)
     due: list[float] = field(default_factory=list)
+    tips: dict[float, Tip] = field(default_factory=dict)
     asked_at: list[float] = field(default_factory=list)
     ask_faults: list[Exception] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
@@ -116,6 +118,7 @@ class Shelf:
 
     async def claim_one(self, tip: Tip) -> Granted[int]:
         self.asked_for_one.append(tip.key)
+        await trio.sleep_until(next((due for due, one in self.tips.items() if one == tip), -math.inf))
         await trio.sleep(self.claim_takes)
         if self.claim_faults:
             raise self.claim_faults.pop(0)
@@ -125,14 +128,18 @@ class Shelf:
             return Granted([])
         assert isinstance(tip.key, int)
         self.items.remove(tip.key)
+        self.due = [due for due in self.due if self.tips.get(due) != tip]
         return Granted([tip.key])
 
-    async def next_due(self, lanes: Set[str]) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> Due | None:
         self.asked_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         if self.ask_faults:
             raise self.ask_faults.pop(0)
-        return min((due for due in self.due if due > self.claimed_at[-1]), default=None)
+        later = sorted(due for due in self.due if due > self.claimed_at[-1])
+        if not later:
+            return None
+        return Due(later[0], self.tips.get(later[0]) if later[1:2] != later[:1] else None)
 
     async def execute(self, run: Run[int]) -> object:
         return await self.handler(run)

@@ -19,6 +19,7 @@ from trio_monque.engine.health import Examined, LoopExamined
 from trio_monque.engine.nursery import HARD_BOUND, Engine
 from trio_monque.engine.progress import Progress, Spread
 from trio_monque.engine.run import Run
+from trio_monque.engine.source import Due
 from trio_monque.observations import Sighting
 
 STUCK_AFTER = 20.0
@@ -228,7 +229,7 @@ async def test_waker_whose_question_failed_waits_on_purpose_while_all_slots_are_
     autojump_clock: MockClock,
 ) -> None:
     class SlowToFail(Shelf):
-        async def next_due(self, lanes: Set[str]) -> float | None:
+        async def next_due(self, lanes: Set[str]) -> Due | None:
             self.asked_at.append(trio.current_time())
             if len(self.asked_at) > 1:
                 return None

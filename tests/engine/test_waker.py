@@ -13,6 +13,7 @@ from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sle
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import notices
 from trio_monque.engine import waker as waker_module
+from trio_monque.engine.source import Due
 
 DAY = 86400.0
 
@@ -54,10 +55,10 @@ async def test_what_is_expected_while_the_question_is_under_way_counts(autojump_
     shelf = Shelf()
     engine = engine_of(shelf, rests=True)
 
-    async def slow_answer(lanes: Set[str]) -> float | None:
+    async def slow_answer(lanes: Set[str]) -> Due | None:
         shelf.asked_at.append(trio.current_time())
         await trio.sleep(1)
-        return 100.0 if trio.current_time() < 50 else None
+        return Due(100.0) if trio.current_time() < 50 else None
 
     shelf.next_due = slow_answer  # type: ignore[method-assign]
     async with running(engine):

@@ -8,6 +8,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from bson import Int64
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
@@ -222,7 +223,7 @@ def test_one_job_is_claimed_by_its_id_in_one_command_and_is_what_the_database_ho
 ) -> None:
     job, recorder = insert(store, data={"n": 1}), Recorder()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
-        taken = claiming.take_one(handle(client[db.name]), job.id, "greet", PAST, stamp())
+        taken = claiming.take_one(handle(client[db.name]), job.id, "greet", 0, PAST, stamp())
     assert [name for name, _ in recorder.commands if name != "endSessions"] == ["findAndModify"]
     assert [as_stored(store, job)] == list(taken.jobs)
     assert (taken.jobs[0].attempts, taken.more) == (1, False)
@@ -245,7 +246,7 @@ def test_claim_of_one_repeats_the_whole_condition(store: JobCollection, jobs: Co
     job = insert(store)
     jobs.update_one({"_id": job.id}, change)
     before = jobs.find_one({"_id": job.id})
-    assert claiming.take_one(store, job.id, "greet", PAST, stamp()) == claiming.Taken([])
+    assert claiming.take_one(store, job.id, "greet", 0, PAST, stamp()) == claiming.Taken([])
     assert jobs.find_one({"_id": job.id}) == before
 
 
@@ -261,3 +262,59 @@ def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked
     assert (set(seen.exhausted), set(seen.short)) == ({"few"}, {"few"})
     alone = looking.survey(store, {"many": 5}, PAST, passed_over={"many": 3})
     assert [job.id for job in alone.jobs] == [job.id for job in many[3:8]]
+
+
+def test_next_job_is_told_with_its_moment_and_by_itself_where_it_is_alone(store: JobCollection) -> None:
+    moments = [PAST + timedelta(seconds=number) for number in range(4)]
+    insert(store, run_at=moments[0])
+    later = [insert(store, name, run_at=moments[1 + number]) for number, name in enumerate(["other", "greet", "alien"])]
+    found = looking.next_due(store, ["greet", "other"], moments[0])
+    assert found == looking.NextDue(moments[1], looking.OneJob(later[0].id, "other", 0))
+    assert looking.next_due(store, ["greet"], moments[0]) == looking.NextDue(
+        moments[2], looking.OneJob(later[1].id, "greet", 0)
+    )
+    assert looking.next_due(store, ["greet"], moments[2]) is None
+    insert(store, "greet", run_at=moments[1])
+    assert looking.next_due(store, ["greet", "other"], moments[0]) == looking.NextDue(moments[1], None)
+
+
+def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
+    store: JobCollection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(looking, "MOST_NAMES_IN_ONE_LOOK", 1)
+    moment = PAST + timedelta(seconds=1)
+    insert(store, "greet", run_at=moment)
+    assert looking.next_due(store, ["greet", "other"], PAST) != looking.NextDue(moment, None)
+    insert(store, "other", run_at=moment)
+    assert looking.next_due(store, ["greet", "other"], PAST) == looking.NextDue(moment, None)
+
+
+@pytest.mark.parametrize(
+    ("change", "alone"),
+    [
+        ({"attempts": 7}, True),
+        ({"attempts": Int64(7), "rescues": 1}, True),
+        ({"attempts": 7, "rescues": 2}, False),
+        ({"attempts": "many"}, False),
+    ],
+)
+def test_next_job_that_cannot_be_claimed_by_its_id_is_told_by_its_moment_alone(
+    store: JobCollection, jobs: Collection, change: Any, alone: bool
+) -> None:
+    moment = PAST + timedelta(seconds=1)
+    job = insert(store, run_at=moment)
+    jobs.update_one({"_id": job.id}, {"$set": change})
+    found = looking.next_due(store, ["greet"], PAST)
+    assert found == looking.NextDue(moment, looking.OneJob(job.id, "greet", 7) if alone else None)
+    if alone:
+        (taken,) = claiming.take_one(store, job.id, "greet", 7, moment, stamp()).jobs
+        assert (taken.attempts, taken) == (8, as_stored(store, job))
+
+
+def test_next_job_with_an_id_that_is_none_is_told_by_its_moment_alone(store: JobCollection, jobs: Collection) -> None:
+    moment = PAST + timedelta(seconds=1)
+    job = insert(store, run_at=moment)
+    document = jobs.find_one_and_delete({"_id": job.id})
+    assert document is not None
+    jobs.insert_one({**document, "_id": "a text"})
+    assert looking.next_due(store, ["greet"], PAST) == looking.NextDue(moment, None)

@@ -156,6 +156,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             must_see = wake.room and not self._waker.is_told
             return await self._look(running) if must_see else _Found.NOT_LOOKED
         if wake.tip.lane not in self._slots.lanes:
+            self._waker.took()
             return _Found.NOT_LOOKED
         # Those who made theirs in the same statement are about to tell, too, and one look finds all of them.
         await trio.lowlevel.checkpoint()
@@ -217,7 +218,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return _Found.FAILED
         if granted.more:
             self._waker.look()
-        # One that could not be had was taken by somebody else, or changed, which is told by itself.
+        else:
+            # One that could not be had was taken by somebody else, or changed, which is told by itself.
+            self._waker.took()
         return _Found.NOT_LOOKED
 
     async def _ask(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Final, Generic, Protocol, TypeVar
 
 from ..observations import Sighting
 from .run import Run
@@ -13,6 +13,11 @@ from .run_end import RunEnd
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
+
+
+# A claim takes a millisecond or two until it is sent. Where that begins earlier, it is sent when the item is due.
+HEAD_START: Final = 0.003
+"""Seconds before it is due from which on an item may be asked for by itself. Not in virtual time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,7 +41,7 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class Tip:
-    """One item that has just come to be, and is due: it can be asked for by itself.
+    """One item that is known to be there: when it is due, it can be asked for by itself.
 
     Attributes:
         key: What the source knows it by.
@@ -45,6 +50,19 @@ class Tip:
 
     key: Hashable
     lane: str
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """When the next item is due.
+
+    Attributes:
+        moment: On trio's clock.
+        tip: Which one that is, where no other is due at the same moment and it can be asked for by itself.
+    """
+
+    moment: float
+    tip: Tip | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,14 +116,14 @@ class Source(Protocol[ClaimT, SettlementT]):
     async def claim_one(self, tip: Tip) -> Granted[ClaimT]:
         """Takes this one item, in one round trip, if it still can be had. Cancelled, it strands nothing.
 
-        `more` where it cannot tell: a look must.
+        Asked for `HEAD_START` before it is due, it waits for that moment. `more` where it cannot tell: a look must.
         """
         ...
 
-    async def next_due(self, lanes: Set[str]) -> float | None:
-        """When the next item of these lanes is due that was not due yet at the last claim, on trio's clock.
+    async def next_due(self, lanes: Set[str]) -> Due | None:
+        """When the next item of these lanes is due that was not due yet when a `claim` looked last.
 
-        None for never.
+        None for never. It may be due by now: `claim_one` looks for no others.
         """
         ...
 

@@ -11,7 +11,7 @@ import trio
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
-from .source import Source, Tip
+from .source import HEAD_START, Due, Source, Tip
 from .wake import WakeSignal
 
 # After a failed question: a server that elects returns within seconds.
@@ -20,6 +20,8 @@ RETRY: Final = 1.0
 # A question costs as much as a poll. Where polls are closer than this, not each of them is followed by one.
 SECONDS_BETWEEN_QUESTIONS: Final = 5.0
 
+NEVER: Final = Due(math.inf)
+
 
 class Waker:
     """Wakes the claimer when something is due, and not before.
@@ -27,6 +29,9 @@ class Waker:
     It knows the earliest moment of all that it was told of since it asked the source, and what the
     source answered. That is asked once after each moment that has come, and after each poll: whatever
     else changes in this run is told (`expect`). What others change is found by polls.
+
+    Where one item alone is due at that moment and is known, it is claimed by itself, without a look. What else has
+    come to be due meanwhile is in the answer to the question that follows, and is looked for.
 
     Attributes:
         is_told: What others change is told, too, at once: then polls are for safety, or there is no need for any.
@@ -54,7 +59,8 @@ class Waker:
         self._transaction_interval = transaction_interval
         self.is_told = self.rests = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
-        self._next = math.inf
+        self._next = NEVER
+        self._tried: Tip | None = None
         self._poll_at = math.inf
         self._is_known = False
         self._asked_at = -math.inf
@@ -66,9 +72,7 @@ class Waker:
 
     def look(self) -> None:
         """Something may be due now, and later, too: nobody knows."""
-        self._is_known = False
-        if self._looked.is_set():
-            self._looked = trio.Event()
+        self._ask_after_claim()
         self._changed.set()
         self._wake.set()
 
@@ -86,9 +90,15 @@ class Waker:
                 self._wake.set()
             else:
                 self._wake.tip(tip)
-        elif moment < self._next:
-            self._next = moment
+        else:
+            self._plan(Due(moment, tip))
+
+    def _plan(self, due: Due) -> None:
+        if due.moment < self._next.moment:
+            self._next = due
             self._changed.set()
+        elif due.moment == self._next.moment and due.tip != self._next.tip:
+            self._next = Due(due.moment)  # Two of them are worth a look.
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
         """Something may appear untold for as long as `is_open`, and right after."""
@@ -111,6 +121,14 @@ class Waker:
         self._lanes = frozenset(lanes)
         self._looked.set()
 
+    def took(self) -> None:
+        """The claimer has asked for the one item that it was told of, and not looked for others.
+
+        The question is for the lanes that had room at the last look, all of them: where one that is full now has room
+        again, there need be no look.
+        """
+        self._looked.set()
+
     async def run(self) -> NoReturn:
         while True:
             if not self._is_known:
@@ -122,19 +140,38 @@ class Waker:
             self._changed = trio.Event()
             interval = self._transaction_interval if self._open else self._poll_interval
             self._poll_at = min(self._poll_at, trio.current_time() + interval)
-            self.progress.plan(min(self._next, self._poll_at))
-            with trio.move_on_at(min(self._next, self._poll_at)):
+            wake_at = min(self._wake_for_next_at, self._poll_at)
+            self.progress.plan(wake_at)
+            with trio.move_on_at(wake_at):
                 await self._changed.wait()
             self.progress.go_on()
-            now = trio.current_time()
-            if now >= self._next or (now >= self._poll_at and self._is_worth_asking(now)):
-                self._poll_at = self._next = math.inf
-                # One that has just ended was open when the look before this one was made.
-                self._open = [is_open for is_open in self._open if is_open()]
-                self.look()
-            elif now >= self._poll_at:
-                self._poll_at = math.inf
-                self._wake.set()
+            self._wake_for_what_has_come(trio.current_time())
+
+    @property
+    def _wake_for_next_at(self) -> float:
+        is_ahead = self._next.tip is not None and not self.rests
+        return self._next.moment - HEAD_START if is_ahead else self._next.moment
+
+    def _wake_for_what_has_come(self, now: float) -> None:
+        is_due, is_poll, tip = now >= self._wake_for_next_at, now >= self._poll_at, self._next.tip
+        if is_due and tip is not None and not is_poll:
+            # The poll stays where it is: whoever claims one item has not looked for others.
+            self._tried, self._next = tip, NEVER
+            self._ask_after_claim()
+            self._wake.tip(tip)
+        elif is_due or (is_poll and self._is_worth_asking(now)):
+            self._poll_at, self._next = math.inf, NEVER
+            # One that has just ended was open when the look before this one was made.
+            self._open = [is_open for is_open in self._open if is_open()]
+            self.look()
+        elif is_poll:
+            self._poll_at = math.inf
+            self._wake.set()
+
+    def _ask_after_claim(self) -> None:
+        self._is_known = False
+        if self._looked.is_set():
+            self._looked = trio.Event()
 
     def _is_worth_asking(self, now: float) -> bool:
         return bool(self._open) or now >= self._asked_at + SECONDS_BETWEEN_QUESTIONS
@@ -161,5 +198,8 @@ class Waker:
             self.progress.answered()
         else:
             self.progress.go_on()
-        if due is not None:
-            self._next = min(self._next, due)
+        if due is None:
+            return
+        if due.moment <= trio.current_time() or due.tip == self._tried:
+            due = Due(due.moment)  # A claim of it was in vain, or it has come to wait, perhaps with others.
+        self._plan(due)

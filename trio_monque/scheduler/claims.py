@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import secrets
+import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
@@ -13,7 +14,7 @@ import trio
 
 from ..client.ground import Ground
 from ..engine.contention import Contention
-from ..engine.source import Demand, Granted, Tip
+from ..engine.source import HEAD_START, Demand, Due, Granted, Tip
 from ..errors import MonqueConnectionError
 from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
@@ -21,13 +22,14 @@ from ..jobs.job import Job
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from ..store import claiming, looking
 from ..store.claiming import Taken
+from ..store.looking import NextDue
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 from .beats import Beats
 from .candidates import Candidates
 from .disowned import DisownedClaims
 from .paused_names import PausedNames
-from .told import NewJobKey
+from .told import JobKey
 from .workers import Workers
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
@@ -87,9 +89,10 @@ class Claims:
 
     async def claim_one(self, tip: Tip) -> Granted[Job]:
         key, now = tip.key, await self._now()
-        assert isinstance(key, NewJobKey)
-        if key.due > now:
+        assert isinstance(key, JobKey)
+        if self._ground.clock.seconds_until(key.due) > HEAD_START:
             return Granted([], more=True)  # The server's time was measured anew.
+        now = max(now, key.due)
         stamp = self._stamp(now)
 
         def take() -> Taken:
@@ -97,7 +100,8 @@ class Claims:
             paused = self._paused.look_up(self.leased)
             taken = Taken([])
             if tip.lane not in paused:
-                taken = claiming.take_one(self.leased, key.id, tip.lane, now, stamp)
+                time.sleep(max(0.0, self._ground.clock.seconds_until(key.due)))
+                taken = claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
             # What was resumed meanwhile is found by a look, and nobody else may notice now.
             return replace(taken, more=taken.more or bool(before - paused))
 
@@ -166,17 +170,21 @@ class Claims:
 
     # --- What is due later ---
 
-    async def next_due(self, lanes: Set[str]) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> Due | None:
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        due = await self._next_due(lanes, self._candidates.looked_at)
-        return None if due is None else self._ground.clock.on_run_clock(due)
+        found = await self._next_due(lanes, self._candidates.looked_at)
+        if found is None:
+            return None
+        one, moment = found.alone, self._ground.clock.on_run_clock(found.moment)
+        return Due(moment, None if one is None else Tip(JobKey(one.id, found.moment, one.attempts), one.name))
 
     async def earliest_pending(self) -> datetime | None:
         """When the first job is or was due of all that could be claimed here."""
-        return await self._next_due(self._workers.names, BEFORE_ALL)
+        found = await self._next_due(self._workers.names, BEFORE_ALL)
+        return None if found is None else found.moment
 
-    async def _next_due(self, lanes: Iterable[str], after: datetime) -> datetime | None:
-        def ask() -> datetime | None:
+    async def _next_due(self, lanes: Iterable[str], after: datetime) -> NextDue | None:
+        def ask() -> NextDue | None:
             # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
             # claim may see it after this question.
             names = sorted(set(lanes) - self._paused.look_up(self.leased))

@@ -19,7 +19,7 @@ from ..clock import virtual_time
 from ..engine import notices
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
-from ..engine.source import ClaimState, Demand, Granted, Tip
+from ..engine.source import ClaimState, Demand, Due, Granted, Tip
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import claimable, transitions
 from ..jobs.fences import ClaimId, claim_id
@@ -114,7 +114,7 @@ class JobSource:
     async def claim_one(self, tip: Tip) -> Granted[Job]:
         return await self.claims.claim_one(tip)
 
-    async def next_due(self, lanes: Set[str]) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> Due | None:
         return await self.claims.next_due(lanes)
 
     # --- Running ---

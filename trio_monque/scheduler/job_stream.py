@@ -19,7 +19,7 @@ from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 from ..store.watch import Kind, NoStreamError, Watch
 from .paused_names import PausedNames
-from .told import NewJobKey, Told
+from .told import JobKey, Told
 from .workers import Workers
 
 T = TypeVar("T")
@@ -148,7 +148,7 @@ class JobStream:
             if change.job_id in self._told:
                 return
             digest.new.append(change.job_id)
-            digest.tip = Tip(NewJobKey(change.job_id, change.due), change.name)
+            digest.tip = Tip(JobKey(change.job_id, change.due), change.name)
         digest.count += 1
         digest.due = change.due if digest.due is None else min(digest.due, change.due)
         digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)

@@ -13,7 +13,7 @@ from ..engine.nursery import Engine
 from ..engine.source import Tip
 from ..jobs.job import Job
 from .paused_names import PausedNames
-from .told import NewJobKey, Told
+from .told import JobKey, Told
 
 
 class EngineOnTheBoard:
@@ -52,10 +52,10 @@ class EngineOnTheBoard:
         if not jobs:
             return
         first = min(jobs, key=lambda job: job.next_run_at)
-        tip = Tip(NewJobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
+        tip = Tip(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
         moments = [self._ground.clock.on_run_clock(job.next_run_at) for job in jobs]
         self._expect(min(moments), tip)
         # The look for what is due now finds nothing of what is due later: that needs its own timer.
         later = min((moment for moment in moments if moment > trio.current_time()), default=None)
-        if later is not None:
+        if later is not None and later > min(moments):
             self._expect(later)

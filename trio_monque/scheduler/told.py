@@ -15,16 +15,18 @@ MOST_REMEMBERED: Final = 10_000
 
 
 @dataclass(frozen=True, slots=True)
-class NewJobKey:
-    """By what a new job is asked for.
+class JobKey:
+    """By what one job is asked for.
 
     Attributes:
         id: Its id.
         due: When it was said to be due.
+        attempts: How often it had been claimed then.
     """
 
     id: ObjectId
     due: datetime
+    attempts: int = 0
 
 
 class Told:

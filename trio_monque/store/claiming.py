@@ -95,13 +95,15 @@ def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, s
 
 
 @command("claim jobs")
-def take_one(jobs: JobCollection, job_id: ObjectId, name: str, now: datetime, stamp: ClaimStamp) -> Taken:
-    """Claims one new job by its id, if it still is claimable and nobody ever claimed it. One round trip.
+def take_one(
+    jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
+) -> Taken:
+    """Claims one job by its id, if it still is claimable and was claimed so often before. One round trip.
 
-    Not for suspects: these have been claimed. Nothing was looked at, so what is no job shows only now: it is
-    given back, and a look must tell.
+    Not for suspects. Nothing was looked at, so what is no job shows only now: it is given back, and a look must tell.
     """
-    transition = transitions.claim([name], now, stamp, {**UNSUSPECTED, "attempts": OneOf((None, 0))})
+    known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
+    transition = transitions.claim([name], now, stamp, known)
     # Raw: where it cannot be decoded, it is claimed all the same, and must be known.
     found = jobs.raw.find_one_and_update(
         {"_id": job_id, **filter_of(transition.guard)},

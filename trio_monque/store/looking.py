@@ -12,6 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
+from bson import Int64, ObjectId
 from pymongo import ASCENDING
 
 from ..jobs.claimable import UNSUSPECTED, claimable
@@ -179,17 +180,60 @@ def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, A
     return [{"$match": due}, {"$sort": dict(_EARLIEST)}, *passing_over, {"$limit": limit}]
 
 
+@dataclass(frozen=True, slots=True)
+class OneJob:
+    """A pending job, as far as it takes to claim it by its id.
+
+    Attributes:
+        id: Its id.
+        name: Its name.
+        attempts: How often it has been claimed.
+    """
+
+    id: ObjectId
+    name: str
+    attempts: int
+
+
+@dataclass(frozen=True, slots=True)
+class NextDue:
+    """When the next job is due.
+
+    Attributes:
+        moment: When.
+        alone: Which one it is, where it is the only one of that moment and can be claimed by its id.
+    """
+
+    moment: datetime
+    alone: OneJob | None
+
+
+_OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", "attempts", "rescues")}
+
+
 @command("look for the next due job", writes=False)
-def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> datetime | None:
-    """When the earliest job is due of those that were not due at `after`; None where there is none."""
+def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
+    """The earliest job of those that were not due at `after`; None where there is none."""
     remaining = iter(names)
-    moments = []
+    earliest: list[Mapping[str, Any]] = []
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
         later = _but_broken(jobs, filter_of(claimable(chunk, after)))
         later[_NEXT_RUN_AT] = {"$gt": after}
-        found = collection.find_one(later, {"_id": False, _NEXT_RUN_AT: True}, sort=_EARLIEST)
+        # Two, to know whether the first one is alone; in one answer, without a cursor.
+        found = collection.find(later, _OF_ONE, sort=_EARLIEST, limit=-2)
         # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
-        if found is not None and isinstance(found[_NEXT_RUN_AT], datetime):
-            moments.append(found[_NEXT_RUN_AT])
-    return min(moments, default=None)
+        earliest += [document for document in found if isinstance(document[_NEXT_RUN_AT], datetime)]
+    if not earliest:
+        return None
+    moment = min(document[_NEXT_RUN_AT] for document in earliest)
+    first, *others = (document for document in earliest if document[_NEXT_RUN_AT] == moment)
+    return NextDue(moment, None if others else _one(first))
+
+
+def _one(found: Mapping[str, Any]) -> OneJob | None:
+    job_id, attempts = found["_id"], found.get(FIELD["attempts"]) or 0
+    is_whole = isinstance(job_id, ObjectId) and type(attempts) in (int, Int64)
+    if not is_whole or found.get(FIELD["rescues"]) not in UNSUSPECTED["rescues"].values:
+        return None
+    return OneJob(job_id, found[FIELD["name"]], attempts)
