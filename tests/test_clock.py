@@ -121,6 +121,20 @@ def test_real_clock_is_this_machines_plus_the_offset_to_the_servers() -> None:
     assert clock.now().tzinfo is UTC
 
 
+async def test_timer_for_a_moment_keeps_the_fraction_of_a_millisecond_that_now_has_lost(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    moment = datetime(2026, 1, 1, tzinfo=UTC)
+    monkeypatch.setattr(clock, "wall_clock", lambda: moment - timedelta(microseconds=10_300))
+    server = ServerClock()
+    server.set_offset(0.01)
+    assert server.now() == moment - timedelta(milliseconds=1)
+    assert server.seconds_until(moment) == pytest.approx(0.0003)
+    before = trio.current_time()
+    timer = server.on_run_clock(moment)
+    assert before - 1e-6 < timer - 0.0003 < trio.current_time() + 1e-6
+
+
 def test_offset_to_the_server_is_measured_before_the_first_write(db: Database) -> None:
     monque = Monque(db)
     job = monque.sync.enqueue("greet")

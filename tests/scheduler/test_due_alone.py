@@ -14,6 +14,8 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
 from trio_monque import JobStarted, Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine.source import Granted, Tip
+from trio_monque.scheduler.told import JobKey
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, now, quiesce
 
@@ -44,6 +46,10 @@ def workers(starts: list[tuple[Any, float]]) -> Workers:
         starts.append((job.data, (now() - job.next_run_at) / timedelta(seconds=1)))
 
     return workers
+
+
+def is_question(name: str, command: Any) -> bool:
+    return name == "find" and "projection" in command and "$gt" in str(command["filter"])
 
 
 def commands(recorder: Recorder) -> list[str]:
@@ -186,25 +192,38 @@ async def test_paused_one_waits_until_it_is_resumed(
     assert [data for data, _ in starts] == ["paused"]
 
 
-@pytest.mark.parametrize("clock_was_ahead", [0.0, 0.4])
 async def test_on_a_real_clock_the_claim_is_on_its_way_and_not_sent_before_it_is_due(
-    mongod: EmbeddedServer, db: Database, workers: Workers, starts: list[Any], clock_was_ahead: float
+    mongod: EmbeddedServer, db: Database, recorder: Recorder, workers: Workers, starts: list[Any]
 ) -> None:
-    """Also where the server's time turns out to be another than it was when the timer was set."""
     interceptor, sent = Interceptor(), list[float]()
-    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor, recorder]) as client:
         async with SchedulerOpener(client[db.name])(workers, change_stream=False, poll_interval=30.0) as scheduler:
+            with trio.fail_after(20):
+                while not recorder.count(is_question):
+                    await trio.sleep(0.01)
             clock = scheduler._ground.clock
-            await trio.to_thread.run_sync(scheduler._ground.measure_clock_offset)
             due = clock.now() + timedelta(seconds=0.3)
             interceptor.before(is_claim, lambda: sent.append(clock.seconds_until(due)))
             async with scheduler.events(JobStarted) as started:
                 await scheduler.enqueue("greet", "real", run_at=due)
-                clock.set_offset(clock._offset / timedelta(seconds=1) - clock_was_ahead)
-                with trio.fail_after(10):
+                with trio.fail_after(20):
                     await anext(started)
     assert sent[0] <= 0
+    # By its id, and at the first attempt.
+    assert [name for name, command in recorder.commands if is_claim(name, command)] == ["findAndModify"]
     assert [data for data, _ in starts] == ["real"]
+
+
+async def test_one_that_is_not_due_yet_by_the_servers_time_is_left_to_a_look(
+    recorded: Database, recorder: Recorder, workers: Workers, starts: list[Any], autojump_clock: MockClock
+) -> None:
+    """As where that was measured anew since the timer was set."""
+    async with SchedulerOpener(recorded)(workers) as scheduler:
+        job = await scheduler.enqueue("greet", "later", delay=10)
+        await quiesce()
+        early = Tip(JobKey(job.id, job.next_run_at), "greet")
+        assert await scheduler._engine._source.claim_one(early) == Granted([], more=True)
+        assert (recorder.count(is_claim), starts) == (0, [])
 
 
 async def test_of_a_fleet_each_other_instance_loses_one_command_and_asks_once(
