@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
+from typing import Final
 
 import trio
 
@@ -31,6 +32,9 @@ from .disowned import DisownedClaims
 from .paused_names import PausedNames
 from .told import JobKey
 from .workers import Workers
+
+# In its thread, a claim waits so many seconds for its moment: the timer was set by clocks that are read one by one.
+LONGEST_WAIT: Final = 2 * HEAD_START
 
 BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
@@ -90,7 +94,7 @@ class Claims:
     async def claim_one(self, tip: Tip) -> Granted[Job]:
         key, now = tip.key, await self._now()
         assert isinstance(key, JobKey)
-        if self._ground.clock.seconds_until(key.due) > HEAD_START:
+        if self._ground.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's time was measured anew.
         now = max(now, key.due)
         stamp = self._stamp(now)
