@@ -95,7 +95,8 @@ async def renew(
         if run not in runner.held:
             continue  # Settled while the renewal was under way: no longer held, and not lost.
         if state is ClaimState.LOST:
-            run.lose()
+            if not run.is_settling:  # Its settlement takes the claim away, and will tell.
+                run.lose()
             continue
         run.renewed(sent)
         if state is ClaimState.CANCEL_REQUESTED:

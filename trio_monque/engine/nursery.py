@@ -24,6 +24,7 @@ from .limits import EngineLimits
 from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
+from .run import Run
 from .run_end import CancelReason
 from .runner import Runner
 from .settler import Settler
@@ -118,6 +119,15 @@ class Engine(Generic[ClaimT, SettlementT]):
     def start_lags(self) -> Spread:
         """Seconds from asking for a claim to the start of its handler."""
         return self._runner.start_lags
+
+    async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
+        """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
+        return await self._runner.settle_early(run, settlement)
+
+    @property
+    def is_claiming(self) -> bool:
+        """Whether a claim is in flight."""
+        return self._claimer.is_claiming
 
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits to be settled or given back."""

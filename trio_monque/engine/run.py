@@ -36,6 +36,8 @@ class Run(Generic[ClaimT]):
         task: The one that it runs in, from its start on.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: The claim is known to be another's, or nobody's.
+        is_settled: Its claim was settled while its handler goes on: nothing is left to write.
+        is_settling: That is being written, and nobody knows yet: whether its claim is there says nothing.
     """
 
     # There may be ten thousand of them, so what few of them need is made when it is needed.
@@ -60,6 +62,8 @@ class Run(Generic[ClaimT]):
         "claim",
         "claimed_at",
         "is_gone",
+        "is_settled",
+        "is_settling",
         "scope",
         "task",
     )
@@ -72,6 +76,8 @@ class Run(Generic[ClaimT]):
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.is_gone = False
+        self.is_settled = False
+        self.is_settling = False
         self._is_fenced = False
         self._terms = terms
         self._reason: CancelReason | None = None
@@ -138,11 +144,17 @@ class Run(Generic[ClaimT]):
 
         A run that has fenced itself stays cancelled: its clean-up may end beside another's run as it is.
         """
-        if self.reason is not CancelReason.LOST:
+        if self.reason is not CancelReason.LOST and not self.is_settled:
             self._sent = max(self._sent, sent)
             self._fenced_at = self._terms.cancelled_at(self._sent)
             self._ends_at = min(self.deadline, self._fenced_at)
             self._set_deadlines()
+
+    def outlive_lease(self) -> None:
+        """Its claim is settled: its handler may go on for as long as it may run, and no lease binds it any more."""
+        self._fenced_at = math.inf
+        self._ends_at = self.deadline
+        self._set_deadlines()
 
     def _set_deadlines(self) -> None:
         self.scope.deadline = self._ends_at

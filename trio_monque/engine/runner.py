@@ -5,7 +5,6 @@ from __future__ import annotations
 import logging
 import math
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -16,6 +15,7 @@ from . import notices
 from .guard import Stop
 from .lease import LeaseTerms
 from .progress import Spread
+from .raised import LeakedCancellationError, interrupt_in, without_cancellations
 from .run import Run
 from .run_end import CancelReason, RunEnd
 from .settler import Settler
@@ -58,6 +58,10 @@ class Runner(Generic[ClaimT, SettlementT]):
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
         self._wakes_when_settled = False
+        # Those that were settled early, and whose handlers go on.
+        self._outliving: dict[Run[ClaimT], None] = {}
+        # What their handlers ended with while that was being written.
+        self._ended_meanwhile: dict[Run[ClaimT], RunEnd] = {}
 
     def wake_when_settled(self) -> None:
         """The claimer waits for the settler: it is woken by the next settlement."""
@@ -95,7 +99,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         Returns the claims of those that were not cancelled already.
         """
         running = self.running
-        hit = tuple(run for run in running if run.reason is None)
+        hit = tuple(run for run in running if run.reason is None and not run.is_settled)
         for run in running:
             run.cancel(reason)
         return tuple(run.claim for run in hit)
@@ -118,7 +122,8 @@ class Runner(Generic[ClaimT, SettlementT]):
     @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """Those whose handlers have not ended."""
-        return tuple(run for run in tuple(self.held) if not run.has_ended)  # The watchdog's thread asks, too.
+        held = (*tuple(self.held), *tuple(self._outliving))  # The watchdog's thread asks, too.
+        return tuple(run for run in held if not run.has_ended)
 
     # Guarded as the loops are, and protected from Ctrl-C, by itself: a coroutine around each run would be a tenth of
     # what a running job takes.
@@ -156,13 +161,13 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
         """The end of a run whose handler raised; False where it is none that decides anything."""
         try:
-            error = _without_cancellations(raised)
+            error = without_cancellations(raised)
         finally:
             self._over(run)
         if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
             return False  # Not leaked: the engine's hard end. Nobody waits for this run any more.
         self._conclude(run, error, None)
-        if (interrupt := _interrupt_in(error)) is not None:
+        if (interrupt := interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
         return True
 
@@ -171,6 +176,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         assert run.task is not None
         drop_patience(run.task)
         run.dismiss()
+        self._outliving.pop(run, None)
         # Free at the verdict, so that the next claim overlaps this settlement.
         self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
@@ -194,14 +200,21 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._stop.crash(bug)
 
     def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
+        self._conclude_with(run, run.ended(error, value) if started else run.ended_before_its_start())
+
+    def _conclude_with(self, run: Run[ClaimT], end: RunEnd) -> None:
         try:
-            self._hand_over(run, run.ended(error, value) if started else run.ended_before_its_start())
+            self._hand_over(run, end)
         except Exception as bug:  # noqa: BLE001  # Not the handler's.
             self._crash("the end of a run could not be concluded", bug)
 
     def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
         """To the settler, unless it is no end that is ours to write."""
-        if run.is_gone:
+        if run.is_settling:
+            self._ended_meanwhile[run] = end  # What is being written decides.
+        elif run.is_settled:
+            return
+        elif run.is_gone:
             self._lost(run)
         elif run.abandoned:
             return  # Its thread runs on: the claim is kept, and ends with its lease.
@@ -216,7 +229,48 @@ class Runner(Generic[ClaimT, SettlementT]):
             # Where the settler is gone it stays held: the engine's last act gives it back.
             self._settler.settle(settlement, partial(self._settled, run, settlement, fenced))
 
-    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool) -> None:  # noqa: FBT001
+    async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
+        """Settles the claim of a run whose handler goes on; returns whether that was written under the claim.
+
+        None where it was refused: the claim is held as before. Cancelled, the answer is awaited all the same, as long as
+        a clean-up may take; it is written when it can be.
+        """
+        answered = trio.Event()
+        fate: bool | None = None
+
+        def has_answered(written: bool | None) -> None:  # noqa: FBT001
+            nonlocal fate
+            fate = written
+            self._settled_early(run, settlement, written)
+            answered.set()
+
+        run.is_settling = True
+        self._settler.settle(settlement, has_answered)
+        try:
+            await answered.wait()
+        except trio.Cancelled:
+            with trio.move_on_after(self._terms.cleanup_timeout, shield=True):
+                await answered.wait()
+            raise
+        return fate
+
+    def _settled_early(self, run: Run[ClaimT], settlement: SettlementT, written: bool | None) -> None:  # noqa: FBT001
+        run.is_settling = False
+        end = self._ended_meanwhile.pop(run, None)
+        if written is None:
+            if end is not None:
+                self._conclude_with(run, end)
+            return
+        run.is_settled = True
+        if not run.has_ended:
+            self._outliving[run] = None
+        if written:
+            run.outlive_lease()
+        else:
+            run.lose()
+        self._settled(run, settlement, told=False, written=written)
+
+    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool | None) -> None:  # noqa: FBT001
         try:
             if written:
                 self._let_go(run)
@@ -237,31 +291,3 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._wakes_when_settled:
             self._wakes_when_settled = False
             self._wake.set()
-
-
-class LeakedCancellationError(RuntimeError):
-    """A handler raised the Cancelled of one of its own scopes outside of that scope."""
-
-
-def _without_cancellations(error: BaseException) -> BaseException:
-    """What a handler raised, without the cancellations of its own that it let out: those end nothing of ours."""
-    rest: BaseException | None = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):  # Nested too deep for Python, or a group of its author's own: taken as it is.
-            rest = error.split(trio.Cancelled)[1]
-    if rest is None or isinstance(rest, trio.Cancelled):
-        leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
-        leaked.__cause__ = error
-        return leaked
-    return rest
-
-
-def _interrupt_in(error: BaseException | None) -> BaseException | None:
-    """The Ctrl-C that a handler, or a task of its own nursery, was hit by."""
-    found = error
-    if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):
-            found = error.subgroup(KeyboardInterrupt)
-        while isinstance(found, BaseExceptionGroup):
-            found = found.exceptions[0]
-    return found if isinstance(found, KeyboardInterrupt) else None

@@ -27,7 +27,7 @@ LONGEST_RETRY: Final = 2.0
 
 class _Ticket(NamedTuple):
     settlement: Any
-    written: Callable[[bool], None]
+    written: Callable[[bool | None], None]
 
 
 class Settler(Generic[SettlementT]):
@@ -43,8 +43,8 @@ class Settler(Generic[SettlementT]):
         self._is_writing = False
         self.progress = Progress("settler")
 
-    def settle(self, settlement: SettlementT, written: Callable[[bool], None]) -> None:
-        """Calls `written` when it is known whether the settlement was written under the claim.
+    def settle(self, settlement: SettlementT, written: Callable[[bool | None], None]) -> None:
+        """Calls `written` when it is known whether the settlement was written under the claim; see `Source.settle`.
 
         In the order in which they were given, and never where nobody is left to write it. It must not raise.
         """
@@ -77,7 +77,7 @@ class Settler(Generic[SettlementT]):
         told, self._told = self._told, trio.Event()
         told.set()
 
-    async def _commit(self, settlements: list[SettlementT]) -> list[bool]:
+    async def _commit(self, settlements: list[SettlementT]) -> list[bool | None]:
         batch = self._source.prepare(settlements)
         delay = FIRST_RETRY
         while True:

@@ -139,8 +139,11 @@ class Source(Protocol[ClaimT, SettlementT]):
         """The batch that writes these: made once, so that the same can be sent again after an unknown outcome."""
         ...
 
-    async def settle(self, batch: Any) -> Sequence[bool]:
-        """Writes a batch; tells for each settlement whether it was written under the claim."""
+    async def settle(self, batch: Any) -> Sequence[bool | None]:
+        """Writes a batch; tells for each settlement whether it was written under the claim.
+
+        None, for one that was made while its run goes on, where it can never be written, and the claim is still held.
+        """
         ...
 
     async def renew(self, claims: Sequence[ClaimT]) -> Sequence[ClaimState]:
