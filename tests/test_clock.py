@@ -18,7 +18,7 @@ from trio.testing import MockClock
 
 from tests.support.store import handle
 from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
-from trio_monque.client import ground
+from trio_monque.client import server_time
 from trio_monque.clock import ServerClock, virtual_time
 from trio_monque.hold import clock_hold
 from trio_monque.store import connection
@@ -149,12 +149,12 @@ def test_offset_is_measured_anew_once_the_primary_is_another(db: Database, monke
         measured.append("anew")
         return 0.0
 
-    monkeypatch.setattr(ground, "measure_clock_offset", measure)
+    monkeypatch.setattr(server_time, "measure_clock_offset", measure)
     monque.sync.enqueue("greet")
     monque.sync.enqueue("greet")
     assert len(measured) == 1
     for primary, times in ((("elsewhere", 1), 2), (None, 2), (("elsewhere", 2), 3)):
-        monkeypatch.setattr(ground, "known_primary", lambda _, primary=primary: primary)
+        monkeypatch.setattr(server_time, "known_primary", lambda _, primary=primary: primary)
         monque.sync.enqueue("greet")
         monque.sync.enqueue("greet")
         assert len(measured) == times  # Where none is known there is nobody to ask.
@@ -178,8 +178,8 @@ async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_ne
         measured.append(primary)
         return offsets[primary]
 
-    monkeypatch.setattr(ground, "measure_clock_offset", measure)
-    monkeypatch.setattr(ground, "known_primary", lambda _: (primary, 1))
+    monkeypatch.setattr(server_time, "measure_clock_offset", measure)
+    monkeypatch.setattr(server_time, "known_primary", lambda _: (primary, 1))
     async with open_scheduler(db, workers, heartbeat_interval=0.2, poll_interval=0.05) as scheduler:
         await scheduler.enqueue("due", delay=1800)
         with trio.fail_after(10):
@@ -206,7 +206,7 @@ async def test_no_live_run_is_rescued_although_the_servers_time_moves(
         finally:
             reasons.append(job.cancel_reason)
 
-    monkeypatch.setattr(ground, "measure_clock_offset", lambda _: moved)
+    monkeypatch.setattr(server_time, "measure_clock_offset", lambda _: moved)
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
     async with open_scheduler(db, workers, shutdown_timeout=0, **quick) as holder, open_scheduler(db, **quick):
         await holder.enqueue("long")

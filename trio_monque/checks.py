@@ -85,14 +85,12 @@ def check_collection_name(value: object) -> None:
 _RESERVED_IDS = ("pause:", "leaving:", "lock:")
 
 
-def check_instance_id(value: object) -> None:
+def check_instance_id(value: object, option: str = "scheduler_instance_id") -> None:
     """Unless it can be read in logs, and is the name of no other document beside the entries."""
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
-        raise InvalidOptionError(
-            "scheduler_instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
-        )
+        raise InvalidOptionError(option, value, "must be 1 to 255 printable characters without spaces at its ends")
     if value.startswith(_RESERVED_IDS):
-        raise InvalidOptionError("scheduler_instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
+        raise InvalidOptionError(option, value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
 
 
 def check_write_concern(value: object) -> None:

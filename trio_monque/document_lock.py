@@ -19,7 +19,7 @@ from typing import Any, Final
 from .options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 
 NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Until when a document is set aside. Not the last date that there is: time zones would move that out of Python's range."""
+"""Until when a document is set aside. Not the last date of all: a time zone would move that out of range."""
 
 MOST_TRIES: Final = 1_000_000
 """A number of tries that a lock says is taken for at most this."""
@@ -173,3 +173,41 @@ def freed(tries: int, claimable_from: datetime) -> dict[str, Any]:
 def laid_aside(tries: int, error: str) -> dict[str, Any]:
     """The lock of a document whose tries are used up."""
     return {"by": None, "until": NEVER, "tries": tries, "error": error[:LONGEST_ERROR]}
+
+
+# --- What ends a claim ---
+
+
+class EndingFate(Enum):
+    """What became of an ending.
+
+    Attributes:
+        WRITTEN: Under the lock.
+        GONE: The lock was not ours any more, or the document is gone.
+        MOVED: The lock is ours and says another `until` than was known: to be sent again.
+        REFUSED: The server can never apply it to this document.
+    """
+
+    WRITTEN = auto()
+    GONE = auto()
+    MOVED = auto()
+    REFUSED = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What the end of a claim writes, on the condition of its fence.
+
+    Attributes:
+        id: The document's `_id`.
+        key: The same, to be looked up by: an `_id` may be a document.
+        fence: What the lock must say.
+        update: The user's update, as the BSON document `{"u": update}`; None for none.
+        lock: What the lock becomes; None to take it away.
+    """
+
+    id: Any
+    key: bytes
+    fence: Fence
+    update: bytes | None
+    lock: Mapping[str, Any] | None

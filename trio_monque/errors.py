@@ -125,6 +125,32 @@ class ClaimLostError(MonqueError):
     """The claim is no longer ours: what was asked for under it was not written."""
 
 
+class FilterStillMatchesError(MonqueError):
+    """A document that was finished still matches the filter of its claims: it would be claimed again and again.
+
+    Attributes:
+        document_id: Its `_id`.
+        filter: The filter.
+    """
+
+    def __init__(self, document_id: object, filter: object) -> None:  # noqa: A002  # As it is called everywhere.
+        super().__init__(
+            f"document {document_id!r} was finished and still matches {filter!r}: it would be claimed without end. "
+            "Finish with an update that makes the filter false, for example finish({'$set': {'status': 'done'}}) "
+            "for {'status': 'new'}"
+        )
+        self.document_id = document_id
+        self.filter = filter
+
+
+class ScanRefusedError(MonqueError):
+    """No index serves a filter of claims, and the collection is large."""
+
+
+class InvalidUpdateError(MonqueError, ValueError):
+    """The server refuses to apply an update to its document; the claim is held as before."""
+
+
 class BrokenDocumentError(MonqueError, ValueError):
     """A document in the jobs collection is no job: a field that every job has is missing or of the wrong type.
 

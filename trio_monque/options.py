@@ -151,7 +151,8 @@ class ClientConfig:
         return None
 
 
-def _instance_id() -> str:
+def instance_id() -> str:
+    """Readable in logs, and unique per incarnation."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -181,7 +182,7 @@ class SchedulerConfig(ClientConfig):
         job_retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 
-    scheduler_instance_id: str = field(default_factory=_instance_id)
+    scheduler_instance_id: str = field(default_factory=instance_id)
     poll_interval: float = 1.0
     change_stream: bool = True
     safety_poll_interval: float = 30.0

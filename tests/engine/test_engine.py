@@ -508,7 +508,7 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
 async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
     settler: Settler[tuple[int, RunEnd]] = Settler(Shelf(settling_takes=1000.0), Pauses())
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
-    told: list[bool] = []
+    told: list[bool | None] = []
     left: list[int] = []
 
     async def wait(number: int) -> None:

@@ -23,11 +23,11 @@ from typing import Any, Final
 import pytest
 
 from trio_monque import Job, clock
-from trio_monque.client import ground
+from trio_monque.client import server_time
 from trio_monque.client.rescuing import Rescuer
+from trio_monque.engine.beats import Beats
 from trio_monque.engine.source import ClaimState
 from trio_monque.observations import Sighting
-from trio_monque.scheduler.beats import Beats
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store import connection
 from trio_monque.store.connection import JobCollection
@@ -71,7 +71,7 @@ def falsify_clocks(patch: pytest.MonkeyPatch, name: str, records: Path, machine_
 
     patch.setattr(clock, "wall_clock", wrong_wall_clock)
     patch.setattr(connection, "wall_clock", wrong_wall_clock)
-    patch.setattr(ground, "measure_clock_offset", measure_moved)
+    patch.setattr(server_time, "measure_clock_offset", measure_moved)
 
 
 def write_down_renewals(patch: pytest.MonkeyPatch, name: str, records: Path) -> None:

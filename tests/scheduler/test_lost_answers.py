@@ -33,8 +33,9 @@ from trio_monque import (
     open_scheduler,
 )
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine.disowned import DisownedClaims
 from trio_monque.jobs import transitions
-from trio_monque.scheduler.disowned import DisownedClaims
+from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming, managing, settling
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
@@ -139,7 +140,10 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
     behind: Database, proxy: LossyProxy, jobs: Collection
 ) -> None:
     store = handle(behind)
-    disowned, marks = DisownedClaims(store), [stamp("first"), stamp("second")]
+    marks = [stamp("first"), stamp("second")]
+    disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
+        lambda mark, held: claiming.release_all(store, mark, PAST, but=held)
+    )
     for mark in marks:
         claim(store, 1, mark)
         disowned.add(mark, [], until=math.inf)
@@ -151,9 +155,9 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
     )
     for _ in range(2):
         with pytest.raises(MonqueConnectionError):
-            disowned.give_back(PAST, moment=0)
+            disowned.give_back(moment=0)
     assert jobs.distinct("claimToken") == [marks[0].claim_token]
-    assert disowned.give_back(PAST, moment=0) == 1
+    assert disowned.give_back(moment=0) == 1
 
 
 @pytest.mark.parametrize("lost", [1, 3])

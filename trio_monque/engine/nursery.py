@@ -73,12 +73,12 @@ class Engine(Generic[ClaimT, SettlementT]):
             source,
             self.wake,
             pauses,
-            poll_interval=math.inf if limits.rests else limits.poll_interval,
+            poll_interval=math.inf if limits.rests and limits.is_told else limits.poll_interval,
             transaction_interval=limits.poll_interval,
         )
         self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, pauses)
         self.reaper: Reaper[ClaimT] = Reaper(
-            source, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests
+            source, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests and limits.is_told
         )
         self._heartbeat = Heartbeat(
             source, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from

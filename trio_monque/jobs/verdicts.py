@@ -194,7 +194,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
         case Succeeded(result):
             return _next_occurrence(job, now, result=result)
         case Snoozed(snooze):
-            return transitions.snooze(job, now, _awake_at(snooze, now))
+            return transitions.snooze(job, now, awake_at(snooze, now))
         case Discarded(error):
             return _give_up(job, now, failure_of(error, job, now))
         case Failed(error, after):
@@ -230,7 +230,8 @@ def _next_occurrence(job: Job, now: datetime, failure: Failure | None = None, re
     return transitions.go_on(job, now, following, failure, result)
 
 
-def _awake_at(snooze: Snooze, now: datetime) -> datetime:
+def awake_at(snooze: Snooze, now: datetime) -> datetime:
+    """When what was snoozed is due again: later than now."""
     if snooze.until is not None:
         return max(snooze.until, now + timedelta(milliseconds=1))
     return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))

@@ -14,7 +14,9 @@ from typing import Final
 import trio
 
 from ..client.ground import Ground
+from ..engine.beats import Beats
 from ..engine.contention import Contention
+from ..engine.disowned import DisownedClaims
 from ..engine.source import HEAD_START, Demand, Due, Granted, Tip
 from ..errors import MonqueConnectionError
 from ..jobs.claimable import is_suspect
@@ -26,9 +28,7 @@ from ..store.claiming import Taken
 from ..store.looking import NextDue
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
-from .beats import Beats
 from .candidates import Candidates
-from .disowned import DisownedClaims
 from .paused_names import PausedNames
 from .told import JobKey
 from .workers import Workers
@@ -54,7 +54,7 @@ class Claims:
         config: SchedulerConfig,
         paused: PausedNames,
         beats: Beats,
-        disowned: DisownedClaims,
+        disowned: DisownedClaims[ClaimStamp],
         announce: Callable[[Sequence[Job] | None], None],
         claimed: Callable[[], None],
     ) -> None:

@@ -14,12 +14,12 @@ from typing import Final
 
 from ..client.ground import Ground
 from ..client.wake_board import instances_here
+from ..engine.beats import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, is_alive, most_held
 from ..jobs.job import Job
 from ..options import SchedulerConfig
 from ..store import instances
-from .beats import Beats
 
 logger = logging.getLogger("trio_monque.scheduler")
 

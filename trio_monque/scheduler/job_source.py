@@ -17,24 +17,24 @@ from ..client.ground import Ground
 from ..client.rescued import Rescued
 from ..clock import virtual_time
 from ..engine import notices
+from ..engine.beats import Beats
+from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import ClaimState, Demand, Due, Granted, Tip
 from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
 from ..jobs import claimable, transitions
-from ..jobs.fences import ClaimId, claim_id
+from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..observations import Sighting
 from ..options import SchedulerConfig
-from ..store import leases, managing, queries, settling
+from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
 from ..threads import HoldingLimiter
-from .beats import Beats
 from .claims import Claims
-from .disowned import DisownedClaims
 from .job_run import call_handler, verdict_of
 from .paused_names import PausedNames
 from .policies import Policies
@@ -82,7 +82,9 @@ class JobSource:
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
-        self._disowned = DisownedClaims(ground.jobs)
+        self._disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
+            lambda stamp, held: claiming.release_all(ground.jobs, stamp, ground.now(), but=held)
+        )
         self.claims = Claims(ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed)
 
     # --- What a claim is ---
@@ -238,7 +240,7 @@ class JobSource:
         """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
         if virtual_time() is None:
             self._ground.measure_clock_offset()
-        if self._disowned.give_back(self._ground.now(), moment):
+        if self._disowned.give_back(moment):
             self._announce(None)
 
     # --- Reporting ---

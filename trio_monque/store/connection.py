@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 import pymongo
 from bson.errors import BSONError
@@ -35,6 +35,16 @@ GOOD_ROUND_TRIP = 0.005
 
 # So many are taken at most, and the fastest counts.
 SAMPLES = 3
+
+
+class Reaching(Protocol):
+    """By which a server is reached."""
+
+    @property
+    def collection(self) -> Collection: ...
+
+    @property
+    def operation_timeout(self) -> float: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,13 +156,13 @@ def check_pool(database: Database, needed: int) -> None:
 
 
 @command("reach the database", writes=False)
-def measure_clock_offset(jobs: JobCollection) -> float | None:
+def measure_clock_offset(reaching: Reaching) -> float | None:
     """Seconds to add to this machine's clock to have the primary's; None where each sample was too slow to tell."""
     fastest, offset = LONGEST_ROUND_TRIP, None
     for _ in range(SAMPLES):
         sent = wall_clock()
         started = time.monotonic()
-        answer = jobs.collection.database.command(
+        answer = reaching.collection.database.command(
             "hello", read_preference=ReadPreference.PRIMARY, codec_options=OWN_OPTIONS
         )
         took = time.monotonic() - started
@@ -163,9 +173,9 @@ def measure_clock_offset(jobs: JobCollection) -> float | None:
     return offset
 
 
-def known_primary(jobs: JobCollection) -> tuple[str, int] | None:
+def known_primary(reaching: Reaching) -> tuple[str, int] | None:
     """The member that the driver takes for the primary, without asking anybody; None where there is no replica set."""
-    return jobs.collection.database.client.primary
+    return reaching.collection.database.client.primary
 
 
 def is_standalone(jobs: JobCollection) -> bool:

@@ -1,0 +1,69 @@
+"""What is held: a document under its lock, and the claim cycle whose lock it is."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from ..document_lock import Fence, LockStamp
+from ..options import LEASE_IN_BEATS
+
+
+class Cycle:
+    """One claim's stamp, and what its locks may say since. On the run's own thread.
+
+    Attributes:
+        stamp: What it wrote.
+    """
+
+    def __init__(self, stamp: LockStamp, sent: float) -> None:
+        """`sent` is when the claim was asked for, on trio's clock."""
+        self.stamp = stamp
+        self._untils = [stamp.until]
+        self._sure_until = sent + LEASE_IN_BEATS * stamp.every
+
+    @property
+    def fence(self) -> Fence:
+        """What a lock of it may say now, as far as anybody knows."""
+        return Fence(self.stamp.by, self.stamp.token, tuple(self._untils))
+
+    def renewing(self, until: datetime) -> None:
+        """A renewal is about to be sent: from now on the locks may say this, too."""
+        self._untils.append(until)
+
+    def renewed(self, until: datetime, sent: float) -> None:
+        """It was answered: what is still held says no less."""
+        self._untils = [one for one in self._untils if one >= until]
+        self._sure_until = max(self._sure_until, sent + LEASE_IN_BEATS * self.stamp.every)
+
+    def is_sure(self, now: float) -> bool:
+        """Whether nobody may have taken a lock of it yet, so that one that is gone is gone by our own hand."""
+        return now < self._sure_until
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class HeldDocument:
+    """A document under a lock of ours.
+
+    Attributes:
+        id: Its `_id`.
+        key: The same, to be looked up by: an `_id` may be a document.
+        document: The document as it was claimed.
+        tries: How many tries had failed or died before.
+        cycle: The claim that took it.
+    """
+
+    id: Any
+    key: bytes
+    document: Any
+    tries: int
+    cycle: Cycle
+
+    @property
+    def attempt(self) -> int:
+        """Which try this is, from 1."""
+        return self.tries + 1
+
+    def __str__(self) -> str:
+        return f"{self.id!r} (try {self.attempt})"

@@ -1,0 +1,156 @@
+"""The options of `open_claims` and `run_claims`: checked at once, as all options are."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
+from typing import Any, TypedDict
+
+from ..checks import check_count, check_flag, check_instance_id, check_number, check_seconds
+from ..errors import InvalidOptionError
+from ..options import LONGEST_BEAT, SHORTEST_BEAT, instance_id
+
+Sort = Sequence[tuple[str, int]]
+
+
+class ClaimOptions(TypedDict, total=False):
+    """The options of `open_claims` and `run_claims`."""
+
+    lock_field: str
+    sort: Sort | None
+    concurrency: int
+    wait: bool
+    pace: float | None
+    timeout: float | None
+    max_attempts: int
+    backoff: float | Callable[[int, BaseException], float] | None
+    base_retry_interval: float
+    max_backoff_delay: float
+    retry_jitter: float
+    heartbeat_interval: float
+    clock_skew: float
+    poll_interval: float
+    shutdown_timeout: float
+    cleanup_timeout: float
+    operation_timeout: float
+    instance_id: str | None
+    allow_scan: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimConfig:
+    """The options, checked. Times are seconds.
+
+    Attributes:
+        lock_field: The top-level field that holds the lock; nothing else of a document is ever touched.
+        sort: In which order documents are claimed, as pairs of field and direction; None for any.
+        concurrency: How many are held at a time.
+        wait: Go on for ever, for documents to come; False ends when nothing is left.
+        pace: How many are started a second at most, by this instance; None for no limit.
+        timeout: How long the work on one may take; None for no limit.
+        max_attempts: After how many tries, failed or died, a document is set aside.
+        backoff: How long a failed one waits for its next try, instead of the exponential backoff: seconds, or a function
+            of the number of failures and the error.
+        base_retry_interval: The backoff before try n + 1 is `2 ** n` times this.
+        max_backoff_delay: The longest backoff.
+        retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
+        heartbeat_interval: How often locks are renewed; a lease is three of them. 0.2 to 300.
+        clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so long
+            after its end.
+        poll_interval: How long to wait before looking again, where nothing was left.
+        shutdown_timeout: How long what is being worked on may go on when the end is asked for.
+        cleanup_timeout: How long cancelled work may clean up.
+        operation_timeout: How long one database command may take.
+        instance_id: The name of this instance in locks and logs; the default is readable and unique.
+        allow_scan: Work without an index on a large collection, too.
+    """
+
+    lock_field: str = "lock"
+    sort: Sort | None = None
+    concurrency: int = 5
+    wait: bool = True
+    pace: float | None = None
+    timeout: float | None = None
+    max_attempts: int = 10
+    backoff: float | Callable[[int, BaseException], float] | None = None
+    base_retry_interval: float = 1.0
+    max_backoff_delay: float = 86400.0
+    retry_jitter: float = 0.25
+    heartbeat_interval: float = 20.0
+    clock_skew: float = 1.0
+    poll_interval: float = 1.0
+    shutdown_timeout: float = 30.0
+    cleanup_timeout: float = 5.0
+    operation_timeout: float = 10.0
+    instance_id: str = field(default_factory=instance_id)
+    allow_scan: bool = False
+
+    def __post_init__(self) -> None:
+        check_lock_field(self.lock_field)
+        checked_sort(self.sort)
+        check_count("concurrency", self.concurrency, at_least=1)
+        check_flag("wait", self.wait)
+        if self.pace is not None:
+            check_number("pace", self.pace, above=0)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        check_count("max_attempts", self.max_attempts, at_least=1)
+        if self.backoff is not None and not callable(self.backoff):
+            check_seconds("backoff", self.backoff, zero=True)
+        check_number("base_retry_interval", self.base_retry_interval, at_least=0)
+        check_number("max_backoff_delay", self.max_backoff_delay, above=0)
+        check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
+        check_number("clock_skew", self.clock_skew, at_least=0)
+        check_number("poll_interval", self.poll_interval, above=0)
+        check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
+        check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
+        check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
+        check_instance_id(self.instance_id, "instance_id")
+        check_flag("allow_scan", self.allow_scan)
+
+
+def claim_config(given: Mapping[str, Any]) -> ClaimConfig:
+    """Checks the options; raises InvalidOptionError naming the wrong one."""
+    # None asks for the default.
+    values = {name: value for name, value in given.items() if not (name == "instance_id" and value is None)}
+    known = {one.name for one in fields(ClaimConfig)}
+    for name in values.keys() - known:
+        raise InvalidOptionError(name, values[name], f"is no option of claims; there are {', '.join(sorted(known))}")
+    return ClaimConfig(**values)
+
+
+def check_lock_field(value: object) -> None:
+    """Unless it can hold a lock, and nothing else is touched by that."""
+    if not isinstance(value, str) or not value or value == "_id" or "." in value or "$" in value or "\0" in value:
+        raise InvalidOptionError(
+            "lock_field", value, "must be the name of a top-level field: no dots, no '$', and not '_id'"
+        )
+
+
+def check_filter(value: object, lock_field: str) -> Mapping[str, Any]:
+    """The filter, unless it is none, or asks for locks, which are seen to by themselves."""
+    if not isinstance(value, Mapping):
+        raise InvalidOptionError("filter", value, "must be a MongoDB filter, for example {'status': 'new'}")
+    for name in value:
+        if name == lock_field or str(name).startswith(f"{lock_field}."):
+            raise InvalidOptionError("filter", value, f"must not name {lock_field!r}: what is locked is skipped anyway")
+    return value
+
+
+def checked_sort(value: object) -> tuple[tuple[str, int], ...]:
+    """The order as pairs, none for None."""
+    if value is None:
+        return ()
+    problem = "must be pairs of a field and 1 or -1, for example [('created_at', 1)]"
+    if isinstance(value, str | Mapping) or not isinstance(value, Sequence):
+        raise InvalidOptionError("sort", value, problem)
+    pairs = []
+    for one in value:
+        if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 2:  # noqa: PLR2004  # A pair.
+            raise InvalidOptionError("sort", value, problem)
+        name, direction = one
+        if not isinstance(name, str) or not name or isinstance(direction, bool) or direction not in (1, -1):
+            raise InvalidOptionError("sort", value, problem)
+        pairs.append((name, int(direction)))
+    return tuple(pairs)

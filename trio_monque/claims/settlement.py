@@ -1,0 +1,104 @@
+"""How the work on a document ended -> what its lock becomes. Pure: the moment and the policy are given."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+
+from ..document_lock import LONGEST_ERROR, Ending, EndingFate, freed, laid_aside
+from ..engine.run_end import CancelReason, RunEnd
+from ..errors import ClaimLostError
+from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
+from .held import HeldDocument
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The result is written with the end of the lock. `update` is as BSON; None for no result."""
+
+    update: bytes | None
+
+
+@dataclass(frozen=True, slots=True)
+class Released:
+    """Given back uncounted, to be claimed from so many seconds later on."""
+
+    delay: float
+
+
+Outcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
+
+
+class GivenBackError(Exception):
+    """Nobody works on it: it is given back as if it had never been claimed."""
+
+
+@dataclass(slots=True, eq=False)
+class DocumentSettlement:
+    """The end of one claim: what it means, what was sent of that, and what became of it.
+
+    Attributes:
+        ending: What is written, once that is decided.
+        fate: Whether it was; None while nobody knows.
+        problem: Why the server refused it.
+        is_unclear: It may have been written; nobody can tell.
+    """
+
+    held: HeldDocument
+    outcome: Outcome
+    ending: Ending | None = None
+    fate: EndingFate | None = None
+    problem: str = ""
+    is_unclear: bool = False
+
+
+def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
+    """What the end of a run means for its document."""
+    error = end.error
+    if isinstance(error, GivenBackError):
+        return CutShort()
+    if end.reason is not None and isinstance(error, ClaimLostError):
+        error = None  # It was told that it is cancelled, and passed that on.
+    if error is None and not end.cancelled and end.reason is None:
+        return Finished(None)
+    if end.reason is CancelReason.LOST:
+        return CutShort()
+    if error is not None:
+        verdict = judged(error, policy)
+        return Finished(None) if isinstance(verdict, Succeeded) else verdict
+    if end.reason is CancelReason.TIMEOUT:
+        return Failed(TimeoutError(f"the work took longer than timeout={time_limit:g}"))
+    return Finished(None) if not end.cancelled else CutShort()
+
+
+def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:
+    """What is written."""
+    if isinstance(outcome, Finished):
+        return Ending(held.id, held.key, held.cycle.fence, outcome.update, None)
+    return Ending(held.id, held.key, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
+
+
+def _lock_after(
+    held: HeldDocument, outcome: Released | Failed | Discarded | Snoozed | CutShort, now: datetime, policy: RetryPolicy
+) -> dict[str, object]:
+    match outcome:
+        case CutShort():
+            return freed(held.tries, now)
+        case Released(delay):
+            return freed(held.tries, now + timedelta(seconds=delay))
+        case Snoozed(snooze):
+            return freed(held.tries, awake_at(snooze, now))
+        case Discarded(error):
+            return laid_aside(held.attempt, reason_of(error)[:LONGEST_ERROR])
+        case Failed(error, after):
+            return lock_after_try(held.attempt, error, now, policy, after)
+
+
+def lock_after_try(
+    tries: int, error: BaseException, now: datetime, policy: RetryPolicy, after: float | None = None
+) -> dict[str, object]:
+    """The lock after so many tries, of which the last one failed or died: free later, or set aside."""
+    if tries >= policy.max_retries:
+        return laid_aside(tries, reason_of(error)[:LONGEST_ERROR])
+    delay = policy.delay(tries, error) if after is None else after
+    return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))
