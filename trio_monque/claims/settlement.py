@@ -54,21 +54,21 @@ class DocumentSettlement:
 
 def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     """What the end of a run means for its document."""
-    error = end.error
-    if isinstance(error, GivenBackError):
+    if isinstance(end.error, GivenBackError):
         return CutShort()
-    if end.reason is not None and isinstance(error, ClaimLostError):
-        error = None  # It was told that it is cancelled, and passed that on.
-    if error is None and not end.cancelled and end.reason is None:
+    if end.error is None and not end.cancelled:
         return Finished(None)
     if end.reason is CancelReason.LOST:
         return CutShort()
+    # What was cancelled is told so where it works on the document, and may pass that on.
+    error = None if end.reason is not None and isinstance(end.error, ClaimLostError) else end.error
     if error is not None:
         verdict = judged(error, policy)
-        return Finished(None) if isinstance(verdict, Succeeded) else verdict
+        assert not isinstance(verdict, Succeeded), "it is an error"
+        return verdict
     if end.reason is CancelReason.TIMEOUT:
         return Failed(TimeoutError(f"the work took longer than timeout={time_limit:g}"))
-    return Finished(None) if not end.cancelled else CutShort()
+    return CutShort()
 
 
 def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:

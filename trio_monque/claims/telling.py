@@ -1,0 +1,130 @@
+"""What the engine noticed of documents -> events, logs and the report."""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from typing import Any, Final
+
+from ..client.bus import Bus
+from ..document_lock import NEVER
+from ..engine import notices
+from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, reason_of
+from . import events
+from .held import HeldDocument
+from .settlement import DocumentSettlement, Finished, Released
+
+logger = logging.getLogger("trio_monque.claims")
+
+# In one log record.
+MOST_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class RescuedDocument:
+    """A document whose holder had died."""
+
+    id: Any
+    tries: int
+    holder: str
+    is_set_aside: bool
+    error: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClaimsReport:
+    """What the claims of one instance came to, told when they have ended.
+
+    Attributes:
+        finished: Documents whose lock was taken away with, or without, a result.
+        failed: Tries that failed, with or without tries left.
+        released: Documents that were given back uncounted.
+        lost: Locks that were taken, or could not be renewed in time.
+        rescued: Locks of dead holders that were taken away.
+        set_aside: Documents whose tries were used up.
+        unfinished: The ids of documents whose locks could not be given back; they end with their leases.
+        crashed: What crashed of the claims themselves.
+    """
+
+    finished: int = 0
+    failed: int = 0
+    released: int = 0
+    lost: int = 0
+    rescued: int = 0
+    set_aside: int = 0
+    unfinished: tuple[Any, ...] = ()
+    crashed: tuple[BaseException, ...] = ()
+
+
+class Teller:
+    """Turns notices into events and log records, and counts."""
+
+    def __init__(self, bus: Bus) -> None:
+        self._bus = bus
+        self._finished = self._failed = self._released = self._lost = self._rescued = self._set_aside = 0
+
+    def report(self, unfinished: tuple[Any, ...] = (), crashed: tuple[BaseException, ...] = ()) -> ClaimsReport:
+        return ClaimsReport(
+            finished=self._finished,
+            failed=self._failed,
+            released=self._released,
+            lost=self._lost,
+            rescued=self._rescued,
+            set_aside=self._set_aside,
+            unfinished=unfinished,
+            crashed=crashed,
+        )
+
+    def tell(self, notice: object) -> None:
+        match notice:
+            case notices.RunSettled(settlement):
+                self._tell_settled(settlement)
+            case notices.RunLost(HeldDocument() as held):
+                self._lost += 1
+                logger.warning("the lock on document %s was taken, or could not be renewed in time", held)
+                self._bus.emit(events.ClaimLost(held.id, held.attempt))
+            case notices.CutShort(cut):
+                named = ", ".join(map(str, cut[:MOST_NAMED])) + (" and more" if len(cut) > MOST_NAMED else "")
+                logger.warning("the claims end and cut short the work on documents %s", named)
+            case notices.RenewalFailed(error):
+                logger.warning("locks could not be renewed, and will be soon: %s", error)
+            case notices.ClaimsRescued(rescued):
+                self._tell_rescued(rescued)
+            case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
+                logger.warning("%s; it is tried again", error)
+            case _:
+                pass
+
+    def _tell_settled(self, settlement: DocumentSettlement) -> None:
+        held = settlement.held
+        match settlement.outcome:
+            case Finished():
+                self._finished += 1
+            case Failed(error) | Discarded(error):
+                self._failed += 1
+                is_last = self._is_set_aside(settlement)
+                log = logger.error if is_last else logger.info
+                log("document %s failed%s: %s", held, " and is set aside" if is_last else "", reason_of(error))
+                self._bus.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
+                if is_last:
+                    self._tell_set_aside(held.id, held.attempt, reason_of(error))
+            case Released() | Snoozed() | CutShort():
+                self._released += 1
+
+    def _is_set_aside(self, settlement: DocumentSettlement) -> bool:
+        ending = settlement.ending
+        return ending is not None and ending.lock is not None and ending.lock["until"] == NEVER
+
+    def _tell_set_aside(self, document_id: Any, tries: int, error: str) -> None:
+        self._set_aside += 1
+        self._bus.emit(events.DocumentSetAside(document_id, tries, error))
+
+    def _tell_rescued(self, rescued: tuple[RescuedDocument, ...]) -> None:
+        self._rescued += len(rescued)
+        for one in rescued:
+            if one.is_set_aside:
+                logger.error("document %r is set aside: %s", one.id, one.error)
+                self._tell_set_aside(one.id, one.tries, one.error)
+        holders = sorted({one.holder for one in rescued})
+        logger.warning("%d locks of dead holders were taken away: %s", len(rescued), ", ".join(holders))
+        self._bus.emit(events.DocumentsRescued(len(rescued)))
