@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import math
 import random
+from collections.abc import Callable
 from dataclasses import dataclass, field
+
+logger = logging.getLogger("trio_monque")
 
 SHORTEST = 0.001
 """One millisecond: BSON dates hold no less, and a retry that is due at once would spin."""
@@ -36,3 +41,17 @@ class Backoff:
         plain = min(self.base * 2.0 ** min(fail_count, 64), self.cap)
         varied = plain * (1 + self.jitter * self.chance.uniform(-1, 1))
         return max(SHORTEST, round(min(varied, self.cap), 3))
+
+
+def asked_backoff(
+    own: Callable[[int, BaseException], float], otherwise: Backoff, failures: int, error: BaseException
+) -> float:
+    """What a user's own function says: a fault of it must not keep an end from being written."""
+    try:
+        seconds = float(own(failures, error))
+        if not 0 <= seconds < math.inf:
+            raise ValueError(f"backoff gave {seconds} seconds")
+    except BaseException:
+        logger.exception("a backoff function failed; the exponential backoff is used instead")
+        return otherwise.delay(failures)
+    return seconds

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
@@ -15,8 +15,9 @@ from ..engine.contention import Contention
 from ..engine.source import Demand
 from ..engine.window import Window
 from ..store import document_looks
-from ..store.locked_collection import LockedCollection, key_of
+from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
+from ..store.types import ObjectId
 
 LANE: Final = "documents"
 """All documents of a filter share one concurrency limit."""
@@ -41,7 +42,7 @@ class Candidates:
     def __init__(self, locked: LockedCollection, door: Door) -> None:
         self._locked = locked
         self._door = door
-        self._window: Window[Any] = Window(key_of, lambda _id: LANE)
+        self._window: Window[Any] = Window(self._key_of, lambda _id: LANE)
         self._contention = Contention()
         # Two claims at a time are enough to have to wait for one look.
         self._looking = trio.Lock()
@@ -74,6 +75,10 @@ class Candidates:
         if answer.won < len(chosen):
             # Others have been there: what else was read ahead may be theirs, too.
             window.forget()
+
+    def _key_of(self, document_id: Any) -> Hashable:
+        # Nearly always, and the encoding would be asked for several times for each.
+        return document_id if type(document_id) is ObjectId else self._locked.key_of(document_id)
 
     def _are_known(self, demand: Demand) -> bool:
         return not demand.afresh and self._window.serves(demand.lanes, demand.total, trio.current_time(), None)

@@ -19,7 +19,7 @@ from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, R
 if TYPE_CHECKING:
     from .source import DocumentSource
 
-DocT = TypeVar("DocT")
+DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
 Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
@@ -108,7 +108,7 @@ class Claim(Generic[DocT]):
             raise MonqueError(f"the claim on document {self._run.claim} has ended: nothing can be written under it")
 
     async def _end(self, outcome: Outcome) -> None:
-        settlement = DocumentSettlement(self._run.claim, outcome)
+        settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
         is_held = False
         try:
             written = await self._source.settle_early(self._run, settlement)
@@ -117,7 +117,8 @@ class Claim(Generic[DocT]):
             if not is_held:
                 self.end_work()
         if is_held:
-            raise InvalidUpdateError(f"the server refuses to finish document {self.id!r}: {settlement.problem}")
+            problem = None if settlement.settled is None else settlement.settled.error
+            raise InvalidUpdateError(f"the server refuses to write the end of document {self.id!r}: {problem}")
         if not written and settlement.is_unclear:
             raise MonqueConnectionError(
                 f"nobody knows whether document {self.id!r} was finished: the answer was lost, and its lease is over",

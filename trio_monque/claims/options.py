@@ -49,14 +49,14 @@ class ClaimConfig:
         pace: How many are started a second at most, by this instance; None for no limit.
         timeout: How long the work on one may take; None for no limit.
         max_attempts: After how many tries, failed or died, a document is set aside.
-        backoff: How long a failed one waits for its next try, instead of the exponential backoff: seconds, or a function
-            of the number of failures and the error.
+        backoff: How long a failed one waits for its next try, instead of the exponential backoff: seconds, or a
+            function of the number of failures and the error.
         base_retry_interval: The backoff before try n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
         heartbeat_interval: How often locks are renewed; a lease is three of them. 0.2 to 300.
-        clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so long
-            after its end.
+        clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so
+            long after its end.
         poll_interval: How long to wait before looking again, where nothing was left.
         shutdown_timeout: How long what is being worked on may go on when the end is asked for.
         cleanup_timeout: How long cancelled work may clean up.
@@ -147,7 +147,7 @@ def checked_sort(value: object) -> tuple[tuple[str, int], ...]:
         raise InvalidOptionError("sort", value, problem)
     pairs = []
     for one in value:
-        if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 2:  # noqa: PLR2004  # A pair.
+        if isinstance(one, str) or not isinstance(one, Sequence) or len(one) != 2:  # A pair.
             raise InvalidOptionError("sort", value, problem)
         name, direction = one
         if not isinstance(name, str) or not name or isinstance(direction, bool) or direction not in (1, -1):

@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 
-from ..document_lock import LONGEST_ERROR, Ending, EndingFate, freed, laid_aside
+from ..document_lock import freed, laid_aside
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
 from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
+from ..store.document_endings import Ending, Settled
 from .held import HeldDocument
 
 
@@ -38,17 +39,19 @@ class DocumentSettlement:
     """The end of one claim: what it means, what was sent of that, and what became of it.
 
     Attributes:
+        is_early: Its handler goes on.
         ending: What is written, once that is decided.
-        fate: Whether it was; None while nobody knows.
-        problem: Why the server refused it.
-        is_unclear: It may have been written; nobody can tell.
+        settled: What became of it; None while nobody knows.
+        may_be_written: It was sent, and the answer was lost.
+        is_unclear: It may have been written; nobody can tell any more.
     """
 
     held: HeldDocument
     outcome: Outcome
+    is_early: bool = False
     ending: Ending | None = None
-    fate: EndingFate | None = None
-    problem: str = ""
+    settled: Settled | None = None
+    may_be_written: bool = False
     is_unclear: bool = False
 
 
@@ -74,8 +77,8 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
 def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:
     """What is written."""
     if isinstance(outcome, Finished):
-        return Ending(held.id, held.key, held.cycle.fence, outcome.update, None)
-    return Ending(held.id, held.key, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
+        return Ending(held.id, held.cycle.fence, outcome.update)
+    return Ending(held.id, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
 
 
 def _lock_after(
@@ -89,7 +92,7 @@ def _lock_after(
         case Snoozed(snooze):
             return freed(held.tries, awake_at(snooze, now))
         case Discarded(error):
-            return laid_aside(held.attempt, reason_of(error)[:LONGEST_ERROR])
+            return laid_aside(held.attempt, reason_of(error))
         case Failed(error, after):
             return lock_after_try(held.attempt, error, now, policy, after)
 
@@ -99,6 +102,6 @@ def lock_after_try(
 ) -> dict[str, object]:
     """The lock after so many tries, of which the last one failed or died: free later, or set aside."""
     if tries >= policy.max_retries:
-        return laid_aside(tries, reason_of(error)[:LONGEST_ERROR])
+        return laid_aside(tries, reason_of(error))
     delay = policy.delay(tries, error) if after is None else after
     return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))

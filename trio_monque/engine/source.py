@@ -150,11 +150,11 @@ class Source(Protocol[ClaimT, SettlementT]):
         """Renews claims; tells what it found of each."""
         ...
 
-    async def observe(self, held: Sequence[ClaimT]) -> Sequence[Sighting[ClaimT]]:
-        """All claims that there are, but those that are `held` and renewed here."""
+    async def observe(self, held: Sequence[ClaimT]) -> Sequence[Sighting[Any]]:
+        """All claims that there are, but those that are `held` and renewed here; as far as an observer sees them."""
         ...
 
-    async def rescue(self, claims: Sequence[ClaimT]) -> Sequence[Any]:
+    async def rescue(self, claims: Sequence[Any]) -> Sequence[Any]:
         """Takes away those of the claims, as they were observed, that have not changed since; tells of these.
 
         After a transient error it is asked again for the same claims, and tells of what the first attempt took, too.

@@ -3,13 +3,11 @@
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Callable
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
-from ..backoff import Backoff
+from ..backoff import Backoff, asked_backoff
 from ..jobs.verdicts import ErrorTypes, RetryPolicy
 from ..options import SchedulerConfig
 from .workers import Worker, WorkerSettings
@@ -40,18 +38,7 @@ class Policies:
         return RetryPolicy(
             max_retries=self._max_retries if worker.max_retries is None else worker.max_retries,
             backoff=self._backoff,
-            own_backoff=partial(self._ask, backoff) if callable(backoff) else backoff,
+            own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
             retry_on=cast("ErrorTypes | None", worker.retry_on),
             discard_on=cast("ErrorTypes", worker.discard_on),
         )
-
-    def _ask(self, backoff: Callable[[int, BaseException], float], failures: int, error: BaseException) -> float:
-        """A worker's own backoff is a user's code: a fault of it must not keep the run's end from being written."""
-        try:
-            seconds = float(backoff(failures, error))
-            if not 0 <= seconds < math.inf:
-                raise ValueError(f"backoff gave {seconds} seconds")
-        except BaseException:
-            logger.exception("the backoff of a worker failed; the scheduler's own is used instead")
-            return self._backoff.delay(failures)
-        return seconds

@@ -13,6 +13,7 @@ import pymongo
 from bson.errors import BSONError
 from pymongo import MongoClient, ReadPreference
 from pymongo import errors as driver
+from pymongo.collection import Collection as PyMongoCollection
 from pymongo.database import Database as PyMongoDatabase
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
@@ -140,6 +141,21 @@ def check_database(database: object) -> Database:
         )
     raise InvalidDatabaseError(
         f"{type(database).__name__} is not a pymongo.database.Database: pass one, for example MongoClient(uri)['name']"
+    )
+
+
+def check_collection(collection: object) -> Collection:
+    """Raises InvalidDatabaseError, saying what to pass instead, unless this is a pymongo Collection."""
+    if isinstance(collection, PyMongoCollection):
+        return collection
+    if type(collection).__name__ == "AsyncCollection":
+        raise InvalidDatabaseError(
+            "an AsyncCollection was given: pass a pymongo.collection.Collection, for example "
+            'MongoClient(uri)["name"]["messages"]. The library runs the blocking driver in threads'
+        )
+    raise InvalidDatabaseError(
+        f"{type(collection).__name__} is not a pymongo.collection.Collection: pass one, for example "
+        "MongoClient(uri)['name']['messages']"
     )
 
 

@@ -15,6 +15,7 @@ from pymongo.errors import PyMongoError as DriverError
 
 Database = _Database[Any]
 Collection = _Collection[Any]
+TypedCollection = _Collection
 MongoClient = _MongoClient[Any]
 
 __all__ = [
@@ -27,4 +28,5 @@ __all__ = [
     "DriverError",
     "MongoClient",
     "ObjectId",
+    "TypedCollection",
 ]

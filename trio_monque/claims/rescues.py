@@ -1,0 +1,91 @@
+"""What is seen of the locks of others, and how those of dead holders are taken away: through the door."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Sequence, Set
+from datetime import datetime, timedelta
+from functools import partial
+
+from ..client.server_time import ServerTime
+from ..document_lock import NEVER
+from ..errors import MonqueError
+from ..jobs.verdicts import RetryPolicy
+from ..observations import Sighting
+from ..store import document_locks, document_looks
+from ..store.document_locks import Takeaway
+from ..store.document_looks import SeenLock
+from ..store.locked_collection import LockedCollection
+from ..store.offload import Channel, Door
+from .options import ClaimConfig
+from .settlement import lock_after_try
+from .telling import RescuedDocument
+
+
+class Rescues:
+    """Looks and takes."""
+
+    def __init__(
+        self,
+        locked: LockedCollection,
+        door: Door,
+        time: ServerTime,
+        config: ClaimConfig,
+        policy: RetryPolicy,
+        expect: Callable[[float], None],
+    ) -> None:
+        self._locked = locked
+        self._door = door
+        self._time = time
+        self._skew = config.clock_skew
+        self._policy = policy
+        self._expect = expect
+        self._unanswered: Sequence[Takeaway] = ()
+
+    async def observe(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
+        """All locks but ours."""
+        look = partial(self._look, ours)
+        return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+
+    def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
+        found = document_looks.observe(self._locked)
+        now = self._time.clock.now()
+        return [self._sighting(one, now) for one in found if (one.key, one.lock.token) not in ours]
+
+    def _sighting(self, seen: SeenLock, now: datetime) -> Sighting[SeenLock]:
+        lock = seen.lock
+        assert lock.until is not None, "what is held says until when"
+        left = (lock.until - now) / timedelta(seconds=1) + self._skew
+        mark = (lock.by, lock.token, lock.until)
+        if lock.is_ours:
+            # Seen for a whole lease without a renewal. At the start, what its own date says is enough.
+            return Sighting(seen, seen.key, mark, lock.lease, is_stale=left < 0)
+        # Of whoever knows only this date it is all that there is.
+        return Sighting(seen, seen.key, mark, 0.0, protected_for=left if lock.until < NEVER else math.inf)
+
+    async def rescue(self, dead: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
+        """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""
+        sent = self._unanswered = self._unanswered or [self._takeaway(one) for one in dead]
+        take = partial(document_locks.rescue, self._locked, sent)
+        taken = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        self._unanswered = ()
+        rescued = [one for one in sent if self._locked.key_of(one.id) in taken]
+        for one in rescued:
+            until = one.becomes["until"]
+            if until < NEVER:
+                self._expect(self._time.clock.on_run_clock(until))
+        return [
+            RescuedDocument(
+                one.id,
+                one.becomes["tries"],
+                str(one.seen.by),
+                one.becomes["until"] >= NEVER,
+                str(one.becomes.get("error", "")),
+            )
+            for one in rescued
+        ]
+
+    def _takeaway(self, seen: SeenLock) -> Takeaway:
+        lock = seen.lock
+        error = MonqueError(f"its holder {lock.by} died, or has stopped renewing its lock")
+        return Takeaway(seen.id, lock, lock_after_try(lock.tries + 1, error, self._time.clock.now(), self._policy))

@@ -1,0 +1,325 @@
+"""The engine's port, for the documents of any collection, over the store."""
+
+from __future__ import annotations
+
+import math
+import secrets
+from collections.abc import Awaitable, Callable, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+import trio
+
+from ..client.server_time import ServerTime
+from ..clock import virtual_time
+from ..document_lock import NEVER, LockStamp, renewed_until
+from ..engine.beats import Beats
+from ..engine.disowned import DisownedClaims
+from ..engine.run import Run
+from ..engine.run_end import RunEnd
+from ..engine.source import ClaimState, Demand, Granted, Tip
+from ..errors import FilterStillMatchesError, MonqueConnectionError
+from ..jobs.verdicts import RetryPolicy
+from ..observations import Sighting
+from ..options import LEASE_IN_BEATS
+from ..store import document_endings, document_locks, document_looks
+from ..store.document_endings import Ending, Fate, Settled
+from ..store.document_locks import TakenDocument, TakenDocuments
+from ..store.document_looks import SeenLock
+from ..store.locked_collection import LockedCollection
+from ..store.offload import Channel, Door
+from .candidates import LANE, Candidates
+from .claim import Claim, Update
+from .held import Cycle, HeldDocument
+from .options import ClaimConfig
+from .pace import Pace
+from .rescues import Rescues
+from .settlement import DocumentSettlement, ending_of, outcome_of
+from .telling import RescuedDocument, Teller
+from .updates import encoded_update
+
+MOST_REMEMBERED: Final = 100_000
+"""Documents that were finished and still match: one is enough to end the claims, when it is claimed again."""
+
+MOST_ROUNDS: Final = 3
+"""How often an ending is sent again whose lock was renewed meanwhile."""
+
+
+class DocumentSource:
+    """Claims, runs and settles documents. Used on the run's own thread; its store calls go through the door.
+
+    Attributes:
+        settle_early: Set by whoever makes the engine: see `Runner.settle_early`.
+        expect: The same: told when something can be claimed, on trio's clock.
+        end_with: The same: ends everything in order, and raises this.
+    """
+
+    settle_early: Callable[[Run[HeldDocument], DocumentSettlement], Awaitable[bool | None]]
+    expect: Callable[[float], None]
+    end_with: Callable[[Exception], None]
+
+    def __init__(
+        self,
+        locked: LockedCollection,
+        door: Door,
+        time: ServerTime,
+        config: ClaimConfig,
+        policy: RetryPolicy,
+        teller: Teller,
+        work: Callable[[Claim[Any]], Awaitable[object]],
+    ) -> None:
+        self._locked = locked
+        # An answer that takes longer than a beat would come too late for what it is asked for.
+        self._leased = replace(locked, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
+        self._door = door
+        self._time = time
+        self._config = config
+        self._policy = policy
+        self._teller = teller
+        self._work = work
+        self._pace = Pace(config.pace)
+        self._beats = Beats()
+        self._candidates = Candidates(self._leased, door)
+        self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
+        self._disowned: DisownedClaims[LockStamp] = DisownedClaims(
+            lambda stamp, held: document_locks.release_all(locked, stamp, time.now(), but=held)
+        )
+        self._still_matching: dict[bytes, None] = {}
+
+    # --- What a claim is ---
+
+    def lane_of(self, claim: HeldDocument) -> str:
+        return LANE
+
+    def is_suspect(self, claim: HeldDocument) -> bool:
+        return False
+
+    def time_limit(self, claim: HeldDocument) -> float:
+        return math.inf if self._config.timeout is None else self._config.timeout
+
+    def hold_limit(self, claim: HeldDocument) -> float:
+        return math.inf
+
+    # --- Claiming ---
+
+    async def claim(self, demand: Demand) -> Granted[HeldDocument]:
+        now = await self._now()
+        most = self._pace.allowed(trio.current_time(), demand.total)
+        if most < demand.total:
+            demand = replace(demand, total=most, lanes={LANE: most})
+        chosen = await self._candidates.choose(demand, now) if most else []
+        granted: Granted[HeldDocument] = await self._take(chosen, now) if chosen else Granted([])
+        self._pace.started(trio.current_time(), len(granted.claims))
+        if len(granted.claims) == most < demand.capacity and self._pace.next_at > -math.inf:
+            self.expect(self._pace.next_at)
+        may_be_more = len(chosen) < most and self._candidates.may_be_more()
+        return replace(granted, more=granted.more or may_be_more)
+
+    async def _take(self, chosen: Sequence[Any], now: datetime) -> Granted[HeldDocument]:
+        self._beats.claimed(now)
+        config = self._config
+        stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+        cycle = Cycle(stamp, trio.current_time())
+        with self._candidates.asking_for(chosen) as answer:
+            taken = await self._taken(chosen, now, cycle)
+            answer.won = len(taken.documents)
+        held = [HeldDocument(one.id, one.key, one.document, one.tries, cycle) for one in taken.documents]
+        again = next((one for one in held if one.key in self._still_matching), None)
+        if again is None:
+            return Granted(held, more=taken.more)
+        # The one that was finished before, and the others of its claim, are given back unrun.
+        self._disowned.add(stamp, [], until=trio.current_time())
+        self.end_with(FilterStillMatchesError(again.id, self._locked.filter))
+        return Granted([])
+
+    async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
+        try:
+            return await self._door.hand_over(
+                partial(document_locks.take, self._leased, chosen, now, cycle.stamp),
+                orphan=partial(self._give_back, cycle.stamp),
+                channel=Channel.CLAIMS,
+            )
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome:
+                raise
+            found = await self._resolve(chosen, cycle)
+            if not found:
+                raise
+            # What was not found is claimable as before, as far as anybody knows.
+            return TakenDocuments(found, more=len(found) < len(chosen))
+
+    def _give_back(self, stamp: LockStamp, _late: object) -> None:
+        """In a thread that nobody waits for: what was granted too late."""
+        document_locks.release_all(self._locked, stamp, self._time.clock.now())
+
+    async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
+        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
+        stamp, found = cycle.stamp, list[TakenDocument]()
+        until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
+        cycle.renewing(until)
+        with suppress(MonqueConnectionError):
+            found += await self._door.hand_over(
+                partial(document_locks.resolve, self._leased, stamp, until, ids=chosen),
+                orphan=partial(self._give_back, stamp),
+                channel=Channel.CLAIMS,
+            )
+        if len(found) < len(chosen):
+            lease = LEASE_IN_BEATS * stamp.every
+            self._disowned.add(stamp, [one.id for one in found], until=trio.current_time() + lease)
+        return found
+
+    async def claim_one(self, tip: Tip) -> Granted[HeldDocument]:
+        raise AssertionError("nobody tells of single documents")
+
+    async def _now(self) -> datetime:
+        if self._time.is_clock_stale():
+            await self._door.call(self._time.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return self._time.clock.now()
+
+    async def next_due(self, lanes: Set[str]) -> float | None:
+        # Not after now: what came to be free since the look would be neither claimed nor told.
+        ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
+        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return None if due is None else self._time.clock.on_run_clock(due)
+
+    async def is_anything_left(self) -> bool:
+        """Whether there is, or may be again, something to claim."""
+        now = self._time.clock.now()
+        ask = partial(document_looks.is_anything_left, self._locked, now)
+        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+
+    # --- Running ---
+
+    def execute(self, run: Run[HeldDocument]) -> Awaitable[object]:
+        return self._work(Claim(run, self, self._config.cleanup_timeout))
+
+    def encoded(self, update: Update | None) -> bytes | None:
+        """The user's update, checked, as it will be sent."""
+        return None if update is None else encoded_update(self._locked, update)
+
+    # --- Settling ---
+
+    def conclude(self, claim: HeldDocument, end: RunEnd) -> DocumentSettlement:
+        return DocumentSettlement(claim, outcome_of(end, self.time_limit(claim), self._policy))
+
+    def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
+        now = self._time.clock.now()
+        for one in settlements:
+            one.ending = ending_of(one.held, one.outcome, now, self._policy)
+        return settlements
+
+    async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:
+        for _ in range(MOST_ROUNDS):
+            left = [one for one in batch if one.settled is None or one.settled.fate is Fate.MOVED]
+            if not left:
+                break
+            await self._settle(left)
+        for one in batch:
+            self._expect_claimable(one)
+        return [_was_written(one) for one in batch]
+
+    async def _settle(self, left: Sequence[DocumentSettlement]) -> None:
+        endings = []
+        for one in left:
+            assert one.ending is not None, "it was prepared"
+            # What a renewal has sent meanwhile the lock may say, too.
+            one.ending = replace(one.ending, fence=one.held.cycle.fence)
+            endings.append(one.ending)
+        try:
+            told = await self._door.call(
+                partial(self._settle_and_look, endings), channel=Channel.RENEWALS, abandon_on_cancel=True
+            )
+        except MonqueConnectionError as error:
+            for one in left:
+                one.may_be_written |= error.unknown_outcome
+            raise
+        for one, settled in zip(left, told, strict=True):
+            one.settled = settled
+            if settled.fate is Fate.GONE and one.may_be_written:
+                # While nobody else could have taken the lock, it was this that took it away, and the answer was lost.
+                one.is_unclear = not one.held.cycle.is_sure(trio.current_time())
+                one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
+
+    def _settle_and_look(self, endings: Sequence[Ending]) -> Sequence[Settled]:
+        """In a thread: writes them, and looks which of those that have ended would be claimed again."""
+        told = document_endings.settle(self._locked, endings)
+        finished = [
+            ending.id
+            for ending, settled in zip(endings, told, strict=True)
+            if ending.lock is None and settled.fate is Fate.WRITTEN
+        ]
+        # It is for a mistake of the program's: what cannot be seen now is seen the next time.
+        with suppress(MonqueConnectionError):
+            for key in document_looks.still_matching(self._locked, finished) if finished else ():
+                if len(self._still_matching) < MOST_REMEMBERED:
+                    self._still_matching[key] = None
+        return told
+
+    def _expect_claimable(self, settlement: DocumentSettlement) -> None:
+        lock = None if settlement.ending is None else settlement.ending.lock
+        if lock is not None and lock["until"] < NEVER and _was_written(settlement):
+            self.expect(self._time.clock.on_run_clock(lock["until"]))
+
+    # --- Renewing ---
+
+    async def renew(self, claims: Sequence[HeldDocument]) -> Sequence[ClaimState]:
+        if not claims:
+            return []
+        every = self._config.heartbeat_interval
+        until = renewed_until(self._beats.next(self._time.clock.now()), every)
+        sent = trio.current_time()
+        cycles: dict[Cycle, list[Any]] = {}
+        for claim in claims:
+            cycles.setdefault(claim.cycle, []).append(claim.id)
+        fences = [(cycle.fence, ids) for cycle, ids in cycles.items()]
+        for cycle in cycles:
+            cycle.renewing(until)
+        lost = await self._door.call(
+            partial(document_locks.renew, self._leased, fences, until),
+            channel=Channel.RENEWALS,
+            abandon_on_cancel=True,
+        )
+        for cycle in cycles:
+            cycle.renewed(until, sent)
+        return [ClaimState.LOST if claim.key in lost else ClaimState.HELD for claim in claims]
+
+    # --- Rescuing ---
+
+    async def observe(self, held: Sequence[HeldDocument]) -> Sequence[Sighting[SeenLock]]:
+        return await self._rescues.observe({(one.key, one.cycle.stamp.token) for one in held})
+
+    async def rescue(self, claims: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
+        return await self._rescues.rescue(claims)
+
+    def has_errands(self) -> bool:
+        return bool(self._disowned)
+
+    async def do_errands(self) -> None:
+        if self._disowned or virtual_time() is None:
+            moment = trio.current_time()
+            if await self._door.call(partial(self._do_errands, moment), channel=Channel.CLAIMS, abandon_on_cancel=True):
+                self.expect(moment)
+
+    def _do_errands(self, moment: float) -> int:
+        """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
+        if virtual_time() is None:
+            self._time.measure_clock_offset()
+        return self._disowned.give_back(moment)
+
+    # --- Telling ---
+
+    def is_transient(self, error: Exception) -> bool:
+        return isinstance(error, MonqueConnectionError) and error.transient
+
+    def tell(self, notice: object) -> None:
+        self._teller.tell(notice)
+
+
+def _was_written(settlement: DocumentSettlement) -> bool | None:
+    assert settlement.settled is not None, "it was told of each"
+    if settlement.settled.fate is Fate.REFUSED and settlement.is_early:
+        return None
+    return settlement.settled.fate is Fate.WRITTEN
