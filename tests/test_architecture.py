@@ -21,13 +21,14 @@ MAY_IMPORT: dict[str, set[str]] = {
     "backoff": {"errors"},
     "observations": set(),
     "clock": {"errors"},
+    "document_lock": {"options"},
     "hold": {"clock"},
     "threads": {"errors", "clock", "hold"},
     "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
     "jobs": {"errors", "checks", "options", "backoff"},
-    "store": {"errors", "options", "clock", "threads", "patience", "jobs"},
+    "store": {"errors", "options", "clock", "threads", "patience", "jobs", "document_lock"},
     "client": {
         "errors",
         "checks",

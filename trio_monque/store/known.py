@@ -70,6 +70,23 @@ class Known(Set[object]):
         return found
 
 
+class Occasions:
+    """Something that is done now and then: at once, and not again before a while has passed."""
+
+    def __init__(self, pause: float) -> None:
+        self._pause = pause
+        self._last: float | None = None
+
+    def take(self) -> bool:
+        """Whether it is time; then it counts as done."""
+        moment = _moment()
+        # Both ways, as above.
+        if self._last is not None and abs(moment - self._last) < self._pause:
+            return False
+        self._last = moment
+        return True
+
+
 def _key(document_id: object) -> object:
     """Two ids that MongoDB tells apart may be equal to Python, and not every one is hashable."""
     try:

@@ -1,0 +1,234 @@
+"""The ends of claims on documents, written in groups: the result and the end of the lock in one fenced write each.
+
+Equal ones of one claim are one statement for all. Nothing is left behind in a document but what its ending says: no
+receipt. So where not all matched, what became of each is concluded from the locks that are there afterwards, and what
+that does not tell counts as gone.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from enum import Enum, auto
+from typing import Any, Final
+
+import bson
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateMany, UpdateOne
+from pymongo import errors as driver
+from pymongo.client_session import ClientSession
+
+from ..document_lock import Fence, read_lock
+from ..errors import InvalidPayloadError, MonqueConnectionError
+from ..options import LARGEST_PAYLOAD
+from .codec import OWN_OPTIONS
+from .locked_collection import BY_ID, LockedCollection, as_stored
+from .outcomes import PASSING_CODES, command
+
+_UPDATE: Final = "u"
+
+# Overflow: what is nested too deeply for the server to read, it refuses with the whole command that it is in.
+NESTED_TOO_DEEPLY: Final = 15
+
+# Whatever stands in an update, these decode it no deeper than to its operators.
+_SHALLOW: Final = OWN_OPTIONS.with_options(document_class=RawBSONDocument)
+
+
+@dataclass(frozen=True, slots=True)
+class Ending:
+    """What is to be written at the end of one claim.
+
+    Attributes:
+        id: The document's.
+        fence: What its lock must say.
+        update: The result, as a document {"u": update} in BSON; None for nothing.
+        lock: What the lock becomes; None for no lock at all.
+    """
+
+    id: Any
+    fence: Fence
+    update: bytes | None = None
+    lock: Mapping[str, Any] | None = None
+
+
+class Fate(Enum):
+    """What became of an ending."""
+
+    WRITTEN = auto()
+    MOVED = auto()  # Nothing was written, and the lock still bears the claim: ask again with what was sent meanwhile.
+    REFUSED = auto()  # The server will never accept this update of this document; the claim still holds.
+    GONE = auto()  # The lock was not the claim's any more, or nobody can tell.
+
+
+@dataclass(frozen=True, slots=True)
+class Settled:
+    """What became of one ending.
+
+    Attributes:
+        fate: In a word.
+        error: What the server has against it, where it is REFUSED.
+    """
+
+    fate: Fate
+    error: str | None = None
+
+
+_WRITTEN: Final = Settled(Fate.WRITTEN)
+_MOVED: Final = Settled(Fate.MOVED)
+_GONE: Final = Settled(Fate.GONE)
+
+
+def encoded_update(locked: LockedCollection, update: object) -> bytes:
+    """An update as an ending carries it.
+
+    Raises:
+        InvalidPayloadError: It cannot be encoded, or is larger than a statement may be.
+    """
+    try:
+        encoded = bson.encode({_UPDATE: update}, codec_options=locked.callers)
+    except (BSONError, ValueError, OverflowError, TypeError, RecursionError) as error:
+        raise InvalidPayloadError(f"the update cannot be encoded as BSON: {error}") from error
+    if len(encoded) > LARGEST_PAYLOAD:
+        raise InvalidPayloadError(
+            f"the update is {len(encoded)} bytes as BSON, more than the {LARGEST_PAYLOAD} allowed"
+        )
+    return encoded
+
+
+@command("settle documents", in_parts=True)
+def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Settled]:
+    """Writes the endings, each of another document; tells what became of each.
+
+    May be called again with the same after any transient error. An ending with a lock that was written before is told
+    as WRITTEN; of one without, nobody can tell any more.
+    """
+    settled: list[Settled] = [_GONE] * len(endings)
+    # One session for the writes and the read behind them: the read sees what the writes left, on any primary.
+    with locked.collection.database.client.start_session(causal_consistency=True) as session:
+        # The two kinds apart: how many of a kind matched is what the conclusions are drawn from.
+        for is_unlocked in (True, False):
+            places = [place for place, one in enumerate(endings) if (one.lock is None) is is_unlocked]
+            if places:
+                told = _settle(locked, [endings[place] for place in places], session)
+                for place, one in zip(places, told, strict=True):
+                    settled[place] = one
+    return settled
+
+
+def _settle(locked: LockedCollection, endings: Sequence[Ending], session: ClientSession) -> Sequence[Settled]:
+    groups = _grouped(endings)
+    matched, stopped = send(locked, [_request(locked, group) for group in groups], session)
+    if matched == len(endings):
+        return [_WRITTEN] * len(endings)
+    refused = {id(groups[place][0]): reason for place, reason in stopped.items() if len(groups[place]) == 1}
+    # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
+    # document would keep its neighbours from their ends.
+    apart = [one for place in stopped if len(groups[place]) > 1 for one in groups[place]]
+    matched_apart, refused_apart = send(locked, [_request(locked, [one]) for one in apart], session)
+    refused |= {id(apart[place]): reason for place, reason in refused_apart.items()}
+    found = locked.locks_by_majority([one.id for one in endings], session)
+    is_apart = {id(one) for one in apart}
+    parts = [
+        _Part([one for one in endings if id(one) not in is_apart and id(one) not in refused], matched),
+        _Part([one for one in apart if id(one) not in refused], matched_apart, was_stopped=True),
+    ]
+    told = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
+    for part in parts:
+        told |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
+    return [told[id(one)] for one in endings]
+
+
+def _grouped(endings: Sequence[Ending]) -> list[list[Ending]]:
+    groups: dict[object, list[Ending]] = defaultdict(list)
+    for one in endings:
+        lock = None if one.lock is None else bson.encode(one.lock, codec_options=OWN_OPTIONS)
+        groups[one.fence, one.update, lock].append(one)
+    return list(groups.values())
+
+
+def _request(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne | UpdateMany:
+    first, *others = group
+    update, guard = _update(locked, first), locked.fenced(first.fence)
+    if not others:
+        return UpdateOne({**locked.one(first.id), **guard}, update, hint=BY_ID)
+    return UpdateMany({**locked.ids([one.id for one in group]), **guard}, update, hint=BY_ID)
+
+
+def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[Any]:
+    field = locked.lock_field
+    theirs: Any = {} if ending.update is None else RawBSONDocument(ending.update, _SHALLOW)[_UPDATE]
+    if isinstance(theirs, list):
+        # As an expression: a document that is given to `$set` plainly would be merged into what is there.
+        last = {"$unset": field} if ending.lock is None else {"$set": {field: {"$literal": ending.lock}}}
+        return [*theirs, last]
+    operator, value = ("$unset", "") if ending.lock is None else ("$set", ending.lock)
+    return {**theirs, operator: {**theirs.get(operator, {}), field: value}}
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Endings that were sent together, of which so many matched; before, a statement for some may have been stopped."""
+
+    endings: Sequence[Ending]
+    matched: int
+    was_stopped: bool = False
+
+
+def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, object]) -> Settled | None:
+    """What became of it by what is there now; None where there is no lock, as there was to be none."""
+    key = locked.key_of(ending.id)
+    if key not in found:
+        return _GONE
+    lock = found[key]
+    if lock is None and ending.lock is None:
+        return None
+    if ending.lock is not None and lock == as_stored(ending.lock):
+        return _WRITTEN
+    held = read_lock(lock)
+    if held is not None and (held.by, held.token) == (ending.fence.by, ending.fence.token):
+        return _MOVED
+    return _GONE
+
+
+def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
+    """Whether it was these writes that have unset the locks that are not there.
+
+    There must be as many as matched: otherwise some may be another's doing, an earlier attempt's or that of a later
+    holder who has ended as well. Of a statement that was stopped the server does not say how many documents it had
+    written before: where all that it was for have no lock now, it and its repetition have written them.
+    """
+    if part.matched == len(part.endings):
+        return dict.fromkeys(seen, _WRITTEN)  # Also where somebody else has taken one already.
+    unlocked = sum(told is None for told in seen.values())
+    is_by_us = unlocked == part.matched or (part.was_stopped and unlocked == len(part.endings))
+    return {one: told or (_WRITTEN if is_by_us else _GONE) for one, told in seen.items()}
+
+
+def send(
+    locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession
+) -> tuple[int, Mapping[int, str]]:
+    """Sends the statements; how many documents they matched, and which of them the server refused, and why."""
+    if not requests:
+        return 0, {}
+    try:
+        return locked.locks.bulk_write(requests, ordered=False, session=session).matched_count, {}
+    except driver.BulkWriteError as error:
+        write_errors = error.details["writeErrors"]
+        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
+            # One of them passes: all are sent again.
+            raise MonqueConnectionError(
+                f"could not write to documents: {error}", transient=True, unknown_outcome=True
+            ) from error
+        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in write_errors}
+    except driver.OperationFailure as error:
+        if error.code != NESTED_TOO_DEEPLY:
+            raise
+        if len(requests) == 1:
+            return 0, {0: str(error)}
+        # It does not say which of them: it is found by halves.
+        half = len(requests) // 2
+        matched, refused = send(locked, requests[:half], session)
+        matched_behind, refused_behind = send(locked, requests[half:], session)
+        return matched + matched_behind, {**refused, **{half + at: why for at, why in refused_behind.items()}}

@@ -1,0 +1,202 @@
+"""Which documents may be claimed, and who holds the others. Nothing is written here."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Sequence, Set
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson import MinKey
+from bson.raw_bson import RawBSONDocument
+from pymongo import ASCENDING
+from pymongo import errors as driver
+
+from ..document_lock import NEVER, Lock, LockState, state_of
+from .codec import OWN_OPTIONS
+from .locked_collection import BY_ID, LockedCollection
+from .outcomes import command
+
+logger = logging.getLogger("trio_monque.store")
+
+MOST_IN_A_BATCH: Final = 1000
+
+MOST_UNKNOWN: Final = 100
+"""Documents with an unreadable lock that one look tells of."""
+
+_ID_ONLY: Final = {"_id": True}
+
+
+@dataclass(frozen=True, slots=True)
+class SeenIds:
+    """What a look found.
+
+    Attributes:
+        ids: Candidates, not claims, in the order in which they are to be claimed.
+        is_all: There are no others now.
+        is_short: There was less than was asked for behind what was to be passed over: it was looked at again, from
+            the head.
+    """
+
+    ids: Sequence[Any]
+    is_all: bool
+    is_short: bool
+
+
+@dataclass(frozen=True, slots=True)
+class SeenLock:
+    """A document that somebody holds.
+
+    Attributes:
+        id: Its `_id`.
+        key: What tells it from all others: see `LockedCollection.key_of`.
+        lock: What its lock says.
+    """
+
+    id: Any
+    key: bytes
+    lock: Lock
+
+
+@dataclass(frozen=True, slots=True)
+class LaidAside:
+    """A document whose tries are used up.
+
+    Attributes:
+        id: Its `_id`.
+        lock: With its tries and the last error.
+        document: As the caller's handle decodes it; None where it cannot.
+    """
+
+    id: Any
+    lock: Lock
+    document: Any | None
+
+
+@command("look for documents to claim", writes=False)
+def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over: int = 0) -> SeenIds:
+    """Documents that may be claimed now, at most as many as wanted; the first ones are `passed_over`."""
+    found = _look(locked, wanted, now, passed_over)
+    is_short = passed_over > 0 and len(found) < wanted
+    if is_short:
+        found = _look(locked, wanted, now, 0)
+    is_all = len(found) < wanted
+    # Only then: what nobody can read stands among what is claimable, and the look would have to go by all of that.
+    if is_all and locked.unknown_looks.take():
+        _look_for_unknown(locked, now)
+    return SeenIds(found, is_all, is_short)
+
+
+def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
+    """The condition on what may be claimed now, as it is looked for."""
+    # All documents have that; said, it makes the server compare all keys of the index before it reads a document.
+    ordered = [{name: {"$gte": MinKey()}} for name, _ in locked.sort]
+    return locked.meant(locked.claimable(now), *ordered)
+
+
+def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> list[Any]:
+    condition = looked_for(locked, now)
+    options: dict[str, Any] = {"sort": list(locked.sort) or None, "skip": skip, "limit": wanted}
+    try:
+        cursor = locked.collection.find(condition, _ID_ONLY, batch_size=wanted + 1, **options)
+        return [document["_id"] for document in cursor]
+    except driver.PyMongoError:
+        raise
+    except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+        return [locked.id_in(document) for document in locked.raw.find(condition, _ID_ONLY, **options)]
+
+
+def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
+    found = locked.raw.find(locked.meant(locked.unreadable(now)), [locked.lock_field], limit=MOST_UNKNOWN)
+    for document in found:
+        if locked.lock_in(document) is None:
+            _tell_unknown(locked, document)
+
+
+def _tell_unknown(locked: LockedCollection, document: RawBSONDocument) -> None:
+    document_id = locked.id_in(document)
+    if locked.unknown.add(document_id):
+        logger.warning(
+            "the field %r of document %r of %s is no lock that this library or a program with {by, until} writes: "
+            "the document is never claimed until that field is unset",
+            locked.lock_field,
+            document_id,
+            locked.collection.full_name,
+        )
+
+
+@command("look for the next document to claim", writes=False)
+def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
+    """When the earliest document may be claimed of those that may not yet at `after`; None where there is none."""
+    until = locked.at("until")
+    later = locked.meant({**locked.waiting, until: {"$gt": after, "$lt": NEVER}})
+    found = locked.raw.find_one(later, {"_id": False, until: True}, sort=[(until, ASCENDING)])
+    lock = None if found is None else locked.lock_in(found)
+    return None if lock is None else lock.until
+
+
+@command("look at the locks", writes=False)
+def observe(locked: LockedCollection) -> Sequence[SeenLock]:
+    """All documents that somebody holds, by whatever program; a lock that nobody can read is left out, and told."""
+    return _observe(locked)
+
+
+def _observe(locked: LockedCollection) -> Sequence[SeenLock]:
+    seen = []
+    condition = locked.meant(locked.held)
+    for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH):
+        lock = locked.lock_in(document)
+        if lock is None or lock.by is None:  # Where it is neither, it has become free since the server looked.
+            if lock is None:
+                _tell_unknown(locked, document)
+            continue
+        document_id = locked.id_in(document)
+        seen.append(SeenLock(document_id, locked.key_of(document_id), lock))
+    return seen
+
+
+@command("look whether any document is left", writes=False)
+def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
+    """Whether any document can be claimed, now or by itself later.
+
+    A lock of an instance of this library counts: its holder may die. One of another program does once it has expired;
+    before, it is that program's. What is set aside, or has a lock that nobody can read, does not.
+    """
+    until = locked.at("until")
+    may_be: list[dict[str, Any]] = [
+        locked.claimable(now),
+        {**locked.waiting, until: {"$gt": now, "$lt": NEVER}},
+    ]
+    if any(locked.locks.find_one(locked.meant(condition), _ID_ONLY) is not None for condition in may_be):
+        return True
+    states = ((seen.lock, state_of(seen.lock, now)) for seen in _observe(locked))
+    return any(
+        state is LockState.HELD or (state is LockState.FOREIGN and lock.until is not None and lock.until <= now)
+        for lock, state in states
+    )
+
+
+@command("list the documents that are set aside", writes=False)
+def set_aside(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
+    """Those whose tries are used up, at most so many."""
+    listed = []
+    for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):
+        lock = locked.lock_in(raw)
+        if lock is None:
+            continue
+        try:
+            document = bson.decode(raw.raw, codec_options=locked.callers)
+        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises; it may be why it is set aside.
+            document = None
+        listed.append(LaidAside(locked.id_in(raw), lock, document))
+    return listed
+
+
+@command("look whether documents still match", writes=False)
+def still_matching(locked: LockedCollection, ids: Sequence[Any]) -> Set[bytes]:
+    """The keys of those of the ids that match the filter, and are held by nobody."""
+    unheld = {locked.at("by"): None}
+    found = locked.locks.find(locked.meant(locked.ids(ids), unheld), _ID_ONLY, hint=BY_ID)
+    return {bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS) for document in found}

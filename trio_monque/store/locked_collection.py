@@ -1,0 +1,249 @@
+"""A collection whose documents are claimed by a lock in each of them: the handle, and the conditions as queries.
+
+Nothing of a caller's document is known but its `_id` and its lock. An id travels as the caller's handle decodes it, and
+is encoded by the caller's codec options again; as not every one is hashable, and two that MongoDB tells apart may be
+equal to Python, `key_of` says what to remember one by.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final
+
+import bson
+from bson.codec_options import CodecOptions, DatetimeConversion
+from bson.errors import InvalidDocument
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference
+from pymongo.client_session import ClientSession
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from ..document_lock import NEVER, Fence, Lock, LockStamp, read_lock
+from ..errors import InvalidOptionError
+from .codec import OWN_OPTIONS, RawDocument
+from .known import LOOK_AGAIN_AFTER, Known, Occasions
+from .outcomes import Interference
+from .types import Collection
+
+BY_ID: Final = {"_id": 1}
+
+# As far back as Python's dates go: one before that is read as none, and must not be claimed as one.
+EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+
+# Whatever a document holds, these decode it.
+_LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
+
+_NULL: Final = 10  # Its number as a type.
+
+
+@dataclass(frozen=True, slots=True)
+class LockedCollection:
+    """A collection of any documents, as every command on their locks uses it.
+
+    Reads and writes go to the primary, and writes wait for a majority, whatever the caller's handle says.
+
+    Attributes:
+        collection: The handle, with the caller's codec options.
+        locks: The same with our own, for what is not the caller's.
+        raw: The same with documents that are decoded later.
+        filter: Which documents are meant; encoded, so that what the caller does to it later changes nothing.
+        lock_field: The field that holds the lock.
+        sort: In which order they are claimed; empty for any.
+        operation_timeout: Seconds that one call may take.
+        interference: What a test has put in the way of the next commands; otherwise empty.
+        unknown: The ids of documents whose lock nobody can read, as far as they were met.
+        unknown_looks: When it is time to look for others.
+    """
+
+    collection: Collection
+    locks: Collection
+    raw: Collection
+    filter: RawBSONDocument
+    lock_field: str
+    sort: tuple[tuple[str, int], ...]
+    operation_timeout: float
+    interference: list[Interference] = field(default_factory=list, compare=False)
+    unknown: Known = field(default_factory=Known, compare=False)
+    unknown_looks: Occasions = field(default_factory=lambda: Occasions(LOOK_AGAIN_AFTER), compare=False)
+
+    @classmethod
+    def of(
+        cls,
+        collection: Collection,
+        filter: Mapping[str, Any],  # noqa: A002  # As pymongo calls it.
+        *,
+        lock_field: str = "lock",
+        sort: Sequence[tuple[str, int]] = (),
+        operation_timeout: float = 10.0,
+    ) -> LockedCollection:
+        """Raises InvalidOptionError for a filter that cannot be encoded."""
+        handle = collection.with_options(
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("local"),
+            write_concern=WriteConcern("majority"),
+        )
+        try:
+            encoded = bson.encode(filter, codec_options=handle.codec_options)
+        except (InvalidDocument, ValueError, OverflowError, TypeError) as error:
+            raise InvalidOptionError("filter", filter, f"cannot be encoded as BSON ({error})") from error
+        return cls(
+            handle,
+            handle.with_options(codec_options=OWN_OPTIONS),
+            handle.with_options(codec_options=OWN_OPTIONS.with_options(document_class=RawDocument)),
+            RawBSONDocument(encoded),
+            lock_field,
+            tuple((name, direction) for name, direction in sort),
+            operation_timeout,
+        )
+
+    # --- Ids and documents, as the caller has them ---
+
+    @property
+    def callers(self) -> CodecOptions[Any]:
+        return self.collection.codec_options
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether what the caller's handle reads is made of the usual types, so that a lock in it can be read."""
+        options = self.callers
+        return (
+            options.document_class is dict
+            and not options.type_registry._decoder_map  # noqa: SLF001  # It has no other way to ask.
+            and options.datetime_conversion is DatetimeConversion.DATETIME
+            and options.unicode_decode_error_handler == "strict"
+        )
+
+    def key_of(self, document_id: object) -> bytes:
+        """What tells an id from all others."""
+        return bson.encode({"": document_id}, codec_options=self.callers)
+
+    def ids(self, ids: Sequence[object]) -> dict[str, Any]:
+        """The condition that a document is one of these."""
+        return {"_id": self._encoded({"$in": list(ids)})}
+
+    def one(self, document_id: object) -> dict[str, Any]:
+        """The condition that a document is this one."""
+        return {"_id": self._encoded({"$eq": document_id})}
+
+    def but(self, ids: Sequence[object]) -> dict[str, Any]:
+        """The condition that a document is none of these."""
+        return {"_id": self._encoded({"$nin": list(ids)})}
+
+    def _encoded(self, condition: Mapping[str, Any]) -> RawBSONDocument:
+        return RawBSONDocument(bson.encode(condition, codec_options=self.callers))
+
+    def id_in(self, document: RawBSONDocument) -> object:
+        """As the caller's handle decodes it; as far as possible where that cannot."""
+        own = self.own_id_in(document)
+        try:
+            return bson.decode(bson.encode({"": own}, codec_options=OWN_OPTIONS), codec_options=self.callers)[""]
+        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+            return own
+
+    @staticmethod
+    def own_id_in(document: RawBSONDocument) -> Any:
+        """As our own codec options decode it."""
+        return bson.decode(document.raw, codec_options=_LENIENT)["_id"]
+
+    def lock_in(self, document: Mapping[str, Any]) -> Lock | None:
+        """The lock of a document that was read by our own codec options, raw or not."""
+        if isinstance(document, RawBSONDocument):
+            document = bson.decode(document.raw, codec_options=_LENIENT)
+        return read_lock(document.get(self.lock_field))
+
+    # --- Conditions ---
+
+    def at(self, name: str) -> str:
+        """A field of the lock."""
+        return f"{self.lock_field}.{name}"
+
+    def meant(self, *conditions: Mapping[str, Any]) -> dict[str, Any]:
+        """The caller's filter and these. Not merged: a filter may name any field, and any operator."""
+        return {"$and": [self.filter, *conditions]}
+
+    def claimable(self, now: datetime) -> dict[str, Any]:
+        """The condition that nobody holds a document, and that it may be claimed by now.
+
+        The `$or` is all of it. What stands beside it is said so that an index on `until` and `by` serves it, which has
+        nothing to say to a lock as a whole; and that no array passes, into whose elements dotted names would reach.
+        """
+        lock, by, until = self.lock_field, self.at("by"), self.at("until")
+        return {
+            until: {"$not": {"$gt": now}},
+            by: None,
+            "$nor": self._arrays,
+            "$or": [
+                {lock: None},
+                {until: {"$gte": EARLIEST, "$lte": now}},
+                {by: {"$type": _NULL}, until: None},  # Where `by` is absent as well, it is something else altogether.
+            ],
+        }
+
+    def unreadable(self, now: datetime) -> dict[str, Any]:
+        """The condition that nobody can read a lock, whose `until` if it is a date is over."""
+        lock, by, until = self.lock_field, self.at("by"), self.at("until")
+        readable: list[dict[str, Any]] = [
+            {until: {"$gte": EARLIEST}, by: {"$type": "string"}},
+            {until: {"$gte": EARLIEST}, by: None},
+            {until: None, by: {"$type": _NULL}},
+        ]
+        return {until: {"$not": {"$gt": now}}, "$or": [*self._arrays, {lock: {"$ne": None}, "$nor": readable}]}
+
+    @property
+    def waiting(self) -> dict[str, Any]:
+        """The condition that nobody holds a document and it is claimable from some moment on; that is for the query."""
+        return {self.at("by"): None, "$nor": self._arrays}
+
+    @property
+    def laid_aside(self) -> dict[str, Any]:
+        """The condition that a document's tries are used up."""
+        return {**self.waiting, self.at("until"): {"$gte": NEVER}}
+
+    @property
+    def _arrays(self) -> list[dict[str, Any]]:
+        return [{name: {"$type": "array"}} for name in (self.lock_field, self.at("by"), self.at("until"))]
+
+    @property
+    def _bears_until(self) -> dict[str, Any]:
+        """For the index: what nobody ever locked is left out."""
+        return {self.at("until"): {"$gte": EARLIEST}}
+
+    @property
+    def held(self) -> dict[str, Any]:
+        """The condition that somebody holds a document, in whatever form, until a moment."""
+        return {self.at("by"): {"$ne": None}, **self._bears_until}
+
+    def stamped(self, stamp: LockStamp) -> dict[str, Any]:
+        """The condition that a document bears this claim, renewed or not."""
+        return {self.at("by"): stamp.by, self.at("token"): stamp.token, **self._bears_until}
+
+    def fenced(self, fence: Fence) -> dict[str, Any]:
+        """The condition that a document is held by the claim that has sent these."""
+        return {
+            self.at("by"): fence.by,
+            self.at("token"): fence.token,
+            self.at("until"): {"$in": list(fence.untils)},
+        }
+
+    # --- Proof ---
+
+    def locks_by_majority(self, ids: Sequence[object], session: ClientSession) -> dict[bytes, object]:
+        """What is in the lock field of these documents, by key, as a majority has it after the writes of the session.
+
+        On a primary that is cut off, another read would prove nothing. A document that is not there is left out.
+        """
+        reader = self.locks.with_options(read_concern=ReadConcern("majority"))
+        found = reader.find(self.ids(ids), [self.lock_field], hint=BY_ID, session=session)
+        # Encoded again by the codec options that have decoded it, an id is what it was; so is the key.
+        return {
+            bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS): document.get(self.lock_field)
+            for document in found
+        }
+
+
+def as_stored(lock: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A lock as it is when it is read again, to compare with: the database keeps milliseconds."""
+    return bson.decode(bson.encode(lock, codec_options=OWN_OPTIONS), codec_options=OWN_OPTIONS)
