@@ -59,6 +59,20 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "engine",
     },
+    "claims": {
+        "errors",
+        "checks",
+        "options",
+        "backoff",
+        "observations",
+        "clock",
+        "callables",
+        "document_lock",
+        "jobs",
+        "store",
+        "client",
+        "engine",
+    },
     # What stands on top.
     "embedded": {"errors", "store"},
     "testing": {
@@ -90,6 +104,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
         "client",
         "engine",
         "scheduler",
+        "claims",
         "embedded",
         "cli",
         "testing",

@@ -1,5 +1,10 @@
 """Background jobs for trio and anyio programs on MongoDB, with structured concurrency."""
 
+from .claims.claim import Claim
+from .claims.claims import Claims, RunningClaims, open_claims, run_claims
+from .claims.events import ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued
+from .claims.managing import SetAside, create_claim_index, readmit, set_aside
+from .claims.telling import ClaimsReport
 from .client.event_stream import EventStream
 from .client.monque import Monque, SyncMonque
 from .engine.run_end import CancelReason
@@ -8,6 +13,7 @@ from .errors import (
     BrokenDocumentError,
     ClaimLostError,
     EmbeddedServerError,
+    FilterStillMatchesError,
     InstanceCollisionError,
     InvalidCronError,
     InvalidCursorError,
@@ -15,12 +21,14 @@ from .errors import (
     InvalidJobIdentifierError,
     InvalidOptionError,
     InvalidPayloadError,
+    InvalidUpdateError,
     JobStateError,
     MonqueConnectionError,
     MonqueError,
     PartlyDoneError,
     PartlyEnqueuedError,
     PayloadTooLargeError,
+    ScanRefusedError,
     WorkerRegistrationError,
 )
 from .jobs.answers import CursorPage, QueueStats, QueueView, WorkerView
@@ -75,12 +83,20 @@ __all__ = [
     "ChangeStreamConnected",
     "ChangeStreamError",
     "ChangeStreamFallback",
+    "Claim",
+    "ClaimLost",
     "ClaimLostError",
+    "Claims",
+    "ClaimsReport",
     "CursorPage",
     "Discard",
+    "DocumentFailed",
+    "DocumentSetAside",
+    "DocumentsRescued",
     "EmbeddedServerError",
     "Event",
     "EventStream",
+    "FilterStillMatchesError",
     "Health",
     "HeartbeatFailed",
     "Instance",
@@ -91,6 +107,7 @@ __all__ = [
     "InvalidJobIdentifierError",
     "InvalidOptionError",
     "InvalidPayloadError",
+    "InvalidUpdateError",
     "Job",
     "JobCancelled",
     "JobCompleted",
@@ -120,12 +137,15 @@ __all__ = [
     "QueueView",
     "Retention",
     "Retry",
+    "RunningClaims",
     "RunningJob",
+    "ScanRefusedError",
     "ScheduleExhausted",
     "SchedulePreview",
     "Scheduler",
     "SchedulerReport",
     "Selection",
+    "SetAside",
     "ShutdownTimedOut",
     "Snooze",
     "StaleJobsRecovered",
@@ -135,7 +155,12 @@ __all__ = [
     "WorkerRegistrationError",
     "WorkerView",
     "Workers",
+    "create_claim_index",
+    "open_claims",
     "open_scheduler",
+    "readmit",
+    "run_claims",
     "run_scheduler",
     "run_until_signalled",
+    "set_aside",
 ]

@@ -112,7 +112,7 @@ class Claiming:
             return
         if not document_indexes.is_served(self._locked, self._time.clock.now()):
             raise ScanRefusedError(
-                f"no index of {self._locked.collection.full_name} serves the filter {dict(self._locked.filter)!r}, and "
+                f"no index of {self._locked.collection.full_name} serves the filter {self._locked.shown_filter!r}, and "
                 "each look would read all of its documents: call create_claim_index(collection, filter) once, with the "
                 "same lock_field and sort, or say allow_scan=True"
             )

@@ -132,7 +132,7 @@ class DocumentSource:
             return Granted(held, more=taken.more)
         # The one that was finished before, and the others of its claim, are given back unrun.
         self._disowned.add(stamp, [], until=trio.current_time())
-        self.end_with(FilterStillMatchesError(again.id, self._locked.filter))
+        self.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
 
     async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:

@@ -99,6 +99,11 @@ class LockedCollection:
             operation_timeout,
         )
 
+    @property
+    def shown_filter(self) -> Mapping[str, Any]:
+        """For messages."""
+        return bson.decode(self.filter.raw, codec_options=OWN_OPTIONS)
+
     # --- Ids and documents, as the caller has them ---
 
     @property

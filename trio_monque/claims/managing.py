@@ -1,0 +1,105 @@
+"""What an operator asks of documents that are claimed: the index, what is set aside, and its freedom."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from ..checks import check_count
+from ..errors import InvalidOptionError
+from ..store import document_indexes, document_locks, document_looks
+from ..store.connection import check_collection
+from ..store.locked_collection import LockedCollection
+from ..store.offload import Door
+from ..store.types import TypedCollection
+from .options import Sort, check_filter, check_lock_field, checked_sort
+
+DocT = TypeVar("DocT", bound=Mapping[str, Any])
+
+_EVERY: Mapping[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside(Generic[DocT]):
+    """A document whose tries are used up: nobody claims it.
+
+    Attributes:
+        id: Its `_id`.
+        tries: How many have failed or died.
+        error: What the last one failed with.
+        document: The document; None where the codec options of the handle cannot decode it.
+    """
+
+    id: Any
+    tries: int
+    error: str | None
+    document: DocT | None
+
+
+async def create_claim_index(
+    collection: TypedCollection[DocT],
+    filter: Mapping[str, Any],  # noqa: A002  # As it is called everywhere.
+    *,
+    lock_field: str = "lock",
+    sort: Sort | None = None,
+) -> str:
+    """Creates the index that serves claims with this filter, lock field and order; returns its name.
+
+    It is partial on the filter where the server can have such an index: then it holds what is still to be done. For a
+    filter of `$exists: False`, `$ne` or `$nin` it cannot, and the index begins with the fields of the filter.
+    On any anyio backend.
+
+    Raises:
+        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        MonqueConnectionError: The server refuses, or cannot be reached.
+    """
+    return await Door().call(partial(document_indexes.create, _locked(collection, filter, lock_field, sort)))
+
+
+async def set_aside(
+    collection: TypedCollection[DocT],
+    filter: Mapping[str, Any] = _EVERY,  # noqa: A002
+    *,
+    lock_field: str = "lock",
+    limit: int = 100,
+) -> Sequence[SetAside[DocT]]:
+    """The documents whose tries are used up, of those that match the filter, at most `limit`. On any anyio backend.
+
+    Raises:
+        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    check_count("limit", limit, at_least=1)
+    found = await Door().call(
+        partial(document_looks.set_aside, _locked(collection, filter, lock_field), limit), abandon_on_cancel=True
+    )
+    return [SetAside(one.id, one.lock.tries, one.lock.error, one.document) for one in found]
+
+
+async def readmit(
+    collection: TypedCollection[DocT],
+    *document_ids: Any,
+    filter: Mapping[str, Any] | None = None,  # noqa: A002
+    lock_field: str = "lock",
+) -> int:
+    """Frees documents that were set aside, with all their tries: these, or those that match a filter ({} for all).
+
+    Returns how many. Others are left alone. On any anyio backend.
+
+    Raises:
+        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    if bool(document_ids) == (filter is not None):
+        raise InvalidOptionError("document_ids", document_ids, "give the ids of documents, or filter= ({} for all)")
+    locked = _locked(collection, _EVERY if filter is None else filter, lock_field)
+    return await Door().call(partial(document_locks.readmit, locked, document_ids or None))
+
+
+def _locked(collection: object, wanted: object, lock_field: str, sort: Sort | None = None) -> LockedCollection:
+    check_lock_field(lock_field)
+    return LockedCollection.of(
+        check_collection(collection), check_filter(wanted, lock_field), lock_field=lock_field, sort=checked_sort(sort)
+    )
