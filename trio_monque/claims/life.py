@@ -72,6 +72,7 @@ class Claiming:
         source.end_with = self.engine.stop.end_with
         self._time.clock_moved = partial(self._on_the_run, trio.lowlevel.current_trio_token())
         self.engine.slots.set_limit(LANE, config.concurrency)
+        self.engine.company.take_in(source.repeats.run, source.repeats.progress)
         if not config.wait:
             progress = Progress("finisher")
             self.engine.company.take_in(partial(self._end_when_nothing_is_left, progress), progress)

@@ -26,7 +26,7 @@ from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
 from ..options import LEASE_IN_BEATS
 from ..store import document_endings, document_locks, document_looks
-from ..store.document_endings import Ending, Fate, Settled
+from ..store.document_endings import Fate, Settled
 from ..store.document_locks import TakenDocument, TakenDocuments
 from ..store.document_looks import SeenLock
 from ..store.locked_collection import LockedCollection
@@ -36,13 +36,11 @@ from .claim import Claim, Update
 from .held import Cycle, HeldDocument
 from .options import ClaimConfig
 from .pace import Pace
+from .repeats import Repeats
 from .rescues import Rescues
-from .settlement import DocumentSettlement, ending_of, outcome_of
+from .settlement import DocumentSettlement, Finished, ending_of, outcome_of
 from .telling import RescuedDocument, Teller
 from .updates import encoded_update
-
-MOST_REMEMBERED: Final = 100_000
-"""Documents that were finished and still match: one is enough to end the claims, when it is claimed again."""
 
 MOST_ROUNDS: Final = 3
 """How often an ending is sent again whose lock was renewed meanwhile."""
@@ -55,6 +53,7 @@ class DocumentSource:
         settle_early: Set by whoever makes the engine: see `Runner.settle_early`.
         expect: The same: told when something can be claimed, on trio's clock.
         end_with: The same: ends everything in order, and raises this.
+        repeats: A loop of its own.
     """
 
     settle_early: Callable[[Run[HeldDocument], DocumentSettlement], Awaitable[bool | None]]
@@ -87,7 +86,7 @@ class DocumentSource:
         self._disowned: DisownedClaims[LockStamp] = DisownedClaims(
             lambda stamp, held: document_locks.release_all(locked, stamp, time.now(), but=held)
         )
-        self._still_matching: dict[bytes, None] = {}
+        self.repeats = Repeats(locked, door)
 
     # --- What a claim is ---
 
@@ -127,7 +126,7 @@ class DocumentSource:
             taken = await self._taken(chosen, now, cycle)
             answer.won = len(taken.documents)
         held = [HeldDocument(one.id, one.key, one.document, one.tries, cycle) for one in taken.documents]
-        again = next((one for one in held if one.key in self._still_matching), None)
+        again = next((one for one in held if self.repeats.is_repeat(one.key)), None)
         if again is None:
             return Granted(held, more=taken.more)
         # The one that was finished before, and the others of its claim, are given back unrun.
@@ -217,6 +216,7 @@ class DocumentSource:
             if not left:
                 break
             await self._settle(left)
+        self.repeats.finished(one.held for one in batch if isinstance(one.outcome, Finished) and _was_written(one))
         for one in batch:
             self._expect_claimable(one)
         return [_was_written(one) for one in batch]
@@ -230,7 +230,9 @@ class DocumentSource:
             endings.append(one.ending)
         try:
             told = await self._door.call(
-                partial(self._settle_and_look, endings), channel=Channel.RENEWALS, abandon_on_cancel=True
+                partial(document_endings.settle, self._locked, endings),
+                channel=Channel.RENEWALS,
+                abandon_on_cancel=True,
             )
         except MonqueConnectionError as error:
             for one in left:
@@ -242,21 +244,6 @@ class DocumentSource:
                 # While nobody else could have taken the lock, it was this that took it away, and the answer was lost.
                 one.is_unclear = not one.held.cycle.is_sure(trio.current_time())
                 one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
-
-    def _settle_and_look(self, endings: Sequence[Ending]) -> Sequence[Settled]:
-        """In a thread: writes them, and looks which of those that have ended would be claimed again."""
-        told = document_endings.settle(self._locked, endings)
-        finished = [
-            ending.id
-            for ending, settled in zip(endings, told, strict=True)
-            if ending.lock is None and settled.fate is Fate.WRITTEN
-        ]
-        # It is for a mistake of the program's: what cannot be seen now is seen the next time.
-        with suppress(MonqueConnectionError):
-            for key in document_looks.still_matching(self._locked, finished) if finished else ():
-                if len(self._still_matching) < MOST_REMEMBERED:
-                    self._still_matching[key] = None
-        return told
 
     def _expect_claimable(self, settlement: DocumentSettlement) -> None:
         lock = None if settlement.ending is None else settlement.ending.lock

@@ -232,8 +232,8 @@ class Runner(Generic[ClaimT, SettlementT]):
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; returns whether that was written under the claim.
 
-        None where it was refused: the claim is held as before. Cancelled, the answer is awaited all the same, as long as
-        a clean-up may take; it is written when it can be.
+        None where it was refused: the claim is held as before. Cancelled, the answer is awaited all the same, as long
+        as a clean-up may take; it is written when it can be.
         """
         answered = trio.Event()
         fate: bool | None = None
