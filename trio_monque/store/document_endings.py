@@ -75,9 +75,9 @@ class Settled:
     error: str | None = None
 
 
-_WRITTEN: Final = Settled(Fate.WRITTEN)
-_MOVED: Final = Settled(Fate.MOVED)
-_GONE: Final = Settled(Fate.GONE)
+WRITTEN: Final = Settled(Fate.WRITTEN)
+MOVED: Final = Settled(Fate.MOVED)
+GONE: Final = Settled(Fate.GONE)
 
 
 def encoded_update(locked: LockedCollection, update: object) -> bytes:
@@ -104,7 +104,7 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
     May be called again with the same after any transient error. An ending with a lock that was written before is told
     as WRITTEN; of one without, nobody can tell any more.
     """
-    settled: list[Settled] = [_GONE] * len(endings)
+    settled: list[Settled] = [GONE] * len(endings)
     # One session for the writes and the read behind them: the read sees what the writes left, on any primary.
     with locked.collection.database.client.start_session(causal_consistency=True) as session:
         # The two kinds apart: how many of a kind matched is what the conclusions are drawn from.
@@ -121,7 +121,7 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     groups = _grouped(endings)
     matched, stopped = send(locked, [_request(locked, group) for group in groups], session)
     if matched == len(endings):
-        return [_WRITTEN] * len(endings)
+        return [WRITTEN] * len(endings)
     refused = {id(groups[place][0]): reason for place, reason in stopped.items() if len(groups[place]) == 1}
     # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
     # document would keep its neighbours from their ends.
@@ -180,16 +180,16 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
     """What became of it by what is there now; None where there is no lock, as there was to be none."""
     key = locked.key_of(ending.id)
     if key not in found:
-        return _GONE
+        return GONE
     lock = found[key]
     if lock is None and ending.lock is None:
         return None
     if ending.lock is not None and lock == as_stored(ending.lock):
-        return _WRITTEN
+        return WRITTEN
     held = read_lock(lock)
     if held is not None and (held.by, held.token) == (ending.fence.by, ending.fence.token):
-        return _MOVED
-    return _GONE
+        return MOVED
+    return GONE
 
 
 def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
@@ -200,10 +200,10 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
     written before: where all that it was for have no lock now, it and its repetition have written them.
     """
     if part.matched == len(part.endings):
-        return dict.fromkeys(seen, _WRITTEN)  # Also where somebody else has taken one already.
+        return dict.fromkeys(seen, WRITTEN)  # Also where somebody else has taken one already.
     unlocked = sum(told is None for told in seen.values())
     is_by_us = unlocked == part.matched or (part.was_stopped and unlocked == len(part.endings))
-    return {one: told or (_WRITTEN if is_by_us else _GONE) for one, told in seen.items()}
+    return {one: told or (WRITTEN if is_by_us else GONE) for one, told in seen.items()}
 
 
 def send(

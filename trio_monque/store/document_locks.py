@@ -19,25 +19,9 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, laid_aside, read_lock
-from .document_endings import Ending, Fate, Settled, send, settle
+from .document_endings import send
 from .locked_collection import BY_ID, LockedCollection, as_stored
 from .outcomes import command
-
-__all__ = [
-    "Ending",
-    "Fate",
-    "Settled",
-    "Takeaway",
-    "TakenDocument",
-    "TakenDocuments",
-    "readmit",
-    "release_all",
-    "renew",
-    "rescue",
-    "resolve",
-    "settle",
-    "take",
-]
 
 logger = logging.getLogger("trio_monque.store")
 
