@@ -15,26 +15,28 @@ class Cycle:
 
     Attributes:
         stamp: What it wrote.
+        fence: What a lock of it may say now, as far as anybody knows.
     """
 
     def __init__(self, stamp: LockStamp, sent: float) -> None:
         """`sent` is when the claim was asked for, on trio's clock."""
         self.stamp = stamp
         self._untils = [stamp.until]
+        self.fence = self._fenced()
         self._sure_until = sent + LEASE_IN_BEATS * stamp.every
 
-    @property
-    def fence(self) -> Fence:
-        """What a lock of it may say now, as far as anybody knows."""
+    def _fenced(self) -> Fence:
         return Fence(self.stamp.by, self.stamp.token, tuple(self._untils))
 
     def renewing(self, until: datetime) -> None:
         """A renewal is about to be sent: from now on the locks may say this, too."""
         self._untils.append(until)
+        self.fence = self._fenced()
 
     def renewed(self, until: datetime, sent: float) -> None:
         """It was answered: what is still held says no less."""
         self._untils = [one for one in self._untils if one >= until]
+        self.fence = self._fenced()
         self._sure_until = max(self._sure_until, sent + LEASE_IN_BEATS * self.stamp.every)
 
     def is_sure(self, now: float) -> bool:

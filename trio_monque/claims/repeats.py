@@ -13,7 +13,7 @@ from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
 from ..store import document_looks
 from ..store.locked_collection import LockedCollection
-from ..store.offload import Channel, Door
+from ..store.offload import Door
 from .held import HeldDocument
 
 MOST_REMEMBERED: Final = 100_000
@@ -56,7 +56,7 @@ class Repeats:
             self.progress.ask()
             try:
                 look = partial(document_looks.still_matching, self._locked, ids)
-                found = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+                found = await self._door.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 if not error.transient:
                     raise

@@ -112,7 +112,7 @@ class DocumentSource:
         chosen = await self._candidates.choose(demand, now) if most else []
         granted: Granted[HeldDocument] = await self._take(chosen, now) if chosen else Granted([])
         self._pace.started(trio.current_time(), len(granted.claims))
-        if len(granted.claims) == most < demand.capacity and self._pace.next_at > -math.inf:
+        if self._pace.next_at > trio.current_time():
             self.expect(self._pace.next_at)
         may_be_more = len(chosen) < most and self._candidates.may_be_more()
         return replace(granted, more=granted.more or may_be_more)
@@ -188,7 +188,7 @@ class DocumentSource:
         """Whether there is, or may be again, something to claim."""
         now = self._time.clock.now()
         ask = partial(document_looks.is_anything_left, self._locked, now)
-        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return await self._door.call(ask, abandon_on_cancel=True)
 
     # --- Running ---
 
@@ -225,8 +225,9 @@ class DocumentSource:
         endings = []
         for one in left:
             assert one.ending is not None, "it was prepared"
-            # What a renewal has sent meanwhile the lock may say, too.
-            one.ending = replace(one.ending, fence=one.held.cycle.fence)
+            if one.ending.fence is not one.held.cycle.fence:
+                # What a renewal has sent meanwhile the lock may say, too.
+                one.ending = replace(one.ending, fence=one.held.cycle.fence)
             endings.append(one.ending)
         try:
             told = await self._door.call(

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterable, Mapping
+from typing import Any, Final
 
 from ..errors import InvalidOptionError, InvalidPayloadError
 from ..store import document_endings
 from ..store.locked_collection import LockedCollection
+
+_PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
 
 
 def encoded_update(locked: LockedCollection, update: object) -> bytes:
@@ -17,30 +19,28 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
         InvalidOptionError: It is none, or touches the lock.
         InvalidPayloadError: It cannot be encoded as BSON; the encoder's error is the cause.
     """
-    for path in _touched(update):
-        if path.split(".")[0] == locked.lock_field:
-            raise InvalidOptionError("update", update, f"must not touch {locked.lock_field!r}: the lock is taken away")
+    stages = update if isinstance(update, list | tuple) else (update,)
+    for stage in stages:
+        if not isinstance(stage, Mapping):
+            raise InvalidOptionError("update", update, _PROBLEM)
+        for operator, named in stage.items():
+            if not isinstance(operator, str) or not operator.startswith("$"):
+                raise InvalidOptionError("update", update, _PROBLEM)
+            for path in _named(operator, named):
+                if path == locked.lock_field or str(path).startswith(f"{locked.lock_field}."):
+                    raise InvalidOptionError(
+                        "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
+                    )
     try:
         return document_endings.encoded_update(locked, update)
     except Exception as error:
         raise InvalidPayloadError(f"the result of a document cannot be stored as BSON: {error}") from error
 
 
-def _touched(update: object) -> Iterator[str]:
+def _named(operator: str, named: Any) -> Iterable[Any]:
     """The paths that it names. What a stage of a pipeline computes is not looked through: the lock goes last."""
-    problem = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
-    stages = update if isinstance(update, Sequence) and not isinstance(update, str | bytes) else [update]
-    for stage in stages:
-        if not isinstance(stage, Mapping) or not all(isinstance(name, str) and name[:1] == "$" for name in stage):
-            raise InvalidOptionError("update", update, problem)
-        for operator, named in stage.items():
-            yield from _named(operator, named)
-
-
-def _named(operator: str, named: Any) -> Iterator[str]:
     if isinstance(named, Mapping):
-        yield from map(str, named)
-        if operator == "$rename":
-            yield from map(str, named.values())
-    elif operator == "$unset":
-        yield from [named] if isinstance(named, str) else map(str, named)
+        return (*named, *named.values()) if operator == "$rename" else named
+    if operator == "$unset":
+        return named if isinstance(named, list | tuple) else (named,)
+    return ()

@@ -186,6 +186,8 @@ class Run(Generic[ClaimT]):
         return self._reason_at(self._clock.current_time())
 
     def _reason_at(self, now: float) -> CancelReason | None:
+        if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_fenced):
+            return None  # Asked several times of every run, and nearly always so.
         # Once it has fenced itself, a renewal that is answered late changes nothing.
         self._is_fenced = self._is_fenced or now >= self._fenced_at
         if self.is_gone or self._is_fenced:
