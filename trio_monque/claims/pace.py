@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import math
 
-CATCH_UP = 0.03
-"""Seconds: what was not started for so long may be made up for at once, and no more."""
+LATE = 0.03
+"""Seconds: who is no later than that keeps to the intervals, and makes up for what was missed; others begin anew."""
 
 
 class Pace:
@@ -28,12 +28,13 @@ class Pace:
         """How many of them may be started now."""
         if self._rate is None:
             return most
-        if now < self._next_at:
+        late = now - self._next_at
+        if late < 0:
             return 0
-        late = min(now - self._next_at, CATCH_UP)
-        return min(most, 1 + int(late * self._rate))
+        return min(most, 1 + int(late * self._rate) if late <= LATE else 1)
 
     def started(self, now: float, number: int) -> None:
         """So many were."""
         if self._rate is not None and number:
-            self._next_at = max(self._next_at, now - CATCH_UP) + number / self._rate
+            begun = self._next_at if now - self._next_at <= LATE else now
+            self._next_at = begun + number / self._rate
