@@ -163,5 +163,4 @@ def test_error_of_a_document_that_is_laid_aside_is_cut() -> None:
 def test_never_stays_within_what_python_can_tell_in_every_zone() -> None:
     stored = bson.decode(bson.encode({"until": NEVER}))["until"]
     assert stored.replace(tzinfo=UTC) == NEVER
-    for hours in (-14, 14):
-        assert NEVER + timedelta(hours=hours)
+    assert NEVER + timedelta(hours=14) < datetime.max.replace(tzinfo=UTC)

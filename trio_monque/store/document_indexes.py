@@ -18,7 +18,7 @@ from pymongo import errors as driver
 from ..errors import MonqueConnectionError
 from .codec import OWN_OPTIONS
 from .document_looks import looked_for
-from .locked_collection import LockedCollection
+from .locked_collection import EARLIEST, LockedCollection
 from .outcomes import command
 
 LARGE: Final = 10_000
@@ -41,36 +41,54 @@ _Keys = list[tuple[str, int]]
 def create(locked: LockedCollection) -> str:
     """Creates what serves the search, where it is not there already; returns the name of the index.
 
-    With a `sort` it is two: one in that order, and one by `until`. An `$or` that no partial index can have takes one
-    for each alternative. The name is that of the first; all begin with it.
+    With a `sort` it is two: one in that order, whose name this is, and one by `until`. An `$or` that no partial index
+    serves takes one for each alternative: the name of each begins with this.
 
     Raises:
         MonqueConnectionError: An index with these keys exists under another name, or the server refuses; says why.
     """
-    name = _name(locked)
-    tails = [_tail(locked)] if not locked.sort else [list(locked.sort) + _tail(locked), _tail(locked)]
     try:
-        _make(locked, name, tails, {"partialFilterExpression": locked.filter})
+        name = _make(locked, [[]], {"partialFilterExpression": locked.filter})
     except driver.OperationFailure as error:
         if error.code != _CANNOT_CREATE:
             raise _told(locked, error) from error
-        heads = list(_heads(locked.filter))
-        _make_whole(locked, name, [_joined(head, tail) for head in heads for tail in tails], tails)
-    return name
-
-
-def _make_whole(locked: LockedCollection, name: str, keys: Sequence[_Keys], tails: Sequence[_Keys]) -> None:
+    else:
+        if _is_usable(locked, name):
+            return name
+        # There are filters, `$or` among them, that a server lets into an index and then never finds it by.
+        for one in _names(locked, [[]]):
+            locked.locks.drop_index(one)
     try:
-        _make(locked, name, keys, {})
+        return _make(locked, list(_heads(locked.filter)), {})
     except driver.OperationFailure as error:
         if error.code != _PARALLEL_ARRAYS:
             raise _told(locked, error) from error
-        _make(locked, name, tails, {})
+        return _make(locked, [[]], {})
 
 
-def _make(locked: LockedCollection, name: str, keys: Sequence[_Keys], options: Mapping[str, Any]) -> None:
-    names = [name, *(f"{name}_{number}" for number in range(2, len(keys) + 1))]
-    locked.locks.create_indexes([IndexModel(one, name=each, **options) for one, each in zip(keys, names, strict=True)])
+def _make(locked: LockedCollection, heads: Sequence[Sequence[str]], options: Mapping[str, Any]) -> str:
+    """One that begins with each of these; in the order of the sort, and by `until` alone."""
+    by_until = [(locked.at("until"), ASCENDING), (locked.at("by"), ASCENDING)]
+    tails = [[*locked.sort, *by_until], by_until] if locked.sort else [by_until]
+    keys = [_joined(head, tail) for tail in tails for head in heads]
+    names = _names(locked, heads)
+    locked.locks.create_indexes([IndexModel(one, name=name, **options) for one, name in zip(keys, names, strict=True)])
+    return names[0]
+
+
+def _names(locked: LockedCollection, heads: Sequence[Sequence[str]]) -> list[str]:
+    """The same for the same filter and order, and others for any other. That by `until` is the same for each order."""
+    names = []
+    for sort in [locked.sort, ()] if locked.sort else [()]:
+        what = bson.encode({"filter": locked.filter, "sort": [list(one) for one in sort]}, codec_options=OWN_OPTIONS)
+        name = f"trio_monque_claims_{locked.lock_field}_{hashlib.sha256(what).hexdigest()[:8]}"
+        names += [name if not place else f"{name}_{place + 1}" for place in range(len(heads))]
+    return names
+
+
+def _is_usable(locked: LockedCollection, name: str) -> bool:
+    """Whether the server thinks of it at all. Not by a hint: for that it goes through one that does not serve, too."""
+    return name in set(_values_of("indexName", _plans(locked, EARLIEST)))
 
 
 def _told(locked: LockedCollection, error: driver.OperationFailure) -> Exception:
@@ -80,16 +98,6 @@ def _told(locked: LockedCollection, error: driver.OperationFailure) -> Exception
         f"could not create the index for claims: {locked.collection.full_name} has one with the same keys or name that "
         f"is another. If that serves the claims as well, nothing needs to be created. The server says: {error}"
     )
-
-
-def _name(locked: LockedCollection) -> str:
-    """The same for the same filter and order, and another for any other."""
-    what = bson.encode({"filter": locked.filter, "sort": list(locked.sort)}, codec_options=OWN_OPTIONS)
-    return f"trio_monque_claims_{locked.lock_field}_{hashlib.sha256(what).hexdigest()[:8]}"
-
-
-def _tail(locked: LockedCollection) -> _Keys:
-    return [(locked.at("until"), ASCENDING), (locked.at("by"), ASCENDING)]
 
 
 def _joined(head: Sequence[str], tail: _Keys) -> _Keys:
@@ -128,24 +136,31 @@ def _named(condition: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, A
 @command("ask how claims are looked for", writes=False)
 def is_served(locked: LockedCollection, now: datetime) -> bool:
     """Whether an index serves the search for documents to claim: the server need not look at all of the collection."""
+    plans = _plans(locked, now)
+    # On shards it stands below each of them.
+    return "COLLSCAN" not in set(_values_of("stage", plans, but="rejectedPlans"))
+
+
+def _plans(locked: LockedCollection, now: datetime) -> Mapping[str, Any]:
     search = {"find": locked.collection.name, "filter": looked_for(locked, now), "projection": {"_id": 1}, "limit": 1}
     if locked.sort:
         search["sort"] = dict(locked.sort)
     answer = locked.locks.database.command("explain", search, verbosity="queryPlanner")
-    return "COLLSCAN" not in set(_stages(answer.get("queryPlanner", answer)))
+    plans: Mapping[str, Any] = answer.get("queryPlanner", answer)
+    return plans
 
 
-def _stages(plan: Any) -> Iterator[str]:
-    """Of the plan that wins, wherever in the answer it stands: on shards, below each of them."""
+def _values_of(name: str, plan: Any, but: str = "") -> Iterator[str]:
+    """What it says under that name, wherever in it."""
     if isinstance(plan, Mapping):
-        for name, value in plan.items():
-            if name == "stage" and isinstance(value, str):
+        for key, value in plan.items():
+            if key == name and isinstance(value, str):
                 yield value
-            elif name not in ("rejectedPlans", "parsedQuery"):
-                yield from _stages(value)
+            elif key not in (but, "parsedQuery", "command"):  # What was asked may have fields of any name.
+                yield from _values_of(name, value, but)
     elif isinstance(plan, list):
         for one in plan:
-            yield from _stages(one)
+            yield from _values_of(name, one, but)
 
 
 @command("count the documents", writes=False)

@@ -1,0 +1,247 @@
+"""What becomes of the ends of claims: the result and the end of the lock, in one write under the fence."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
+
+from tests.support.interception import Interceptor
+from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, recorded, stamp
+from trio_monque.document_lock import LockStamp, freed, laid_aside
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidPayloadError
+from trio_monque.store.document_endings import GONE, MOVED, WRITTEN, Ending, Fate, encoded_update, settle
+from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.types import Collection, Database
+
+LATER = NOW + 90 * SECOND
+
+
+@pytest.fixture
+def documents(db: Database) -> Collection:
+    return db["letters"]
+
+
+@pytest.fixture
+def locked(documents: Collection) -> LockedCollection:
+    return handle(documents)
+
+
+def held(documents: Collection, locked: LockedCollection, count: int, **fields: Any) -> LockStamp:
+    """Documents 0 to `count`, held by one claim."""
+    mark = stamp()
+    documents.insert_many([{"_id": number, **fields} for number in range(count)])
+    assert len(claim(locked, count, mark)) == count
+    return mark
+
+
+DONE: Mapping[str, Any] = {"$set": {"done": 1}}
+
+
+@pytest.mark.parametrize(
+    ("update", "lock", "after"),
+    [
+        (None, None, {"n": 1, "list": [1]}),
+        ({}, None, {"n": 1, "list": [1]}),
+        (DONE, None, {"n": 1, "list": [1], "done": 1}),
+        ({"$set": {"done": 1}, "$unset": {"n": ""}, "$push": {"list": 2}}, None, {"list": [1, 2], "done": 1}),
+        ({"$unset": {"n": 1, "list": ""}, "$inc": {"done": 1}}, None, {"done": 1}),
+        ([{"$set": {"done": {"$add": ["$n", 1]}}}], None, {"n": 1, "list": [1], "done": 2}),
+        ([{"$replaceWith": {"_id": "$_id", "done": 1}}], None, {"done": 1}),
+        ([], None, {"n": 1, "list": [1]}),
+        (None, freed(2, LATER), {"n": 1, "list": [1], "lock": freed(2, LATER)}),
+        (None, laid_aside(2, "$no"), {"n": 1, "list": [1], "lock": laid_aside(2, "$no")}),
+        (DONE, freed(0, NOW), {"n": 1, "list": [1], "done": 1, "lock": freed(0, NOW)}),
+        ([{"$unset": "n"}], freed(0, NOW), {"list": [1], "lock": freed(0, NOW)}),
+        ([{"$set": {"n": 2}}], laid_aside(2, "$n"), {"n": 2, "list": [1], "lock": laid_aside(2, "$n")}),
+    ],
+    ids=str,
+)
+@pytest.mark.parametrize("count", [1, 3])
+def test_ending_writes_the_result_and_ends_the_lock(
+    locked: LockedCollection, documents: Collection, update: Any, lock: Any, after: Mapping[str, Any], count: int
+) -> None:
+    mark = held(documents, locked, count, n=1, list=[1])
+    encoded = None if update is None else encoded_update(locked, update)
+    told = settle(locked, [Ending(number, fence(mark), encoded, lock) for number in range(count)])
+    assert told == [WRITTEN] * count
+    assert list(documents.find()) == [{"_id": number, **after} for number in range(count)]
+
+
+def test_equal_endings_of_one_claim_are_one_statement(locked: LockedCollection, documents: Collection) -> None:
+    mark, other = held(documents, locked, 6), stamp("other")
+    documents.insert_many([{"_id": number, "lock": {**other.fields, "tries": 0}} for number in (6, 7)])
+    with recorded(documents) as (theirs, recorder):
+        own = handle(theirs)
+        endings = [
+            *(Ending(number, fence(mark), encoded_update(own, DONE)) for number in (0, 1, 2)),
+            Ending(3, fence(mark), encoded_update(own, {"$set": {"done": 2}})),
+            *(Ending(number, fence(mark), None, freed(1, LATER)) for number in (4, 5)),
+            *(Ending(number, fence(other), encoded_update(own, DONE)) for number in (6, 7)),
+        ]
+        assert settle(own, endings) == [WRITTEN] * 8
+        sent = [command["updates"] for name, command in recorder.commands if name == "update"]
+        assert [len(one) for one in sent] == [3, 1]
+        assert [name for name, _ in recorder.commands if name in ("find", "update")] == ["update", "update"]
+
+
+def test_endings_whose_lock_is_not_the_claims_are_gone_and_write_nothing(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    mark = held(documents, locked, 8)
+    documents.update_one({"_id": 0}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
+    documents.update_one({"_id": 1}, {"$set": {"lock": {"by": "article", "until": mark.until}}})
+    documents.update_one({"_id": 2}, {"$set": {"lock": freed(1, NOW)}})
+    documents.update_one({"_id": 3}, {"$unset": {"lock": ""}})
+    documents.update_one({"_id": 4}, {"$set": {"lock.until": LATER}})
+    documents.delete_one({"_id": 5})
+    before = list(documents.find({"_id": {"$lt": 6}}))
+    finished = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(7)]
+    told = settle(locked, [*finished, Ending(7, fence(mark), None, freed(1, LATER))])
+    # Nobody can tell which of 3 and 6 it was that had no lock before.
+    assert told == [GONE, GONE, GONE, GONE, MOVED, GONE, GONE, WRITTEN]
+    assert list(documents.find({"_id": {"$lt": 6}})) == before
+    assert documents.find_one({"_id": 6}) == {"_id": 6, "done": 1}
+
+
+def test_neighbours_of_what_is_gone_are_told_as_written(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 4)
+    documents.update_one({"_id": 1}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
+    told = settle(locked, [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
+    assert told == [WRITTEN, GONE, WRITTEN, WRITTEN]
+
+
+def test_moved_ending_is_written_under_the_newer_fence(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 1)
+    documents.update_one({"_id": 0}, {"$max": {"lock.until": LATER}})
+    assert settle(locked, [Ending(0, fence(mark), encoded_update(locked, DONE))]) == [MOVED]
+    assert lock_of(documents, 0)["until"] == LATER
+    assert settle(locked, [Ending(0, fence(mark, LATER), encoded_update(locked, DONE))]) == [WRITTEN]
+
+
+def test_endings_with_a_lock_may_be_sent_again(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 3)
+    endings = [Ending(number, fence(mark), None, freed(number, LATER)) for number in range(3)]
+    assert settle(locked, endings[:2]) == [WRITTEN] * 2
+    assert settle(locked, endings) == [WRITTEN] * 3
+
+
+def test_finish_that_is_sent_again_is_never_told_as_written_for_what_another_did(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    """Another holder came after us and has finished: the document has no lock, and the result is not ours."""
+    mark = held(documents, locked, 2)
+    documents.update_one({"_id": 0}, {"$set": {"done": "theirs"}, "$unset": {"lock": ""}})
+    endings = [Ending(0, fence(mark), encoded_update(locked, DONE))]
+    assert settle(locked, endings) == [GONE]
+    assert documents.find_one({"_id": 0}) == {"_id": 0, "done": "theirs"}
+
+
+def test_document_that_is_claimed_again_at_once_was_still_ended(
+    locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
+) -> None:
+    """Where all of a kind matched, what others do afterwards says nothing; otherwise nobody can tell."""
+    mark = held(documents, locked, 3)
+    documents.delete_one({"_id": 2})
+    finished = Ending(1, fence(mark), encoded_update(locked, DONE))
+    given_back = [Ending(number, fence(mark), None, freed(0, NOW)) for number in (0, 2)]
+    recorder = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        own = handle(client[documents.database.name]["letters"])
+
+        def take_all() -> None:
+            assert len(claim(handle(documents, {}), 5, stamp("other"))) == 2
+
+        # Right before the question what is there now: all that was ended is claimed again.
+        recorder.before(lambda name, _: name == "find", take_all)
+        told = settle(own, [finished, *given_back])
+    assert recorder.times == 1
+    assert told == [WRITTEN, GONE, GONE]
+
+
+# --- Refused ---
+
+
+def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 9, n=1)
+    documents.update_many({"_id": {"$in": [4, 7]}}, {"$set": {"n": "text"}})
+    added = encoded_update(locked, {"$inc": {"n": 1}, "$set": {"done": 1}})
+    endings = [
+        *(Ending(number, fence(mark), added) for number in range(8)),
+        Ending(8, fence(mark), encoded_update(locked, DONE)),
+    ]
+    told = settle(locked, endings)
+    assert [one.fate for one in told] == [Fate.REFUSED if number in (4, 7) else Fate.WRITTEN for number in range(9)]
+    assert "non-numeric" in str(told[4].error)
+    assert [one["_id"] for one in documents.find({"lock.token": mark.token})] == [4, 7]
+    assert documents.count_documents({"n": 2, "done": 1}) == 6
+    # The claim is still held: it may end otherwise.
+    assert settle(locked, [Ending(4, fence(mark), None, freed(1, LATER))]) == [WRITTEN]
+
+
+def test_refused_beside_lost_is_told_apart(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 4, n=1)
+    documents.update_one({"_id": 0}, {"$set": {"n": "text"}})
+    documents.update_one({"_id": 2}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
+    documents.delete_one({"_id": 3})
+    added = encoded_update(locked, {"$inc": {"n": 1}})
+    told = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
+    assert [one.fate for one in told] == [Fate.REFUSED, Fate.WRITTEN, Fate.GONE, Fate.GONE]
+
+
+def deep(levels: int) -> Any:
+    value: Any = 1
+    for _ in range(levels):
+        value = {"x": value}
+    return value
+
+
+@pytest.mark.parametrize(
+    "update",
+    [
+        {"$set": {"_id": 5}},
+        {"$set": {"key": "taken"}},
+        {"$set": {"a.b.c": 1}},
+        {"$rename": {"n": ""}},
+        {"$noSuchOperator": {"n": 1}},
+        {"$set": {"items.$": 1}},
+        {"$set": {"": 1}},
+        {"$set": 5},
+        [{"$set": {"n": {"$divide": [1, 0]}}}],
+        [{"$match": {}}],
+        {"$set": {"big": "x" * (16 * 1024 * 1024 - 70_000)}, "$push": {"items": "y" * 1000}},
+        {"$set": {"deep": deep(190)}},
+    ],
+    ids=lambda update: str(update)[:40],
+)
+def test_what_the_server_refuses_is_told_and_harms_nobody(
+    locked: LockedCollection, documents: Collection, update: Any
+) -> None:
+    documents.create_index("key", unique=True, sparse=True)
+    documents.insert_one({"_id": "first", "key": "taken", "done": 1})
+    mark = held(documents, locked, 3, n=1, a=5, pad="p" * 80_000)
+    endings = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in (0, 2)]
+    told = settle(locked, [endings[0], Ending(1, fence(mark), encoded_update(locked, update)), endings[1]])
+    assert [one.fate for one in told] == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
+    assert told[1].error
+    assert lock_of(documents, 1)["token"] == mark.token
+
+
+@pytest.mark.parametrize(
+    "update", [{"$set": {"x": object()}}, {"$set": {1: 2}}, {"$set": {"x": 2**70}}, {"$set": {"x": "y" * 17_000_000}}]
+)
+def test_what_cannot_be_encoded_is_told_at_once(locked: LockedCollection, update: Any) -> None:
+    with pytest.raises(InvalidPayloadError):
+        encoded_update(locked, update)
+
+
+def test_update_is_what_it_was_when_it_was_encoded(locked: LockedCollection, documents: Collection) -> None:
+    mark = held(documents, locked, 1)
+    update = {"$set": {"done": [1]}}
+    encoded = encoded_update(locked, update)
+    update["$set"]["done"].append(2)
+    settle(locked, [Ending(0, fence(mark), encoded)])
+    assert documents.find_one() == {"_id": 0, "done": [1]}

@@ -1,0 +1,236 @@
+"""The indexes for claims, and that the server uses them for everything that is asked."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import pytest
+
+from tests.support.locked import NOW, SECOND, explained, fence, handle, recorded, stages, stamp
+from trio_monque.document_lock import freed, laid_aside
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.store import document_indexes, document_locks, document_looks
+from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.types import Collection, Database
+
+HELD, WAITING, ASIDE, FREE = 20, 20, 20, 40
+
+
+@pytest.fixture
+def documents(db: Database) -> Collection:
+    return db["letters"]
+
+
+def fill(documents: Collection, meant: Mapping[str, Any], others: Mapping[str, Any], rest: int) -> None:
+    mark = stamp("them")
+    locks: list[Any] = [
+        *({**mark.fields, "tries": 0} for _ in range(HELD)),
+        *(freed(1, NOW + number * SECOND) for number in range(1, WAITING + 1)),
+        *(laid_aside(3, "no") for _ in range(ASIDE)),
+        *(freed(1, NOW) for _ in range(FREE // 2)),
+    ]
+    # What is free comes last in the order of the sort.
+    documents.insert_many([{**meant, "at": number, "lock": lock} for number, lock in enumerate(locks)])
+    documents.insert_many([{**meant, "at": 1000 + number} for number in range(FREE // 2)])
+    documents.insert_many([{**others, "at": -number} for number in range(rest)])
+
+
+QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
+    "survey": lambda locked: document_looks.survey(locked, 10, NOW),
+    "survey all": lambda locked: document_looks.survey(locked, 500, NOW),
+    "next due": lambda locked: document_looks.next_due(locked, NOW),
+    "observe": document_looks.observe,
+    "is left": lambda locked: document_looks.is_anything_left(locked, NOW + 999 * SECOND),
+    "set aside": lambda locked: document_looks.set_aside(locked, 5),
+    "release": lambda locked: document_locks.release_all(locked, stamp(), NOW),
+    "resolve": lambda locked: document_locks.resolve(locked, stamp(), NOW + 99 * SECOND),
+}
+
+
+def plans(
+    documents: Collection,
+    filter: Mapping[str, Any],  # noqa: A002
+    question: str,
+    **options: Any,
+) -> Sequence[Mapping[str, Any]]:
+    """How the server answers the question: of each command that was sent."""
+    with recorded(documents) as (theirs, recorder):
+        QUESTIONS[question](handle(theirs, filter, **options))
+        sent = [command for name, command in recorder.commands if name in ("find", "update")]
+    return [explained(documents.database, command) for command in sent]
+
+
+def used(plan: Mapping[str, Any]) -> set[str]:
+    found = list(stages(plan["queryPlanner"]["winningPlan"]))
+    assert "COLLSCAN" not in {stage["stage"] for stage in found}
+    return {stage["indexName"] for stage in found if "indexName" in stage}
+
+
+def examined(plan: Mapping[str, Any]) -> int:
+    statistics = plan["executionStats"]
+    return max(int(statistics["totalKeysExamined"]), int(statistics["totalDocsExamined"]))
+
+
+PARTIAL: Sequence[Any] = [
+    ({"done": None}, {}, {"done": 1}),
+    ({"status": "todo"}, {"status": "todo"}, {"status": "done"}),
+    ({"to": {"$exists": True}, "n": {"$gt": 3}}, {"to": 1, "n": 4}, {"to": 1, "n": 3}),
+    ({"$and": [{"status": "todo"}, {"n": {"$gte": 1, "$lt": 3}}]}, {"status": "todo", "n": 1}, {"status": "todo"}),
+    ({"in.depth": {"$type": "string"}}, {"in": {"depth": "x"}}, {"in": 5}),
+]
+
+
+@pytest.mark.parametrize(("filter", "meant", "others"), PARTIAL, ids=lambda value: str(value))
+@pytest.mark.parametrize("question", QUESTIONS)
+@pytest.mark.parametrize("sort", [(), [("at", 1)], [("at", -1), ("_id", 1)]], ids=str)
+def test_partial_index_answers_whatever_the_rest_of_the_collection_is(
+    documents: Collection,
+    filter: Mapping[str, Any],  # noqa: A002
+    meant: Mapping[str, Any],
+    others: Mapping[str, Any],
+    question: str,
+    sort: Any,
+) -> None:
+    locked = handle(documents, filter, sort=sort)
+    name, by_until = document_indexes.create(locked), document_indexes.create(handle(documents, filter))
+    assert "partialFilterExpression" in documents.index_information()[name]
+    fill(documents, meant, others, rest=10)
+    few = plans(documents, filter, question, sort=sort)
+    documents.insert_many([{**others, "at": -number} for number in range(1000)])
+    many = plans(documents, filter, question, sort=sort)
+    assert [examined(plan) for plan in few] == [examined(plan) for plan in many]
+    assert few
+    for plan in [*few, *many]:
+        assert used(plan) <= {name, by_until}
+        assert used(plan)
+
+
+@pytest.mark.parametrize("direction", [1, -1])
+def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, direction: int) -> None:
+    sort = [("at", direction)]
+    document_indexes.create(handle(documents, sort=sort))
+    documents.insert_many([{"at": number} for number in range(3000)])
+    (plan,) = plans(documents, {"done": None}, "survey", sort=sort)
+    assert examined(plan) <= 11
+    assert "SORT" not in {stage["stage"] for stage in stages(plan["queryPlanner"]["winningPlan"])}
+
+
+@pytest.mark.parametrize("question", ["next due", "observe", "is left", "release", "resolve"])
+@pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
+def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(
+    documents: Collection, question: str, sort: Any
+) -> None:
+    document_indexes.create(handle(documents, {"done": None}, sort=sort))
+    fill(documents, {}, {"done": 1}, rest=10)
+    few = plans(documents, {"done": None}, question, sort=sort)
+    documents.insert_many([{"at": 5000 + number} for number in range(1000)])
+    many = plans(documents, {"done": None}, question, sort=sort)
+    assert [examined(plan) for plan in few] == [examined(plan) for plan in many]
+
+
+def test_guarded_writes_go_by_the_ids(documents: Collection) -> None:
+    fill(documents, {}, {"done": 1}, rest=500)
+    document_indexes.create(handle(documents))
+    with recorded(documents) as (theirs, recorder):
+        own, mark = handle(theirs), stamp()
+        ids = document_looks.survey(own, 10, NOW).ids
+        recorder.commands.clear()
+        document_locks.take(own, ids, NOW, mark)
+        document_locks.renew(own, [(fence(mark), ids)], NOW + 99 * SECOND)
+        document_locks.release_all(own, mark, NOW, ids=ids)
+        document_locks.readmit(own, ids)
+        sent = [command for name, command in recorder.commands if name in ("find", "update")]
+    assert len(sent) == 5
+    for command in sent:
+        plan = explained(documents.database, command)
+        assert used(plan) == {"_id_"}
+        assert plan["executionStats"]["totalDocsExamined"] == 10
+
+
+WHOLE: Sequence[Any] = [
+    ({"to": {"$exists": False}}, {}, {"to": 1}),
+    ({"status": {"$ne": "done"}}, {"status": "todo"}, {"status": "done"}),
+    ({"status": {"$nin": ["done", "gone"]}}, {"status": "todo"}, {"status": "gone"}),
+    ({"$or": [{"status": "todo"}, {"again": True}]}, {"again": True}, {"status": "done"}),
+    (
+        {"kind": {"$ne": "x"}, "$or": [{"status": "todo"}, {"again": {"$gt": 3}}]},
+        {"again": 4},
+        {"kind": "x", "again": 4},
+    ),
+]
+
+
+@pytest.mark.parametrize(("filter", "meant", "others"), WHOLE, ids=lambda value: str(value))
+@pytest.mark.parametrize("question", ["survey", "survey all", "next due", "observe", "is left"])
+@pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
+def test_filter_without_a_partial_index_gets_one_that_serves_it(
+    documents: Collection,
+    filter: Mapping[str, Any],  # noqa: A002
+    meant: Mapping[str, Any],
+    others: Mapping[str, Any],
+    question: str,
+    sort: Any,
+) -> None:
+    locked = handle(documents, filter, sort=sort)
+    document_indexes.create(locked)
+    assert all("partialFilterExpression" not in one for one in documents.index_information().values())
+    fill(documents, meant, others, rest=10)
+    assert document_indexes.is_served(locked, NOW)
+    few = plans(documents, filter, question, sort=sort)
+    documents.insert_many([{**others, "at": -number} for number in range(1000)])
+    many = plans(documents, filter, question, sort=sort)
+    for plan in [*few, *many]:
+        assert used(plan)
+        assert all(one.startswith("trio_monque_claims_") for one in used(plan))
+    for before, after in zip(few, many, strict=True):
+        assert examined(after) <= examined(before) + 5
+
+
+def test_index_is_made_once_and_each_filter_and_order_has_its_own(documents: Collection) -> None:
+    names = [
+        document_indexes.create(handle(documents, filter, sort=sort))
+        for filter in ({"done": None}, {"status": "todo"})  # noqa: A001
+        for sort in ((), [("at", 1)])
+    ]
+    assert len(set(names)) == 4
+    assert all(name.startswith("trio_monque_claims_lock_") for name in names)
+    before = documents.index_information()
+    assert document_indexes.create(handle(documents)) == names[0]
+    assert documents.index_information() == before
+    assert document_indexes.create(handle(documents, lock_field="claim")).startswith("trio_monque_claims_claim_")
+
+
+def test_arrays_in_two_fields_of_the_filter_keep_nobody_from_an_index(documents: Collection) -> None:
+    documents.insert_one({"to": [1, 2], "tags": [3]})
+    locked = handle(documents, {"to": {"$ne": 5}, "tags": {"$ne": 5}})
+    document_indexes.create(locked)
+    assert document_indexes.is_served(locked, NOW)
+
+
+def test_index_under_another_name_is_told(documents: Collection) -> None:
+    documents.create_index([("lock.until", 1), ("lock.by", 1)], partialFilterExpression={"done": None}, name="mine")
+    assert document_indexes.is_served(handle(documents), NOW)
+    with pytest.raises(MonqueConnectionError, match="nothing needs to be created"):
+        document_indexes.create(handle(documents))
+
+
+@pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
+def test_search_without_an_index_is_known(documents: Collection, sort: Any) -> None:
+    documents.insert_many([{} for _ in range(10)])
+    locked = handle(documents, sort=sort)
+    assert not document_indexes.is_served(locked, NOW)
+    assert not document_indexes.is_large(locked)
+    documents.insert_many([{} for _ in range(document_indexes.LARGE - 10)])
+    assert not document_indexes.is_large(locked)
+    documents.insert_one({})
+    assert document_indexes.is_large(locked)
+    document_indexes.create(locked)
+    assert document_indexes.is_served(locked, NOW)
+
+
+def test_search_of_a_collection_that_is_not_there_needs_no_index(documents: Collection) -> None:
+    locked = handle(documents)
+    assert document_looks.survey(locked, 5, NOW).is_all
+    assert document_indexes.is_served(locked, NOW)
+    assert not document_indexes.is_large(locked)
