@@ -14,6 +14,7 @@ from bson.codec_options import TypeDecoder, TypeRegistry
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, fence, handle, lock_of, recorded, stamp
 from trio_monque.document_lock import MOST_TRIES, LockStamp, freed, laid_aside, read_lock
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.store import document_locks, document_looks
 from trio_monque.store.document_endings import (
     GONE,
@@ -176,6 +177,31 @@ def test_document_is_what_the_callers_codec_makes_of_it(db: Database) -> None:
     assert [one.document["price"] for one in taken] == [Decimal(12), Decimal(14)]
     assert taken[0].document["lock"]["until"].tzinfo is None
     assert [one.id for one in document_looks.set_aside(locked, 5)] == [13]
+
+
+def test_document_that_the_server_will_not_have_locked_is_told_and_passed_over(
+    locked: LockedCollection, documents: Collection, caplog: pytest.LogCaptureFixture
+) -> None:
+    documents.insert_many([{"_id": 0}, {"_id": 1, "fixed": True}, {"_id": 2}, {"_id": 3, "fixed": True}, {"_id": 4}])
+    rule = {"$or": [{"fixed": None}, {"lock": None}]}
+    documents.database.command("collMod", documents.name, validator=rule)
+    ids = document_looks.survey(locked, 9, NOW).ids
+    taken = document_locks.take(locked, ids, NOW, stamp())
+    assert [one.id for one in taken.documents] == [0, 2, 4]
+    assert all(one.document == documents.find_one({"_id": one.id}) for one in taken.documents)
+    assert document_looks.survey(locked, 9, NOW).ids == []
+    assert caplog.text.count("refuses a lock") == 2
+    documents.delete_many({"fixed": None})
+    assert not document_looks.is_anything_left(locked, NOW)
+
+
+def test_collection_that_will_have_no_locks_at_all_is_an_error(locked: LockedCollection, documents: Collection) -> None:
+    documents.insert_many([{"_id": number} for number in range(document_locks.MOST_REFUSED + 1)])
+    documents.database.command("collMod", documents.name, validator={"lock": None})
+    with pytest.raises(MonqueConnectionError, match="validation") as raised:
+        while ids := document_looks.survey(locked, 50, NOW).ids:
+            assert document_locks.take(locked, ids, NOW, stamp()).documents == []
+    assert not raised.value.transient
 
 
 # --- Finding out ---

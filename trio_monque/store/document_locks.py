@@ -11,39 +11,35 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
-import bson
-from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
-from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, laid_aside, read_lock
+from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock
 from .document_endings import send
 from .locked_collection import BY_ID, LockedCollection, as_stored
-from .outcomes import command
+from .outcomes import PASSING_CODES, command
+from .taken_documents import TakenDocument, read_back
+
+__all__ = [
+    "Takeaway",
+    "TakenDocument",
+    "TakenDocuments",
+    "readmit",
+    "release_all",
+    "renew",
+    "rescue",
+    "resolve",
+    "take",
+]
 
 logger = logging.getLogger("trio_monque.store")
 
 # Ten thousand in one statement keep the server busy for a quarter of a second, and all else waits.
 MOST_IN_ONE_STATEMENT: Final = 1000
 
-
-@dataclass(frozen=True, slots=True)
-class TakenDocument:
-    """A document that is held.
-
-    Attributes:
-        id: Its `_id`, as the caller's handle decodes it.
-        key: What tells it from all others: see `LockedCollection.key_of`.
-        document: As the caller's handle decodes it, with the lock as it was claimed.
-        tries: How many tries of it have failed or died before.
-    """
-
-    id: Any
-    key: bytes
-    document: Any
-    tries: int
+MOST_REFUSED: Final = 100
+"""Documents without room for a lock, or that a validator objects to; with more, something is wrong with all of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +76,38 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
 
     The write repeats the whole condition, and what was taken is read back under its token, as a majority has it.
     """
-    guard = locked.meant(locked.ids(ids), locked.claimable(now))
     # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
     # does not know it yet, would not find what was taken, and nobody would run it.
     with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        matched = locked.locks.update_many(guard, _claim(locked, stamp), hint=BY_ID, session=session).matched_count
-        taken = _read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched else []
+        matched = _write(locked, ids, now, stamp, session)
+        # Where some were refused, what it says of the others is less than all.
+        taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
     order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
-    return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=matched < len(ids))
+    return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=len(taken) < len(ids))
+
+
+def _write(
+    locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
+) -> int:
+    """How many matched. One document that the server refuses to change must not keep its neighbours from a claim."""
+    guard = locked.meant(locked.ids(ids), locked.claimable(now))
+    try:
+        return locked.locks.update_many(guard, _claim(locked, stamp), hint=BY_ID, session=session).matched_count
+    except driver.WriteError as error:
+        if error.code in PASSING_CODES or len(locked.refused) >= MOST_REFUSED:
+            raise
+        if len(ids) == 1:
+            if locked.refused.add(ids[0], str(error.code)):
+                logger.error(
+                    "document %r of %s is passed over: the server refuses a lock in it: %s",
+                    ids[0],
+                    locked.collection.full_name,
+                    error,
+                )
+            return 0
+    # Those before it have been written; it does not say which it is: it is found by halves.
+    half = len(ids) // 2
+    return sum(_write(locked, part, now, stamp, session) for part in (ids[:half], ids[half:]))
 
 
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
@@ -112,66 +132,11 @@ def resolve(
     held = {"$and": [which, locked.stamped(stamp)]}
     with locked.collection.database.client.start_session(causal_consistency=True) as session:
         locked.locks.update_many(held, {"$max": {locked.at("until"): until}}, hint=hint, session=session)
-        return _read_back(locked, which, stamp, session, hint=hint)
+        return read_back(locked, which, stamp, session, hint=hint)
 
 
 def _which(locked: LockedCollection, ids: Sequence[Any] | None) -> tuple[Mapping[str, Any], Mapping[str, int] | None]:
     return (locked.filter, None) if ids is None else (locked.ids(ids), BY_ID)
-
-
-def _read_back(
-    locked: LockedCollection,
-    which: Mapping[str, Any],
-    stamp: LockStamp,
-    session: ClientSession,
-    *,
-    hint: Mapping[str, int] | None,
-) -> list[TakenDocument]:
-    held = {"$and": [which, locked.stamped(stamp)]}
-    majority = ReadConcern("majority")
-    if locked.is_plain:
-        try:
-            found = list(locked.collection.with_options(read_concern=majority).find(held, hint=hint, session=session))
-            return [_plain(locked, document) for document in found]
-        except driver.PyMongoError:
-            raise
-        except Exception:  # noqa: BLE001  # One of them cannot be decoded, for whatever reason: which, is seen below.
-            pass
-    taken = []
-    for raw in locked.raw.with_options(read_concern=majority).find(held, hint=hint, session=session):
-        try:
-            taken.append(_decoded(locked, raw))
-        except Exception as error:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
-            _lay_aside(locked, raw, stamp, error, session)
-    return taken
-
-
-def _plain(locked: LockedCollection, document: Mapping[str, Any]) -> TakenDocument:
-    lock = read_lock(document.get(locked.lock_field))
-    document_id = document["_id"]
-    return TakenDocument(document_id, locked.key_of(document_id), document, 0 if lock is None else lock.tries)
-
-
-def _decoded(locked: LockedCollection, raw: RawBSONDocument) -> TakenDocument:
-    document = bson.decode(raw.raw, codec_options=locked.callers)
-    document_id, lock = document["_id"], locked.lock_in(raw)
-    return TakenDocument(document_id, locked.key_of(document_id), document, 0 if lock is None else lock.tries)
-
-
-def _lay_aside(
-    locked: LockedCollection, raw: RawBSONDocument, stamp: LockStamp, error: Exception, session: ClientSession
-) -> None:
-    """What the caller's handle cannot read, no handler can be given: it would fail for ever."""
-    problem = f"the document cannot be decoded with the codec options of the collection's handle: {error}"
-    lock = locked.lock_in(raw)
-    own_id = locked.own_id_in(raw)
-    locked.locks.update_one(
-        {"_id": {"$eq": own_id}, **locked.stamped(stamp)},
-        {"$set": {locked.lock_field: laid_aside(0 if lock is None else lock.tries, problem)}},
-        hint=BY_ID,
-        session=session,
-    )
-    logger.error("document %r of %s is set aside: %s", own_id, locked.collection.full_name, problem)
 
 
 @command("give claims back", in_parts=True)

@@ -78,6 +78,9 @@ class LaidAside:
 @command("look for documents to claim", writes=False)
 def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over: int = 0) -> SeenIds:
     """Documents that may be claimed now, at most as many as wanted; the first ones are `passed_over`."""
+    if locked.refused.is_old():
+        for document_id in locked.refused.to_look_at(MOST_IN_A_BATCH):
+            locked.refused.discard(document_id)
     found = _look(locked, wanted, now, passed_over)
     is_short = passed_over > 0 and len(found) < wanted
     if is_short:
@@ -93,7 +96,8 @@ def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
     """The condition on what may be claimed now, as it is looked for."""
     # All documents have that; said, it makes the server compare all keys of the index before it reads a document.
     ordered = [{name: {"$gte": MinKey()}} for name, _ in locked.sort]
-    return locked.meant(locked.claimable(now), *ordered)
+    passed_over = [locked.but(list(locked.refused))] if locked.refused else []
+    return locked.meant(locked.claimable(now), *ordered, *passed_over)
 
 
 def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> list[Any]:
@@ -165,11 +169,8 @@ def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
     before, it is that program's. What is set aside, or has a lock that nobody can read, does not.
     """
     until = locked.at("until")
-    may_be: list[dict[str, Any]] = [
-        locked.claimable(now),
-        {**locked.waiting, until: {"$gt": now, "$lt": NEVER}},
-    ]
-    if any(locked.locks.find_one(locked.meant(condition), _ID_ONLY) is not None for condition in may_be):
+    later = locked.meant({**locked.waiting, until: {"$gt": now, "$lt": NEVER}})
+    if any(locked.locks.find_one(one, _ID_ONLY) is not None for one in (looked_for(locked, now), later)):
         return True
     states = ((seen.lock, state_of(seen.lock, now)) for seen in _observe(locked))
     return any(

@@ -54,6 +54,7 @@ class LockedCollection:
         sort: In which order they are claimed; empty for any.
         operation_timeout: Seconds that one call may take.
         interference: What a test has put in the way of the next commands; otherwise empty.
+        refused: The ids of documents in which the server would have no lock.
         unknown: The ids of documents whose lock nobody can read, as far as they were met.
         unknown_looks: When it is time to look for others.
     """
@@ -66,6 +67,7 @@ class LockedCollection:
     sort: tuple[tuple[str, int], ...]
     operation_timeout: float
     interference: list[Interference] = field(default_factory=list, compare=False)
+    refused: Known = field(default_factory=Known, compare=False)
     unknown: Known = field(default_factory=Known, compare=False)
     unknown_looks: Occasions = field(default_factory=lambda: Occasions(LOOK_AGAIN_AFTER), compare=False)
 
