@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,7 +13,7 @@ from tests.support.interception import Interceptor
 from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, recorded, stamp
 from trio_monque.document_lock import LockStamp, freed, laid_aside
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.errors import InvalidPayloadError
+from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.document_endings import GONE, MOVED, WRITTEN, Ending, Fate, encoded_update, settle
 from trio_monque.store.locked_collection import LockedCollection
 from trio_monque.store.types import Collection, Database
@@ -245,3 +246,26 @@ def test_update_is_what_it_was_when_it_was_encoded(locked: LockedCollection, doc
     update["$set"]["done"].append(2)
     settle(locked, [Ending(0, fence(mark), encoded)])
     assert documents.find_one() == {"_id": 0, "done": [1]}
+
+
+def test_write_that_was_interrupted_is_no_refusal_and_is_sent_again(
+    locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
+) -> None:
+    """A transaction of another program's has one of the documents: the server waits for it, and then gives up."""
+    mark = held(documents, locked, 3)
+    endings = [
+        Ending(0, fence(mark), encoded_update(locked, DONE)),
+        *(Ending(number, fence(mark), None, freed(1, LATER)) for number in (1, 2)),
+    ]
+    hurried = replace(locked, operation_timeout=0.3)
+    with documents.database.client.start_session() as session:
+        session.start_transaction()
+        documents.update_one({"_id": 1}, {"$set": {"theirs": 1}}, session=session)
+        with pytest.raises(MonqueConnectionError) as raised:
+            settle(hurried, endings)
+        assert raised.value.transient
+        assert raised.value.unknown_outcome
+        session.abort_transaction()
+    # Of the first nobody can tell whether it was this claim that has ended it: see `settle`.
+    assert settle(locked, endings) == [GONE, WRITTEN, WRITTEN]
+    assert documents.find_one({"_id": 0}) == {"_id": 0, "done": 1}
