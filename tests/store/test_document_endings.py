@@ -149,18 +149,36 @@ def test_document_that_is_claimed_again_at_once_was_still_ended(
     documents.delete_one({"_id": 2})
     finished = Ending(1, fence(mark), encoded_update(locked, DONE))
     given_back = [Ending(number, fence(mark), None, freed(0, NOW)) for number in (0, 2)]
-    recorder = Interceptor()
-    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         own = handle(client[documents.database.name]["letters"])
 
         def take_all() -> None:
             assert len(claim(handle(documents, {}), 5, stamp("other"))) == 2
 
         # Right before the question what is there now: all that was ended is claimed again.
-        recorder.before(lambda name, _: name == "find", take_all)
+        interceptor.before(lambda name, _: name == "find", take_all)
         told = settle(own, [finished, *given_back])
-    assert recorder.times == 1
+    assert interceptor.times == 1
     assert told == [WRITTEN, GONE, GONE]
+
+
+def test_what_is_claimed_again_beside_a_refused_one_was_still_ended(
+    locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
+) -> None:
+    mark = held(documents, locked, 2, n="text")
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        own = handle(client[documents.database.name]["letters"])
+
+        def take_the_other() -> None:
+            assert len(claim(handle(documents, {}), 5, stamp("other"))) == 1
+
+        interceptor.before(lambda name, _: name == "find", take_the_other)
+        updates = [encoded_update(own, {"$inc": {"n": 1}}), encoded_update(own, DONE)]
+        told = settle(own, [Ending(number, fence(mark), update) for number, update in enumerate(updates)])
+    assert interceptor.times == 1
+    assert [one.fate for one in told] == [Fate.REFUSED, Fate.WRITTEN]
 
 
 # --- Refused ---
