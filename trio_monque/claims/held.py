@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -15,12 +16,14 @@ class Cycle:
 
     Attributes:
         stamp: What it wrote.
+        asked: The ids of what it has asked for.
         fence: What a lock of it may say now, as far as anybody knows.
     """
 
-    def __init__(self, stamp: LockStamp, sent: float) -> None:
+    def __init__(self, stamp: LockStamp, asked: Sequence[Any], sent: float) -> None:
         """`sent` is when the claim was asked for, on trio's clock."""
         self.stamp = stamp
+        self.asked = asked
         self._untils = [stamp.until]
         self.fence = self._fenced()
         self._sure_until = sent + LEASE_IN_BEATS * stamp.every

@@ -83,8 +83,10 @@ class DocumentSource:
         self._beats = Beats()
         self._candidates = Candidates(self._leased, door)
         self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
-        self._disowned: DisownedClaims[LockStamp] = DisownedClaims(
-            lambda stamp, held: document_locks.release_all(locked, stamp, time.now(), but=held)
+        self._disowned: DisownedClaims[Cycle] = DisownedClaims(
+            lambda cycle, held: document_locks.release_all(
+                locked, cycle.stamp, time.now(), but=held, ids=cycle.asked
+            )
         )
         self.repeats = Repeats(locked, door)
 
@@ -121,7 +123,7 @@ class DocumentSource:
         self._beats.claimed(now)
         config = self._config
         stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
-        cycle = Cycle(stamp, trio.current_time())
+        cycle = Cycle(stamp, chosen, trio.current_time())
         with self._candidates.asking_for(chosen) as answer:
             taken = await self._taken(chosen, now, cycle)
             answer.won = len(taken.documents)
@@ -130,7 +132,7 @@ class DocumentSource:
         if again is None:
             return Granted(held, more=taken.more)
         # The one that was finished before, and the others of its claim, are given back unrun.
-        self._disowned.add(stamp, [], until=trio.current_time())
+        self._disowned.add(cycle, [], until=trio.current_time())
         self.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
 
@@ -138,7 +140,7 @@ class DocumentSource:
         try:
             return await self._door.hand_over(
                 partial(document_locks.take, self._leased, chosen, now, cycle.stamp),
-                orphan=partial(self._give_back, cycle.stamp),
+                orphan=partial(self._give_back, cycle),
                 channel=Channel.CLAIMS,
             )
         except MonqueConnectionError as error:
@@ -150,9 +152,9 @@ class DocumentSource:
             # What was not found is claimable as before, as far as anybody knows.
             return TakenDocuments(found, more=len(found) < len(chosen))
 
-    def _give_back(self, stamp: LockStamp, _late: object) -> None:
+    def _give_back(self, cycle: Cycle, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""
-        document_locks.release_all(self._locked, stamp, self._time.clock.now())
+        document_locks.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
 
     async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
         """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
@@ -162,12 +164,12 @@ class DocumentSource:
         with suppress(MonqueConnectionError):
             found += await self._door.hand_over(
                 partial(document_locks.resolve, self._leased, stamp, until, ids=chosen),
-                orphan=partial(self._give_back, stamp),
+                orphan=partial(self._give_back, cycle),
                 channel=Channel.CLAIMS,
             )
         if len(found) < len(chosen):
             lease = LEASE_IN_BEATS * stamp.every
-            self._disowned.add(stamp, [one.id for one in found], until=trio.current_time() + lease)
+            self._disowned.add(cycle, [one.id for one in found], until=trio.current_time() + lease)
         return found
 
     async def claim_one(self, tip: Tip) -> Granted[HeldDocument]:
