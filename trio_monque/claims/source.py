@@ -20,7 +20,7 @@ from ..engine.beats import Beats
 from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
-from ..engine.source import ClaimState, Demand, Granted, Tip
+from ..engine.source import ClaimState, Demand, Due, Granted, Tip
 from ..errors import FilterStillMatchesError, MonqueConnectionError
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
@@ -84,9 +84,7 @@ class DocumentSource:
         self._candidates = Candidates(self._leased, door)
         self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(
-            lambda cycle, held: document_locks.release_all(
-                locked, cycle.stamp, time.now(), but=held, ids=cycle.asked
-            )
+            lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
         )
         self.repeats = Repeats(locked, door)
 
@@ -180,11 +178,11 @@ class DocumentSource:
             await self._door.call(self._time.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return self._time.clock.now()
 
-    async def next_due(self, lanes: Set[str]) -> float | None:
+    async def next_due(self, lanes: Set[str]) -> Due | None:
         # Not after now: what came to be free since the look would be neither claimed nor told.
         ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
         due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return None if due is None else self._time.clock.on_run_clock(due)
+        return None if due is None else Due(self._time.clock.on_run_clock(due))
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
-from ..errors import InvalidOptionError, InvalidPayloadError
+from ..errors import InvalidOptionError
 from ..store import document_endings
 from ..store.locked_collection import LockedCollection
 
@@ -17,7 +17,7 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
 
     Raises:
         InvalidOptionError: It is none, or touches the lock.
-        InvalidPayloadError: It cannot be encoded as BSON; the encoder's error is the cause.
+        InvalidPayloadError: It cannot be encoded as BSON, or is larger than a statement may be.
     """
     stages = update if isinstance(update, list | tuple) else (update,)
     for stage in stages:
@@ -31,10 +31,7 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
                     raise InvalidOptionError(
                         "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
                     )
-    try:
-        return document_endings.encoded_update(locked, update)
-    except Exception as error:
-        raise InvalidPayloadError(f"the result of a document cannot be stored as BSON: {error}") from error
+    return document_endings.encoded_update(locked, update)
 
 
 def _named(operator: str, named: Any) -> Iterable[Any]:
