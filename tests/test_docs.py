@@ -21,12 +21,14 @@ from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import Monque, MonqueError, Retention
+from trio_monque.claims.options import ClaimConfig
+from trio_monque.document_lock import LockStamp, freed, laid_aside
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition
-from trio_monque.options import SchedulerConfig
+from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store import indexes, leases, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
@@ -46,6 +48,11 @@ def rows(page: str, heading: str = "") -> Sequence[Sequence[str]]:
 def test_options_page_has_every_option_with_its_default() -> None:
     told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/options.md", "# Options")}
     assert told == {field.name: _default(field) for field in fields(SchedulerConfig)}
+
+
+def test_options_of_claims_are_told_with_their_defaults() -> None:
+    told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/claims.md", "## Options")}
+    assert told == {field.name: _default(field) for field in fields(ClaimConfig)}
 
 
 def _default(field: Field[Any]) -> object:
@@ -77,7 +84,8 @@ def test_reference_of_the_testing_kit_has_every_name_and_fixture() -> None:
 
 TESTS_OF_THE_GUIDE = {
     name: block
-    for block in fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
+    for page in ("how-to/test-your-jobs.md", "how-to/claim-any-document.md")
+    for block in fenced_blocks(DOCS / page, "python")
     for name in re.findall(r"^# (test_\w+\.py)$", block.partition("\n")[0])
 }
 
@@ -96,7 +104,9 @@ def test_test_of_the_guide_passes(mongod: EmbeddedServer, db: Database, tmp_path
 def test_every_program_of_the_guide_is_run() -> None:
     """A block in the page that is no file of a test would be one that nobody has run."""
     blocks = fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
-    assert len(TESTS_OF_THE_GUIDE) == len(blocks) > 0
+    assert len(blocks) > 0
+    assert set(blocks) < set(TESTS_OF_THE_GUIDE.values())
+    assert len(TESTS_OF_THE_GUIDE) == len(blocks) + 1
 
 
 def test_index_page_has_every_index() -> None:
@@ -259,3 +269,21 @@ def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:
     told = [row[2] for row in rows("explanation/leases.md", "## The arithmetic")[:4]]
     moments = (terms.heartbeat_interval, terms.cancelled_at(0), terms.cleaned_up_by(0), 3 * terms.heartbeat_interval)
     assert told == [f"after {moment:g} s" for moment in moments]
+
+
+def test_guide_to_claims_tells_the_forms_of_a_lock() -> None:
+    """In the order of the table: held, released or failed, set aside, another program's."""
+    told = [re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/claim-any-document.md", "## The lock")[1:5]]
+    held = [*LockStamp.new("host", PAST, 20, "nonce").fields, "tries"]
+    assert told == [held, list(freed(2, PAST)), list(laid_aside(10, "no")), held[:2]]
+
+
+def test_guide_to_claims_tells_the_arithmetic_of_the_defaults() -> None:
+    defaults = ClaimConfig()
+    beat, clean_up = defaults.heartbeat_interval, defaults.cleanup_timeout
+    text = " ".join((DOCS / "how-to/claim-any-document.md").read_text(encoding="utf-8").split())
+    lease, look = LEASE_IN_BEATS * beat, beat / 2
+    assert f"within {lease + look:g} seconds by default, {lease:g} of the lease and {look:g} of the look" in text
+    assert f"after {LeaseTerms(beat, clean_up).cleaned_up_by(0):.1f} seconds by default" in text
+    assert f"({beat / 6:.1f} seconds by default)" in text
+    assert f"one look: {lease + look:g} seconds by default" in text
