@@ -183,10 +183,23 @@ class Claim(Generic[DocT]):
 
     # --- For whoever hands it out ---
 
+    def wait_to_begin(self) -> None:
+        """It waits to be taken, which takes none of its time."""
+        self._run.wait_to_begin()
+
+    def begin(self) -> None:
+        """It was taken."""
+        self._run.begin()
+
     @property
     def is_entered(self) -> bool:
         """Whether somebody works on it inside `async with`."""
         return self._scope is not None and not self._let_go.is_set()
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it was finished or released, or is lost: what its work comes to decides nothing any more."""
+        return self._is_over
 
     def end_work(self) -> None:
         """Nobody works on it any more."""

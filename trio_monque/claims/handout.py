@@ -22,6 +22,7 @@ class Handout:
     async def offer(self, claim: Claim[Any]) -> None:
         """What the engine runs: returns when the work is over, and raises what that raised."""
         self._is_taken[claim] = False
+        claim.wait_to_begin()
         try:
             if self._is_closed:
                 claim.give_back()
@@ -36,6 +37,7 @@ class Handout:
         async for claim in self._receive:
             if claim in self._is_taken:
                 self._is_taken[claim] = True
+                claim.begin()
                 return claim
         return None
 

@@ -127,7 +127,17 @@ class Run(Generic[ClaimT]):
 
     @property
     def duration(self) -> float:
-        return self._clock.current_time() - self._started
+        return max(0.0, self._clock.current_time() - self._started)
+
+    def wait_to_begin(self) -> None:
+        """Nobody works on it yet, for whatever its handler waits: it takes none of its time until `begin`."""
+        self._started = math.inf
+        self._new_ends()
+
+    def begin(self) -> None:
+        """From now on it takes time."""
+        self._started = self._clock.current_time()
+        self._new_ends()
 
     @property
     def held_until(self) -> float:
@@ -147,13 +157,15 @@ class Run(Generic[ClaimT]):
         if self.reason is not CancelReason.LOST and not self.is_settled:
             self._sent = max(self._sent, sent)
             self._fenced_at = self._terms.cancelled_at(self._sent)
-            self._ends_at = min(self.deadline, self._fenced_at)
-            self._set_deadlines()
+            self._new_ends()
 
     def outlive_lease(self) -> None:
         """Its claim is settled: its handler may go on for as long as it may run, and no lease binds it any more."""
         self._fenced_at = math.inf
-        self._ends_at = self.deadline
+        self._new_ends()
+
+    def _new_ends(self) -> None:
+        self._ends_at = min(self.deadline, self._fenced_at)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
@@ -285,7 +297,7 @@ class Run(Generic[ClaimT]):
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
         """How it ended, now: with what its handler raised, or returned."""
         now = self._clock.current_time()
-        return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), now - self._started)
+        return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))
 
     def ended_before_its_start(self) -> RunEnd:
         """The end of a run that was cancelled before its handler was called."""
