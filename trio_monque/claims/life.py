@@ -139,8 +139,9 @@ class Claiming:
         while True:
             progress.wait_for_others()
             await self.engine.wait_changed()
-            # What is held is left, and what is being claimed may be.
-            if self.engine.held or self.engine.is_claiming:
+            # What is held is left, and what is being claimed may be. A handler that goes on after its document was
+            # finished is waited for: nobody has asked for an end that it would have to hurry for.
+            if self.engine.is_at_work or self.engine.is_claiming:
                 continue
             progress.ask()
             try:
@@ -151,7 +152,7 @@ class Claiming:
                 progress.fail(error)
                 continue
             progress.answered()
-            if not is_anything_left and not self.engine.held:
+            if not is_anything_left and not self.engine.is_at_work:
                 self.engine.stop.drain()
                 return
 

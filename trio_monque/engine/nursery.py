@@ -116,6 +116,11 @@ class Engine(Generic[ClaimT, SettlementT]):
         return len(self._runner.held)
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether anything is held, or some handler goes on after its claim was settled."""
+        return self._runner.is_at_work
+
+    @property
     def start_lags(self) -> Spread:
         """Seconds from asking for a claim to the start of its handler."""
         return self._runner.start_lags

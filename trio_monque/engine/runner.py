@@ -120,6 +120,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         return [run.claim for run in self.held if run.is_held]
 
     @property
+    def is_at_work(self) -> bool:
+        """Whether anything is held, or some handler goes on after its claim was settled."""
+        return bool(self.held or self._outliving)
+
+    @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """Those whose handlers have not ended."""
         held = (*tuple(self.held), *tuple(self._outliving))  # The watchdog's thread asks, too.
@@ -176,7 +181,9 @@ class Runner(Generic[ClaimT, SettlementT]):
         assert run.task is not None
         drop_patience(run.task)
         run.dismiss()
-        self._outliving.pop(run, None)
+        if run in self._outliving:
+            del self._outliving[run]
+            self.changed()
         # Free at the verdict, so that the next claim overlaps this settlement.
         self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
