@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
@@ -12,7 +13,7 @@ import trio
 from ..callables import is_async
 from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
-from ..errors import InvalidOptionError
+from ..errors import ClaimLostError, InvalidOptionError
 from ..jobs.events import Event
 from ..store.types import TypedCollection
 from .claim import Claim
@@ -20,6 +21,8 @@ from .handout import Handout
 from .life import Claiming
 from .options import ClaimConfig, ClaimOptions, claim_config
 from .telling import ClaimsReport
+
+logger = logging.getLogger("trio_monque.claims")
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
@@ -188,5 +191,11 @@ async def run_claims(
 async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], claim: Claim[Any]) -> None:
     try:
         await handler(claim)
+    except ClaimLostError:
+        raise  # It is told by itself.
+    except Exception:
+        if claim.has_ended:  # What becomes of the document does not tell of it any more.
+            logger.exception("the work on document %s failed after its claim had ended", claim.id)
+        raise
     finally:
         claim.end_work()
