@@ -73,8 +73,8 @@ class Claim(Generic[DocT]):
     async def finish(self, update: Update | None = None) -> None:
         """Writes the result and takes the lock away, in one write under the lock, acknowledged by a majority.
 
-        The claim has ended then: its work is not cancelled any more, and nothing of it is written. Cancelled before it
-        was sent, nothing is written; once sent it is awaited.
+        The claim has ended then: its work may go on without a lock, within its timeout, and nothing more is written.
+        Cancelled before it was sent, nothing is written; once sent it is awaited.
 
         Args:
             update: Operators, for example `{"$set": {"status": "done"}}`, or a pipeline; None for no result.
@@ -182,6 +182,11 @@ class Claim(Generic[DocT]):
         return ClaimLostError(f"the claims end: document {self._run.claim} is given back")
 
     # --- For whoever hands it out ---
+
+    @property
+    def place(self) -> int:
+        """Of all that its instance has claimed, which one it is."""
+        return self._run.claim.place
 
     def wait_to_begin(self) -> None:
         """It waits to be taken, which takes none of its time."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import math
+import heapq
 from typing import Any
 
 import trio
@@ -14,44 +14,48 @@ class Handout:
     """Between the engine, whose run waits until the work on its claim is over, and the loop that takes claims."""
 
     def __init__(self) -> None:
-        self._send, self._receive = trio.open_memory_channel[Claim[Any]](math.inf)
-        # Of those whose work is not over: whether somebody has taken it.
-        self._is_taken: dict[Claim[Any], bool] = {}
+        # In the order in which they were claimed: the tasks that offer them start in any.
+        self._offered: list[tuple[int, Claim[Any]]] = []
+        self._taken: dict[Claim[Any], None] = {}
+        self._lot = trio.lowlevel.ParkingLot()
         self._is_closed = False
 
     async def offer(self, claim: Claim[Any]) -> None:
         """What the engine runs: returns when the work is over, and raises what that raised."""
-        self._is_taken[claim] = False
         claim.wait_to_begin()
+        if self._is_closed:
+            claim.give_back()
+        else:
+            heapq.heappush(self._offered, (claim.place, claim))
+            self._lot.unpark()
         try:
-            if self._is_closed:
-                claim.give_back()
-            else:
-                self._send.send_nowait(claim)
             await claim.wait_worked_on()
         finally:
-            del self._is_taken[claim]
+            self._taken.pop(claim, None)
 
     async def take(self) -> Claim[Any] | None:
         """The next one that is still held; None when there will be no other."""
-        async for claim in self._receive:
-            if claim in self._is_taken:
-                self._is_taken[claim] = True
-                claim.begin()
-                return claim
-        return None
+        await trio.lowlevel.checkpoint()
+        while True:
+            while self._offered:
+                _, claim = heapq.heappop(self._offered)
+                if not claim.has_ended:
+                    self._taken[claim] = None
+                    claim.begin()
+                    return claim
+            if self._is_closed:
+                return None
+            await self._lot.park()
 
     def close(self) -> None:
         """No more are taken: those that nobody took are given back."""
         self._is_closed = True
-        self._send.close()
-        self._give_back(taken=False)
+        offered, self._offered = self._offered, []
+        for _, claim in offered:
+            claim.give_back()
+        self._lot.unpark_all()
 
     def give_back_idle(self) -> None:
         """Those that were taken, and that nobody works on, are given back, too."""
-        self._give_back(taken=True)
-
-    def _give_back(self, *, taken: bool) -> None:
-        for claim, is_taken in tuple(self._is_taken.items()):
-            if is_taken is taken:
-                claim.give_back()
+        for claim in tuple(self._taken):
+            claim.give_back()

@@ -57,6 +57,7 @@ class HeldDocument:
         document: The document as it was claimed.
         tries: How many tries had failed or died before.
         cycle: The claim that took it.
+        place: Of all that this instance has claimed, which one it is.
     """
 
     id: Any
@@ -64,6 +65,7 @@ class HeldDocument:
     document: Any
     tries: int
     cycle: Cycle
+    place: int
 
     @property
     def attempt(self) -> int:

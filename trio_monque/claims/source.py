@@ -9,6 +9,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
+from itertools import count
 from typing import Any, Final
 
 import trio
@@ -86,6 +87,7 @@ class DocumentSource:
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(
             lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
         )
+        self._places = count()
         self.repeats = Repeats(locked, door)
 
     # --- What a claim is ---
@@ -125,7 +127,9 @@ class DocumentSource:
         with self._candidates.asking_for(chosen) as answer:
             taken = await self._taken(chosen, now, cycle)
             answer.won = len(taken.documents)
-        held = [HeldDocument(one.id, one.key, one.document, one.tries, cycle) for one in taken.documents]
+        held = [
+            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places)) for one in taken.documents
+        ]
         again = next((one for one in held if self.repeats.is_repeat(one.key)), None)
         if again is None:
             return Granted(held, more=taken.more)

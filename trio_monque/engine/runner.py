@@ -220,8 +220,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         if run.is_settling:
             self._ended_meanwhile[run] = end  # What is being written decides.
         elif run.is_settled:
-            if end.error is not None:
-                logger.error("a run failed after its claim was settled: %s", run.claim, exc_info=end.error)
+            return
         elif run.is_gone:
             self._lost(run)
         elif run.abandoned:

@@ -28,7 +28,8 @@ MOST_ALTERNATIVES: Final = 8
 """Each alternative of an `$or` needs an index of its own; a filter with more is served by none of them."""
 
 # CannotCreateIndex: the server has no partial indexes with such a filter.
-_CANNOT_CREATE: Final = 67
+# QueryFeatureNotAllowed: the same of `$expr`.
+_CANNOT_CREATE: Final = frozenset({67, 224})
 # CannotIndexParallelArrays: two of the filter's fields hold arrays in one document.
 _PARALLEL_ARRAYS: Final = 171
 # IndexOptionsConflict, IndexKeySpecsConflict.
@@ -50,7 +51,7 @@ def create(locked: LockedCollection) -> str:
     try:
         name = _make(locked, [[]], {"partialFilterExpression": locked.filter})
     except driver.OperationFailure as error:
-        if error.code != _CANNOT_CREATE:
+        if error.code not in _CANNOT_CREATE:
             raise _told(locked, error) from error
     else:
         if _is_usable(locked, name):
