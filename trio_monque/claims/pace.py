@@ -24,17 +24,18 @@ class Pace:
         """When the next one may be started."""
         return self._next_at
 
-    def allowed(self, now: float, most: int) -> int:
-        """How many of them may be started now."""
+    def begin(self, now: float, most: int) -> int:
+        """How many of them may be started now: they count as started."""
         if self._rate is None:
             return most
         late = now - self._next_at
         if late < 0:
             return 0
-        return min(most, 1 + int(late * self._rate) if late <= LATE else 1)
+        number = min(most, 1 + int(late * self._rate) if late <= LATE else 1)
+        self._next_at = (self._next_at if late <= LATE else now) + number / self._rate
+        return number
 
-    def started(self, now: float, number: int) -> None:
-        """So many were."""
-        if self._rate is not None and number:
-            begun = self._next_at if now - self._next_at <= LATE else now
-            self._next_at = begun + number / self._rate
+    def not_begun(self, number: int) -> None:
+        """So many of them were not, after all."""
+        if self._rate is not None:
+            self._next_at -= number / self._rate

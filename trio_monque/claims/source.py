@@ -3,40 +3,33 @@
 from __future__ import annotations
 
 import math
-import secrets
 from collections.abc import Awaitable, Callable, Sequence, Set
-from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
 from functools import partial
-from itertools import count
 from typing import Any, Final
 
 import trio
 
 from ..client.server_time import ServerTime
 from ..clock import virtual_time
-from ..document_lock import NEVER, LockStamp, renewed_until
+from ..document_lock import NEVER, renewed_until
 from ..engine.beats import Beats
-from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import ClaimState, Demand, Due, Granted, Tip
-from ..errors import FilterStillMatchesError, MonqueConnectionError
+from ..errors import MonqueConnectionError
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
-from ..options import LEASE_IN_BEATS
-from ..store import document_endings, document_locks, document_looks
+from ..store import document_endings, document_locks
 from ..store.document_endings import Fate, Settled
-from ..store.document_locks import TakenDocument, TakenDocuments
 from ..store.document_looks import SeenLock
 from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
-from .candidates import LANE, Candidates
+from .candidates import LANE
 from .claim import Claim, Update
+from .claiming import DocumentClaims
 from .held import Cycle, HeldDocument
 from .options import ClaimConfig
-from .pace import Pace
 from .repeats import Repeats
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, ending_of, outcome_of
@@ -80,15 +73,21 @@ class DocumentSource:
         self._policy = policy
         self._teller = teller
         self._work = work
-        self._pace = Pace(config.pace)
         self._beats = Beats()
-        self._candidates = Candidates(self._leased, door)
         self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
-        self._disowned: DisownedClaims[Cycle] = DisownedClaims(
-            lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
-        )
-        self._places = count()
         self.repeats = Repeats(locked, door)
+        self._claims = DocumentClaims(
+            locked,
+            self._leased,
+            door,
+            time,
+            config,
+            self._beats,
+            self.repeats,
+            # Later than now: whoever makes the engine sets them, and the engine is made of this.
+            lambda moment: self.expect(moment),
+            lambda error: self.end_with(error),
+        )
 
     # --- What a claim is ---
 
@@ -107,92 +106,17 @@ class DocumentSource:
     # --- Claiming ---
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
-        now = await self._now()
-        most = self._pace.allowed(trio.current_time(), demand.total)
-        if most < demand.total:
-            demand = replace(demand, total=most, lanes={LANE: most})
-        chosen = await self._candidates.choose(demand, now) if most else []
-        granted: Granted[HeldDocument] = await self._take(chosen, now) if chosen else Granted([])
-        self._pace.started(trio.current_time(), len(granted.claims))
-        if self._pace.next_at > trio.current_time():
-            self.expect(self._pace.next_at)
-        may_be_more = len(chosen) < most and self._candidates.may_be_more()
-        return replace(granted, more=granted.more or may_be_more)
-
-    async def _take(self, chosen: Sequence[Any], now: datetime) -> Granted[HeldDocument]:
-        self._beats.claimed(now)
-        config = self._config
-        stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
-        cycle = Cycle(stamp, chosen, trio.current_time())
-        with self._candidates.asking_for(chosen) as answer:
-            taken = await self._taken(chosen, now, cycle)
-            answer.won = len(taken.documents)
-        held = [
-            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places)) for one in taken.documents
-        ]
-        again = next((one for one in held if self.repeats.is_repeat(one.key)), None)
-        if again is None:
-            return Granted(held, more=taken.more)
-        # The one that was finished before, and the others of its claim, are given back unrun.
-        self._disowned.add(cycle, [], until=trio.current_time())
-        self.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
-        return Granted([])
-
-    async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
-        try:
-            return await self._door.hand_over(
-                partial(document_locks.take, self._leased, chosen, now, cycle.stamp),
-                orphan=partial(self._give_back, cycle),
-                channel=Channel.CLAIMS,
-            )
-        except MonqueConnectionError as error:
-            if not error.unknown_outcome:
-                raise
-            found = await self._resolve(chosen, cycle)
-            if not found:
-                raise
-            # What was not found is claimable as before, as far as anybody knows.
-            return TakenDocuments(found, more=len(found) < len(chosen))
-
-    def _give_back(self, cycle: Cycle, _late: object) -> None:
-        """In a thread that nobody waits for: what was granted too late."""
-        document_locks.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
-
-    async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
-        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
-        stamp, found = cycle.stamp, list[TakenDocument]()
-        until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
-        cycle.renewing(until)
-        with suppress(MonqueConnectionError):
-            found += await self._door.hand_over(
-                partial(document_locks.resolve, self._leased, stamp, until, ids=chosen),
-                orphan=partial(self._give_back, cycle),
-                channel=Channel.CLAIMS,
-            )
-        if len(found) < len(chosen):
-            lease = LEASE_IN_BEATS * stamp.every
-            self._disowned.add(cycle, [one.id for one in found], until=trio.current_time() + lease)
-        return found
+        return await self._claims.claim(demand)
 
     async def claim_one(self, tip: Tip) -> Granted[HeldDocument]:
         raise AssertionError("nobody tells of single documents")
 
-    async def _now(self) -> datetime:
-        if self._time.is_clock_stale():
-            await self._door.call(self._time.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return self._time.clock.now()
-
     async def next_due(self, lanes: Set[str]) -> Due | None:
-        # Not after now: what came to be free since the look would be neither claimed nor told.
-        ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
-        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return None if due is None else Due(self._time.clock.on_run_clock(due))
+        return await self._claims.next_due(lanes)
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""
-        now = self._time.clock.now()
-        ask = partial(document_looks.is_anything_left, self._locked, now)
-        return await self._door.call(ask, abandon_on_cancel=True)
+        return await self._claims.is_anything_left()
 
     # --- Running ---
 
@@ -287,10 +211,10 @@ class DocumentSource:
         return await self._rescues.rescue(claims)
 
     def has_errands(self) -> bool:
-        return bool(self._disowned)
+        return self._claims.has_errands()
 
     async def do_errands(self) -> None:
-        if self._disowned or virtual_time() is None:
+        if self._claims.has_errands() or virtual_time() is None:
             moment = trio.current_time()
             if await self._door.call(partial(self._do_errands, moment), channel=Channel.CLAIMS, abandon_on_cancel=True):
                 self.expect(moment)
@@ -299,7 +223,7 @@ class DocumentSource:
         """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
         if virtual_time() is None:
             self._time.measure_clock_offset()
-        return self._disowned.give_back(moment)
+        return self._claims.do_errands(moment)
 
     # --- Telling ---
 

@@ -1,0 +1,168 @@
+"""How documents are claimed, through the door: in pace, and what an answer hides is resolved."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable, Sequence, Set
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime
+from functools import partial
+from itertools import count
+from typing import Any
+
+import trio
+
+from ..client.server_time import ServerTime
+from ..document_lock import LockStamp, renewed_until
+from ..engine.beats import Beats
+from ..engine.disowned import DisownedClaims
+from ..engine.source import Demand, Due, Granted
+from ..errors import FilterStillMatchesError, MonqueConnectionError
+from ..options import LEASE_IN_BEATS
+from ..store import document_locks, document_looks
+from ..store.document_locks import TakenDocuments
+from ..store.locked_collection import LockedCollection
+from ..store.offload import Channel, Door
+from ..store.taken_documents import TakenDocument
+from .candidates import LANE, Candidates
+from .held import Cycle, HeldDocument
+from .options import ClaimConfig
+from .pace import Pace
+from .repeats import Repeats
+
+
+class DocumentClaims:
+    """Takes what is claimable. What an answer hides is resolved, and what is not found is disowned.
+
+    Args:
+        leased: The collection, for whatever must be answered within a beat.
+        expect: Told when something can be claimed, on trio's clock.
+        end_with: Ends everything in order, and raises this.
+    """
+
+    def __init__(
+        self,
+        locked: LockedCollection,
+        leased: LockedCollection,
+        door: Door,
+        time: ServerTime,
+        config: ClaimConfig,
+        beats: Beats,
+        repeats: Repeats,
+        expect: Callable[[float], None],
+        end_with: Callable[[Exception], None],
+    ) -> None:
+        self._locked = locked
+        self._leased = leased
+        self._door = door
+        self._time = time
+        self._config = config
+        self._beats = beats
+        self._repeats = repeats
+        self._expect = expect
+        self._end_with = end_with
+        self._pace = Pace(config.pace)
+        self._candidates = Candidates(leased, door)
+        self._disowned: DisownedClaims[Cycle] = DisownedClaims(
+            lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
+        )
+        self._places = count()
+
+    async def claim(self, demand: Demand) -> Granted[HeldDocument]:
+        now = await self._now()
+        most = self._pace.begin(trio.current_time(), demand.total)
+        if most < demand.total:
+            demand = replace(demand, total=most, lanes={LANE: most})
+        granted: Granted[HeldDocument] = Granted([])
+        try:
+            chosen = await self._candidates.choose(demand, now) if most else []
+            if chosen:
+                granted = await self._take(chosen, now)
+        finally:
+            self._pace.not_begun(most - len(granted.claims))
+        if self._pace.next_at > trio.current_time():
+            self._expect(self._pace.next_at)
+        may_be_more = len(chosen) < most and self._candidates.may_be_more()
+        return replace(granted, more=granted.more or may_be_more)
+
+    async def _take(self, chosen: Sequence[Any], now: datetime) -> Granted[HeldDocument]:
+        self._beats.claimed(now)
+        config = self._config
+        stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+        cycle = Cycle(stamp, chosen, trio.current_time())
+        with self._candidates.asking_for(chosen) as answer:
+            taken = await self._taken(chosen, now, cycle)
+            answer.won = len(taken.documents)
+        held = [
+            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places)) for one in taken.documents
+        ]
+        again = next((one for one in held if self._repeats.is_repeat(one.key)), None)
+        if again is None:
+            return Granted(held, more=taken.more)
+        # The one that was finished before, and the others of its claim, are given back unrun.
+        self._disowned.add(cycle, [], until=trio.current_time())
+        self._end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
+        return Granted([])
+
+    async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
+        try:
+            return await self._door.hand_over(
+                partial(document_locks.take, self._leased, chosen, now, cycle.stamp),
+                orphan=partial(self._give_back, cycle),
+                channel=Channel.CLAIMS,
+            )
+        except MonqueConnectionError as error:
+            if not error.unknown_outcome:
+                raise
+            found = await self._resolve(chosen, cycle)
+            if not found:
+                raise
+            # What was not found is claimable as before, as far as anybody knows.
+            return TakenDocuments(found, more=len(found) < len(chosen))
+
+    def _give_back(self, cycle: Cycle, _late: object) -> None:
+        """In a thread that nobody waits for: what was granted too late."""
+        document_locks.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
+
+    async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
+        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
+        stamp, found = cycle.stamp, list[TakenDocument]()
+        until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
+        cycle.renewing(until)
+        with suppress(MonqueConnectionError):
+            found += await self._door.hand_over(
+                partial(document_locks.resolve, self._leased, stamp, until, ids=chosen),
+                orphan=partial(self._give_back, cycle),
+                channel=Channel.CLAIMS,
+            )
+        if len(found) < len(chosen):
+            lease = LEASE_IN_BEATS * stamp.every
+            self._disowned.add(cycle, [one.id for one in found], until=trio.current_time() + lease)
+        return found
+
+    async def _now(self) -> datetime:
+        if self._time.is_clock_stale():
+            await self._door.call(self._time.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return self._time.clock.now()
+
+    async def next_due(self, lanes: Set[str]) -> Due | None:
+        # Not after now: what came to be free since the look would be neither claimed nor told.
+        ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
+        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return None if due is None else Due(self._time.clock.on_run_clock(due))
+
+    async def is_anything_left(self) -> bool:
+        """Whether there is, or may be again, something to claim."""
+        now = self._time.clock.now()
+        ask = partial(document_looks.is_anything_left, self._locked, now)
+        return await self._door.call(ask, abandon_on_cancel=True)
+
+    # --- Errands ---
+
+    def has_errands(self) -> bool:
+        return bool(self._disowned)
+
+    def do_errands(self, moment: float) -> int:
+        """In a thread: gives back what was disowned and has been applied since; how many."""
+        return self._disowned.give_back(moment)
