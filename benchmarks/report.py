@@ -27,6 +27,7 @@ PARTS = {
     "S": "Claims beside a long history",
     "E": "Enqueuing",
     "M": "Memory",
+    "C": "Claims on a plain collection",
 }
 
 

@@ -32,7 +32,7 @@ def measure(bench: Bench) -> list[Figure]:
     jobs = size.jobs
     with ExitStack() as stack:
         children = [stack.enter_context(child("workers", bench.uri)) for _ in range(size.processes)]
-        floor, ours = partial(_floor, bench, processor), partial(_one_process, bench, processor)
+        floor, ours = partial(_floor, bench, processor), partial(one_process, bench, processor)
         in_trio, with_python = partial(_in_trio, bench, processor), partial(_with_python, bench, processor)
         many = partial(_many_processes, bench, children, shares)
         # What is compared stands near each other.
@@ -96,7 +96,8 @@ def _fill(database: Db, jobs: int, names: Sequence[str]) -> None:
     )
 
 
-def _one_process(bench: Bench, processor: Processor, slots: int, variant: Variant) -> float:
+def one_process(bench: Bench, processor: Processor, slots: int, variant: Variant) -> float:
+    """Jobs a second of one process with so many slots."""
     jobs, names = bench.size.jobs, [NAME, *(f"{NAME}-{number}" for number in range(1, variant.names))]
     with bench.database() as database:
         if variant.indexes:

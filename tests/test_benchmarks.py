@@ -54,6 +54,20 @@ def test_claim_beside_a_long_history_examines_what_it_examines_alone(
         assert report.reached(figure.floors[0], figure.ratio(figure.floors[0]))
 
 
+def test_claims_on_a_plain_collection_are_measured_beside_as_many_jobs(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path
+) -> None:
+    found = tmp_path / "found.json"
+    run_program("-m", "benchmarks", "--quick", "--only", "C", "--json", str(found), uri=mongod.uri, database=db.name)
+    figures = {figure.key: figure for figure in report.loaded(found).figures}
+    of = {"", " processor of the client", " processor of the server"}
+    assert set(figures) == {f"{key}{side}" for key in ("C.same", "C.own") for side in of}
+    for key, beside in (("C.same", "jobs"), ("C.own", "jobs with stored results")):
+        (floor,) = figures[key].floors
+        assert (floor.floor, floor.at_least) == (beside, 0.8)
+        assert figures[key].ratio(floor) is not None
+
+
 def test_database_of_a_benchmark_is_dropped_also_where_it_fails(client: MongoClient[Any]) -> None:
     name = ""
     with pytest.raises(ZeroDivisionError), new_database(client) as database:

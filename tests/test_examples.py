@@ -35,6 +35,13 @@ def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
     ]
 
 
+def test_program_that_knows_only_plain_locks_works_through_a_collection(mongod: EmbeddedServer, db: Database) -> None:
+    """Beside `run_claims` it runs in `tests/faults/test_plain_locks.py`."""
+    assert run_program("examples/plain_locks.py", uri=mongod.uri, database=db.name) == "plain has done 10\n"
+    done = {"state": "done", "results": 1, "written_by": {"by": "plain"}, "lock": None}
+    assert db["messages"].count_documents(done) == db["messages"].count_documents({}) == 10
+
+
 def test_example_project_with_tests_of_jobs_passes_them(mongod: EmbeddedServer, db: Database) -> None:
     printed = run_program("-m", "pytest", "-q", "examples/testing_jobs", uri=mongod.uri, database=db.name)
     assert "9 passed" in printed

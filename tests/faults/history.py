@@ -85,10 +85,26 @@ def _after(entry: Document, before: Document | None) -> Document | None:
         return dict(written)
     assert before is not None
     assert written["$v"] == 2, f"another form of the log than that of MongoDB 5 and later: {written}"
-    diff = written["diff"]
+    return _patched(before, written["diff"])
+
+
+def _patched(before: Document, diff: Document) -> Document:
+    """What a document has become: fields that are gone, that are new or others, and that have changed inside."""
     kept = {name: value for name, value in before.items() if name not in diff.get("d", ())}
-    # Changes inside of a field ("s" and its name) touch nothing that is looked at here.
-    return {**kept, **diff.get("u", {}), **diff.get("i", {})}
+    inside = {name[1:]: _inside(before[name[1:]], one) for name, one in diff.items() if name not in ("d", "u", "i")}
+    return {**kept, **inside, **diff.get("u", {}), **diff.get("i", {})}
+
+
+def _inside(before: Any, diff: Document) -> Any:
+    if "a" not in diff:
+        return _patched(before, diff)
+    after = list(before)
+    for name, one in diff.items():
+        if name not in ("a", "l"):
+            number = int(name[1:])
+            # The one after the last is new.
+            after[number : number + 1] = [one if name[0] == "u" else _inside(before[number], one)]
+    return after[: diff.get("l")]
 
 
 def claims(changes: Sequence[Change]) -> Iterator[Claim]:

@@ -1,0 +1,141 @@
+"""Five thousand documents, and what befalls the processes that work through them."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from random import Random
+from typing import Any, Final
+
+import pytest
+from pymongo.uri_parser import parse_uri
+
+from tests.support.wire import Command
+from trio_monque.store.types import Database
+
+from .document_scenario import DOCUMENTS, DocumentScenario
+from .documents import COLLECTION, documents, left_alone
+from .impatience import IMPATIENT
+from .processes import OwnServer, WorkerProcess
+from .proxy import FaultyProxy, Way, faulty_proxy
+from .scenario import RESCUED_WITHIN, SEED
+
+pytestmark = pytest.mark.timeout(180)
+
+ENOUGH: Final = DOCUMENTS // 20
+
+
+@pytest.fixture
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> DocumentScenario:
+    return DocumentScenario(own_server.uri, own_db, tmp_path, SEED)
+
+
+def mixed(random: Random, number: int) -> list[dict[str, Any]]:
+    """So many, and some to be left alone among them."""
+    found = documents(random, number) + left_alone(random, number)
+    random.shuffle(found)
+    return found
+
+
+def test_documents_of_a_killed_and_of_a_frozen_process_get_one_result_each_from_who_holds_them(
+    scenario: DocumentScenario,
+) -> None:
+    scenario.fill(mixed(scenario.random, DOCUMENTS))
+    scenario.make_index()
+    with ExitStack() as stack:
+        names = ("killed", "frozen", "third", "fourth")
+        killed, frozen, third, fourth = (stack.enter_context(scenario.worker(name)) for name in names)
+        for worker in (killed, frozen, third, fourth):
+            worker.open()
+        scenario.wait_completed(ENOUGH)
+        scenario.kill(killed)
+        with scenario.frozen(frozen):
+            scenario.wait(lambda: scenario.held_by(killed) + scenario.held_by(frozen) == 0, "all is rescued")
+        scenario.wait_left(frozen, third, fourth)
+    evidence = scenario.judge(rescued_within=RESCUED_WITHIN)
+    rescued = [hold for hold in evidence.holds if evidence.is_rescue(hold)]
+    assert {hold.by for hold in rescued} >= {"killed", "frozen"}
+    starts = [record for record in evidence.records if record.what == "start"]
+    assert {record.process for record in starts} == set(names)
+    (thawed_at,) = (record.at for record in evidence.records if record.what == "thawed")
+    cancelled = [one for one in evidence.records if one.what == "cancelled" and one.process == "frozen"]
+    assert cancelled
+    assert min(one.at for one in cancelled) > thawed_at
+    assert [one for one in starts if one.process == "frozen" and one.at > thawed_at]
+    assert {one.process for one in evidence.records if one.what == "left"} == {"frozen", "third", "fourth"}
+
+
+class TwoInFive:
+    """Chooses, of each kind of command, the first and second of each five. So what takes two commands succeeds, too.
+
+    Attributes:
+        seen: How many of each kind.
+    """
+
+    def __init__(self) -> None:
+        self.seen: Counter[str] = Counter()
+
+    def __call__(self, command: Command) -> bool:
+        kind = kind_of(command)
+        if kind is None:
+            return False
+        self.seen[kind] += 1
+        return self.seen[kind] % 5 in (1, 2)
+
+
+def kind_of(command: Command) -> str | None:
+    """What a write to the documents is for, as far as it can be told from the wire."""
+    if command.get("update") != COLLECTION:
+        return "other" if command.get("findAndModify") == COLLECTION else None
+    updates = [one["u"] for one in (command.get("updates") or command["documents"])]
+    if any("results" in one.get("$inc", {}) for one in updates if isinstance(one, dict)):
+        return "finish"
+    if any("$max" in one for one in updates if isinstance(one, dict)):
+        return "renewal"
+    return "take" if isinstance(updates[0], list) else "other"
+
+
+@contextmanager
+def cut_off(scenario: DocumentScenario, proxy: FaultyProxy, worker: WorkerProcess) -> Iterator[None]:
+    """While it holds something."""
+    with ExitStack() as until_it_hears:
+
+        def is_cut_off() -> bool:
+            with ExitStack() as perhaps:
+                perhaps.enter_context(proxy.half_open(*Way))
+                if is_holding := scenario.held_by(worker) > 0:
+                    until_it_hears.push(perhaps.pop_all())
+            return is_holding
+
+        scenario.wait(is_cut_off, f"{worker.name} holds something")
+        yield
+
+
+def test_documents_get_one_result_each_although_replies_are_lost_and_a_process_is_cut_off(
+    scenario: DocumentScenario, own_server: OwnServer
+) -> None:
+    scenario.fill(mixed(scenario.random, DOCUMENTS // 5))
+    scenario.make_index()
+    host, port = parse_uri(own_server.uri)["nodelist"][0]
+    unaided = (IMPATIENT, "retryWrites=false", "connectTimeoutMS=500")
+    with ExitStack() as stack:
+        lossy, deaf = (stack.enter_context(faulty_proxy((str(host), port))) for _ in range(2))
+        one = stack.enter_context(scenario.worker("lossy", lossy.uri(*unaided), operation_timeout=1.0))
+        two = stack.enter_context(scenario.worker("cut off", deaf.uri(*unaided), operation_timeout=1.0))
+        three = stack.enter_context(scenario.worker("whole"))
+        chooses = TwoInFive()
+        for worker in (one, two, three):
+            worker.open()
+        lossy.lose_replies(chooses)
+        # For longer than its lease: what it holds is rescued, and its own runs have ended by then.
+        with cut_off(scenario, deaf, two):
+            scenario.wait(lambda: scenario.held_by(two) == 0, "all is rescued")
+        scenario.wait_left(one, two, three)
+    evidence = scenario.judge()
+    assert lossy.lost > 10
+    assert set(chooses.seen) >= {"finish", "take", "renewal"}
+    assert [hold for hold in evidence.holds if hold.by == "cut off" and evidence.is_rescue(hold)]
+    finished = {hold.by for hold in evidence.holds if hold.how == "finished"}
+    assert finished == {"lossy", "cut off", "whole"}
