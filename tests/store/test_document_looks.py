@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Any
 from uuid import UUID
@@ -13,10 +13,14 @@ from bson import Binary, CodecOptions, DatetimeMS, Decimal128, Int64, ObjectId, 
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pymongo import MongoClient
 
+from tests.support.interception import Interceptor
 from tests.support.lock_values import LOCKS
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, handle, lock_of, stamp
+from tests.support.standalone import standalone_server
 from trio_monque.document_lock import NEVER, Lock, LockState, freed, laid_aside, read_lock, state_of
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import document_locks, document_looks
 from trio_monque.store.locked_collection import LockedCollection
 from trio_monque.store.types import Collection, Database
@@ -239,6 +243,43 @@ def test_observed_is_every_lock_that_somebody_holds(locked: LockedCollection, do
 def test_what_counts_as_left(locked: LockedCollection, documents: Collection, lock: Any, is_left: bool) -> None:
     documents.insert_many([{"lock": lock}, {"done": 1}])
     assert document_looks.is_anything_left(locked, NOW) is is_left
+
+
+def miss_nothing(uri: str, documents: Collection, before: Any, after: Any) -> None:
+    """The document is to be had at each moment, and changes before any of the reads: who leaves leaves it behind."""
+    interceptor = Interceptor()
+    with MongoClient[Any](uri, tz_aware=True, event_listeners=[interceptor]) as client:
+        theirs = handle(client[documents.database.name][documents.name])
+        for reads in range(6):
+            documents.replace_one({"_id": 1}, {"_id": 1, "lock": before}, upsert=True)
+            left = [reads]
+
+            def is_next(name: str, _: Any, left: list[int] = left) -> bool:
+                left[0] -= name == "find"
+                return left[0] < 0
+
+            def meanwhile() -> None:
+                documents.update_one({"_id": 1}, {"$set": {"lock": after}})
+
+            interceptor.before(is_next, meanwhile)
+            assert document_looks.is_anything_left(theirs, NOW), f"changed before read {reads + 1}"
+    assert interceptor.times > 1
+
+
+CHANGES: Mapping[str, tuple[Any, Any]] = {"freed": (HELD[0], NOT_YET[0]), "taken": (NOT_YET[0], HELD[0])}
+
+
+@pytest.mark.parametrize("change", CHANGES)
+def test_what_changes_between_two_reads_counts_as_left(
+    mongod: EmbeddedServer, documents: Collection, change: str
+) -> None:
+    miss_nothing(mongod.uri, documents, *CHANGES[change])
+
+
+def test_what_changes_between_two_reads_of_a_server_without_snapshots_counts_as_left() -> None:
+    with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
+        for change in CHANGES.values():
+            miss_nothing(uri, alone["x"]["letters"], *change)
 
 
 def test_unreadable_locks_are_told_once(

@@ -194,9 +194,9 @@ def known_primary(reaching: Reaching) -> tuple[str, int] | None:
     return reaching.collection.database.client.primary
 
 
-def is_standalone(jobs: JobCollection) -> bool:
+def is_standalone(collection: Collection) -> bool:
     """Whether the driver takes the server for one without a replica set, without asking anybody."""
-    servers = jobs.collection.database.client.topology_description.server_descriptions().values()
+    servers = collection.database.client.topology_description.server_descriptions().values()
     return any(server.server_type_name == "Standalone" for server in servers)
 
 

@@ -6,6 +6,7 @@ import logging
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
+from functools import partial
 from typing import Any, Final
 
 import bson
@@ -13,11 +14,13 @@ from bson import MinKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING
 from pymongo import errors as driver
+from pymongo.client_session import ClientSession
 
 from ..document_lock import NEVER, Lock, LockState, state_of
 from .codec import OWN_OPTIONS
 from .locked_collection import BY_ID, LockedCollection
 from .outcomes import command
+from .snapshots import at_one_moment
 
 logger = logging.getLogger("trio_monque.store")
 
@@ -147,10 +150,10 @@ def observe(locked: LockedCollection) -> Sequence[SeenLock]:
     return _observe(locked)
 
 
-def _observe(locked: LockedCollection) -> Sequence[SeenLock]:
+def _observe(locked: LockedCollection, session: ClientSession | None = None) -> Sequence[SeenLock]:
     seen = []
     condition = locked.meant(locked.held)
-    for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH):
+    for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH, session=session):
         lock = locked.lock_in(document)
         if lock is None or lock.by is None:  # Where it is neither, it has become free since the server looked.
             if lock is None:
@@ -168,15 +171,28 @@ def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
     A lock of an instance of this library counts: its holder may die. One of another program does once it has expired;
     before, it is that program's. What is set aside, or has a lock that nobody can read, does not.
     """
+    # In one read a document may still be held, and be given back by the next.
+    return at_one_moment(locked.collection, partial(_is_anything_left, locked, now))
+
+
+def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSession | None) -> bool:
     until = locked.at("until")
     later = locked.meant({**locked.waiting, until: {"$gt": now, "$lt": NEVER}})
-    if any(locked.locks.find_one(one, _ID_ONLY) is not None for one in (looked_for(locked, now), later)):
+
+    def is_any_unheld() -> bool:
+        unheld = (looked_for(locked, now), later)
+        return any(locked.locks.find_one(one, _ID_ONLY, session=session) is not None for one in unheld)
+
+    if is_any_unheld():
         return True
-    states = ((seen.lock, state_of(seen.lock, now)) for seen in _observe(locked))
-    return any(
+    states = ((seen.lock, state_of(seen.lock, now)) for seen in _observe(locked, session))
+    if any(
         state is LockState.HELD or (state is LockState.FOREIGN and lock.until is not None and lock.until <= now)
         for lock, state in states
-    )
+    ):
+        return True
+    # Without a snapshot only what is given back, claimed and given back once more meanwhile is missed.
+    return session is None and is_any_unheld()
 
 
 @command("list the documents that are set aside", writes=False)

@@ -9,7 +9,6 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
-from pymongo import errors as driver
 
 from ..jobs.answers import Found
 from ..jobs.cursors import Anchor, anchor_of
@@ -17,12 +16,13 @@ from ..jobs.job import Job
 from ..jobs.selection import JobQuery
 from . import indexes
 from .codec import OWN_OPTIONS
-from .connection import JobCollection, is_standalone
+from .connection import JobCollection
 from .fields import FIELD
 from .names import names_at_rest
 from .outcomes import command
 from .paths import OfAllNames, Path, paths_of
 from .rescuing import HEAVY
+from .snapshots import at_one_moment
 from .types import ClientSession, Collection
 
 T = TypeVar("T")
@@ -32,8 +32,6 @@ MOST_EXAMINED: Final = 10_000
 
 _BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 _GROWTH: Final = 8
-# SnapshotTooOld; SnapshotUnavailable, where the collection or an index was made a moment ago; NotAReplicaSet.
-_NO_SNAPSHOT: Final = frozenset({239, 246, 123})
 
 
 @command("read the job", writes=False)
@@ -78,13 +76,8 @@ def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientS
     """
     paths = paths_of(query)
     can_be_missed = len(paths) > 1 or any(isinstance(path, OfAllNames) for path in paths)
-    if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority" and not is_standalone(jobs):
-        try:
-            with jobs.collection.database.client.start_session(snapshot=True) as session:
-                return read(session)
-        except driver.OperationFailure as error:
-            if error.code not in _NO_SNAPSHOT:
-                raise
+    if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority":
+        return at_one_moment(jobs.collection, read)
     return read(None)
 
 
