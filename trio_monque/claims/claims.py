@@ -93,7 +93,7 @@ async def open_claims(
     listeners: Listeners | None = None,
     **options: Unpack[ClaimOptions],
 ) -> AsyncIterator[Claims[DocT]]:
-    """Claims documents that match a filter, for as long as the body; at most `concurrency` are held at a time.
+    """Claims documents that match a filter, for as long as the body; at most `concurrency` are worked on at a time.
 
         async with open_claims(db.messages, {"location": None}, wait=False) as claims:
             async for claim in claims:

@@ -60,6 +60,8 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._wakes_when_settled = False
         # Those that were settled early, and whose handlers go on.
         self._outliving: dict[Run[ClaimT], None] = {}
+        # Those that are being settled early: they wait for the answer, and have no slot.
+        self._between: set[Run[ClaimT]] = set()
         # What their handlers ended with while that was being written.
         self._ended_meanwhile: dict[Run[ClaimT], RunEnd] = {}
 
@@ -184,7 +186,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         if run in self._outliving:
             del self._outliving[run]
             self.changed()
-        # Free at the verdict, so that the next claim overlaps this settlement.
+        if run in self._between:
+            self._between.discard(run)
+        else:
+            self._free_slot(run)
+
+    def _free_slot(self, run: Run[ClaimT]) -> None:
+        """Free at the verdict, so that the next claim overlaps this settlement."""
         self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
 
@@ -241,6 +249,9 @@ class Runner(Generic[ClaimT, SettlementT]):
 
         None where it was refused: the claim is held as before. Cancelled, the answer is awaited all the same, as long
         as a clean-up may take; it is written when it can be.
+
+        Until the answer the slot is free, as it is at any verdict. A handler that goes on then takes one again, though
+        there may be none: nothing new starts before there is.
         """
         answered = trio.Event()
         fate: bool | None = None
@@ -253,6 +264,8 @@ class Runner(Generic[ClaimT, SettlementT]):
 
         run.is_settling = True
         self._settler.settle(settlement, has_answered)
+        self._between.add(run)
+        self._free_slot(run)
         try:
             await answered.wait()
         except trio.Cancelled:
@@ -263,6 +276,9 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _settled_early(self, run: Run[ClaimT], settlement: SettlementT, written: bool | None) -> None:  # noqa: FBT001
         run.is_settling = False
+        if run in self._between:
+            self._between.discard(run)
+            self._slots.take(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
         end = self._ended_meanwhile.pop(run, None)
         if written is None:
             if end is not None:
