@@ -1,0 +1,12 @@
+"""A collection of somebody's documents."""
+
+from __future__ import annotations
+
+import pytest
+
+from trio_monque.store.types import Collection, Database
+
+
+@pytest.fixture
+def things(db: Database) -> Collection:
+    return db["things"]

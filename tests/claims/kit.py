@@ -1,0 +1,78 @@
+"""Documents of somebody who knows nothing of locks, and what the tests ask of them."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+from trio_monque import Claim, ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued
+from trio_monque.claims.claims import RunningClaims
+from trio_monque.store.types import Collection, ConnectionFailure
+from trio_monque.testing import now
+
+OPEN: Final = {"state": "new"}
+DONE: Final = {"$set": {"state": "done"}}
+
+Handler = Callable[[Claim[Any]], Awaitable[object]]
+
+
+def fill(things: Collection, count: int, **fields: Any) -> None:
+    things.insert_many([{"_id": number, "state": "new", "n": {"x": [number]}, **fields} for number in range(count)])
+
+
+def lock_of(things: Collection, document_id: Any = 0, field: str = "lock") -> Any:
+    found = things.find_one({"_id": {"$eq": document_id}})
+    assert found is not None
+    return found.get(field)
+
+
+def states(things: Collection) -> Sequence[Any]:
+    return [one["state"] for one in things.find(sort=[("_id", 1)])]
+
+
+def take_away(things: Collection, document_id: Any = 0, by: str = "another") -> None:
+    """As whoever does not care for locks."""
+    things.update_one({"_id": document_id}, {"$set": {"lock": {"by": by, "until": later(3600)}}})
+
+
+def later(seconds: float) -> datetime:
+    return now() + timedelta(seconds=seconds)
+
+
+def listened(told: list[Any]) -> Mapping[Any, Any]:
+    return dict.fromkeys((DocumentFailed, DocumentSetAside, ClaimLost, DocumentsRescued), told.append)
+
+
+async def finish(claim: Claim[Any]) -> None:
+    await claim.finish(DONE)
+
+
+class _Dead:
+    def takes(self, purpose: str) -> bool:
+        return True
+
+    def befall(self, call: Callable[[], object]) -> object:
+        raise ConnectionFailure("the process is dead")
+
+
+async def kill(claims: RunningClaims) -> None:
+    """Ends claims as a kill would: nothing is written any more."""
+    claims._claiming._locked.interference.append(_Dead())
+    claims._claiming._source._leased.interference.append(_Dead())
+    claims._claiming.engine.die()
+    await claims.wait_drained()
+
+
+class Gauge:
+    """How many are at work at once, and were at most."""
+
+    def __init__(self) -> None:
+        self.now = self.most = 0
+
+    def __enter__(self) -> None:
+        self.now += 1
+        self.most = max(self.most, self.now)
+
+    def __exit__(self, *_: object) -> None:
+        self.now -= 1
