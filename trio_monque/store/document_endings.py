@@ -29,8 +29,8 @@ from .outcomes import PASSING_CODES, command
 
 _UPDATE: Final = "u"
 
-# Overflow: what is nested too deeply for the server to read, it refuses with the whole command that it is in.
-NESTED_TOO_DEEPLY: Final = 15
+# Unauthorized, AuthenticationFailed: they say nothing about an update.
+_OF_NO_UPDATE: Final = PASSING_CODES | {13, 18}
 
 # Whatever stands in an update, these decode it no deeper than to its operators.
 _SHALLOW: Final = OWN_OPTIONS.with_options(document_class=RawBSONDocument)
@@ -223,7 +223,9 @@ def send(
             ) from error
         return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in write_errors}
     except driver.OperationFailure as error:
-        if error.code != NESTED_TOO_DEEPLY:
+        # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole
+        # command that it is in, and does nothing of that.
+        if error.code in _OF_NO_UPDATE or error.has_error_label("RetryableWriteError"):
             raise
         if len(requests) == 1:
             return 0, {0: str(error)}
