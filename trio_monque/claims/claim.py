@@ -170,8 +170,8 @@ class Claim(Generic[DocT]):
         """The work is over; where its claim is not, the error decides."""
         if left is not None and not self._let_go.is_set():
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
-            is_cancelled = others is None or isinstance(others, trio.Cancelled)
-            self._error = GivenBackError() if is_cancelled else others
+            # A cancellation, a Ctrl-C or an exit says nothing about the document, and goes its own way from here.
+            self._error = others if isinstance(others, Exception) else GivenBackError()
         self.end_work()
 
     def _cut_short(self) -> BaseException:
@@ -220,15 +220,16 @@ class Claim(Generic[DocT]):
     async def wait_worked_on(self) -> None:
         """Returns when the work on it is over; raises what it raised.
 
-        Cancelled, it waits for the clean-up of the work all the same: as long as it holds the lock, nobody else works
-        on the document.
+        Cancelled, it waits for the clean-up of the work all the same, which may be in another task: as long as it holds
+        the lock, nobody else works on the document. At the hard end, the lock is left to its lease.
         """
         try:
             await self._let_go.wait()
         except trio.Cancelled:
             if self.is_entered:
-                with self._run.cleaning_up(self._cleanup_timeout, self._cleanup_timeout):
+                with self._run.patience:
                     await self._let_go.wait()
+                self._run.abandoned = self.is_entered
             raise
         if self._error is not None:
             raise self._error
