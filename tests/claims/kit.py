@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from trio_monque import Claim, ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued
 from trio_monque.claims.claims import RunningClaims
@@ -13,6 +13,8 @@ from trio_monque.testing import now
 
 OPEN: Final = {"state": "new"}
 DONE: Final = {"$set": {"state": "done"}}
+
+T = TypeVar("T")
 
 Handler = Callable[[Claim[Any]], Awaitable[object]]
 
@@ -52,7 +54,7 @@ class _Dead:
     def takes(self, purpose: str) -> bool:
         return True
 
-    def befall(self, call: Callable[[], object]) -> object:
+    def befall(self, call: Callable[[], T]) -> T:
         raise ConnectionFailure("the process is dead")
 
 

@@ -1,0 +1,300 @@
+"""`claim.finish`: what it may be given, what the server refuses, and what of it is written."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import trio
+from bson import Int64, ObjectId
+from trio.testing import MockClock
+
+from tests.claims.kit import DONE, OPEN, fill, finish, listened, lock_of, states
+from trio_monque import (
+    DocumentFailed,
+    InvalidOptionError,
+    InvalidPayloadError,
+    InvalidUpdateError,
+    open_claims,
+    run_claims,
+)
+from trio_monque.store.types import Collection
+
+STRANGE: list[Any] = [
+    {"state": "done"},
+    {"$set": {"a": 1}, "b": 2},
+    "done",
+    5,
+    ["$set"],
+    [{"state": "done"}],
+    {"$unset": "state"},
+    {"$unset": ["state"]},
+    {"$set": 5},
+    {"$set": None},
+    {"$push": [1]},
+    {1: {"a": 2}},
+]
+AT_THE_LOCK: list[Any] = [
+    {"$set": {"lock": None}},
+    {"$set": {"lock.by": "me"}},
+    {"$unset": {"lock": ""}},
+    {"$inc": {"lock.tries": 1}},
+    {"$rename": {"n": "lock"}},
+    {"$rename": {"lock": "n"}},
+    {"$set": {"a": 1}, "$currentDate": {"lock.until": True}},
+    [{"$set": {"lock": 1}}],
+    [{"$set": {"a": 1}}, {"$unset": "lock"}],
+    [{"$unset": ["a", "lock"]}],
+    [{"$project": {"lock": 1}}],
+    [{"$addFields": {"lock.by": 1}}],
+]
+
+
+@pytest.mark.parametrize("update", STRANGE + AT_THE_LOCK, ids=str)
+async def test_what_is_no_update_is_refused_at_once_and_the_claim_is_held(
+    things: Collection, autojump_clock: MockClock, update: Any
+) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        before = things.find_one()
+        with pytest.raises(InvalidOptionError) as caught:
+            await claim.finish(update)
+        if update in AT_THE_LOCK:
+            assert "'lock'" in str(caught.value)
+        assert things.find_one() == before
+        await claim.finish(DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert (report.finished, report.crashed) == (1, ())
+    assert states(things) == ["done"]
+
+
+@pytest.mark.parametrize("value", [object(), {1, 2}, 1 << 80, "\ud800", {"a": {1: 2}}, "x" * (17 << 20)])
+async def test_what_cannot_be_encoded_is_refused_at_once_and_the_claim_is_held(
+    things: Collection, autojump_clock: MockClock, value: object
+) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        for update in ({"$set": {"a": value}}, [{"$set": {"a": value}}]):
+            with pytest.raises(InvalidPayloadError):
+                await claim.finish(update)
+        await claim.finish(DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert (report.finished, report.crashed) == (1, ())
+
+
+async def test_update_is_what_it_was_at_the_call(things: Collection, autojump_clock: MockClock) -> None:
+    fill(things, 1)
+    update: Any = {"$set": {"state": "done", "result": {"a": [1]}}}
+
+    async def handler(claim: Any) -> None:
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(claim.finish, update)
+            await trio.lowlevel.checkpoint()
+            while not claim._run.is_settling:
+                await trio.lowlevel.checkpoint()
+            update["$set"]["result"]["a"].append(2)
+            update["$set"]["lock"] = 1
+
+    await run_claims(things, OPEN, handler, wait=False)
+    assert (things.find_one() or {})["result"] == {"a": [1]}
+
+
+async def test_pipelines_operators_and_nothing(things: Collection, autojump_clock: MockClock) -> None:
+    fill(things, 5)
+    updates: list[Any] = [
+        {"$set": {"state": "done", "z": 1}, "$unset": {"n": ""}, "$push": {"log": 1}},
+        [{"$set": {"state": "done"}}, {"$unset": ["n"]}, {"$set": {"twice": {"$concat": ["$state", "$state"]}}}],
+        [{"$replaceWith": {"_id": "$_id", "state": "done"}}],
+        ({"$set": {"state": "$$literal"}},) if False else ({"$set": {"state": "done"}},),
+        {"$set": {"state": "done", "lockx": 1, "a.lock": 2}},
+    ]
+
+    async def handler(claim: Any) -> None:
+        await claim.finish(updates[claim.id])
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert report.finished == 5
+    assert list(things.find({}, sort=[("_id", 1)])) == [
+        {"_id": 0, "state": "done", "z": 1, "log": [1]},
+        {"_id": 1, "state": "done", "twice": "donedone"},
+        {"_id": 2, "state": "done"},
+        {"_id": 3, "state": "done", "n": {"x": [3]}},
+        {"_id": 4, "state": "done", "n": {"x": [4]}, "lockx": 1, "a": {"lock": 2}},
+    ]
+
+
+@pytest.mark.parametrize("update", [None, {}, []])
+async def test_finish_without_a_result(things: Collection, autojump_clock: MockClock, update: Any) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        things.update_one({"_id": 0}, DONE)
+        await claim.finish(update)
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert report.finished == 1
+    assert things.find_one() == {"_id": 0, "state": "done", "n": {"x": [0]}}
+
+
+REFUSED: list[Any] = [
+    {"$inc": {"n": 1}},
+    {"$set": {"unique": "taken"}},
+    {"$set": {"_id": 99}},
+    {"$nonsense": {"a": 1}},
+    {"$set": {"a": 1}, "$inc": {"a": 1}},
+    {"$push": {"state": 1}},
+    {"$set": {"a.$": 1}},
+    [{"$set": {"a": {"$divide": [1, 0]}}}],
+    [{"$nonsense": {"a": 1}}],
+    [{"$set": {"a": {"$nonsense": 1}}}],
+    [{"$match": {"a": 1}}],
+    [{"$set": 5}],
+    [{"$set": {"a": 1}, "$unset": "b"}],
+    {"$set": {"large": "x" * 16_300_000}},
+]
+
+
+@pytest.mark.parametrize("update", REFUSED, ids=lambda update: str(update)[:40])
+async def test_update_that_the_server_refuses_leaves_the_claim_held_and_neighbours_settled(
+    things: Collection, autojump_clock: MockClock, update: Any
+) -> None:
+    fill(things, 6, ballast="y" * 900_000 if "large" in str(update) else "")
+    things.create_index("unique", unique=True, partialFilterExpression={"unique": {"$exists": True}})
+    things.insert_one({"_id": "other", "unique": "taken", "state": "old"})
+    held: list[Any] = []
+    told: list[Any] = []
+    all_here = trio.Event()
+    here = 0
+
+    async def handler(claim: Any) -> None:
+        nonlocal here
+        here += 1
+        if here == 6:
+            all_here.set()
+        await all_here.wait()
+        if claim.id % 2:
+            await claim.finish(DONE)
+            return
+        with pytest.raises(InvalidUpdateError, match=str(claim.id)):
+            await claim.finish(update)
+        held.append(lock_of(things, claim.id)["by"])
+        await trio.sleep(70)  # It is renewed as before.
+        await claim.finish({"$set": {"state": "mended"}})
+
+    report = await run_claims(
+        things, OPEN, handler, wait=False, concurrency=6, instance_id="us", listeners=listened(told)
+    )
+    assert held == ["us"] * 3
+    assert states(things)[:6] == ["mended", "done"] * 3
+    assert (report.finished, report.failed, report.lost, told) == (6, 0, 0, [])
+
+
+async def test_refused_update_that_is_not_caught_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
+    fill(things, 1)
+    told: list[Any] = []
+
+    async def handler(claim: Any) -> None:
+        await claim.finish({"$inc": {"n": 1}} if claim.attempt == 1 else DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, InvalidUpdateError)]
+    assert (report.finished, report.failed) == (1, 1)
+
+
+async def test_refused_update_of_a_block_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
+    fill(things, 1)
+    async with open_claims(things, OPEN, wait=False) as claims:
+        async for claim in claims:
+            with pytest.raises(InvalidUpdateError) if claim.attempt == 1 else trio.CancelScope():
+                async with claim:
+                    await claim.finish({"$inc": {"n": 1}} if claim.attempt == 1 else DONE)
+    assert claims.report is not None
+    assert (claims.report.finished, claims.report.failed) == (1, 1)
+
+
+async def test_refused_update_whose_caller_is_cancelled_meanwhile_is_no_success(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    told: list[Any] = []
+
+    async def handler(claim: Any) -> None:
+        if claim.attempt > 1:
+            await claim.finish(DONE)
+            return
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(claim.finish, {"$inc": {"n": 1}})
+                while not claim._run.is_settling:
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    assert (report.finished, report.failed) == (1, 1)
+    assert [type(one) for one in told] == [DocumentFailed]
+
+
+async def test_finish_that_is_cancelled_before_it_is_sent_writes_nothing(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        with trio.CancelScope() as scope:
+            scope.cancel()
+            await claim.finish({"$set": {"state": "no"}})
+        assert scope.cancelled_caught
+        assert states(things) == ["new"]
+        await claim.finish(DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert report.finished == 1
+    assert states(things) == ["done"]
+
+
+async def test_finish_that_is_cancelled_once_it_is_sent_is_written_and_no_error(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    steps = []
+
+    async def handler(claim: Any) -> None:
+        with trio.CancelScope() as scope:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(finish, claim)
+                while not claim._run.is_settling:
+                    await trio.lowlevel.checkpoint()
+                scope.cancel()
+        steps.append(states(things))
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert steps == [["done"]]
+    assert (report.finished, report.released) == (1, 0)
+
+
+@pytest.mark.parametrize("lock_field", ["lock", "held", "sperre mit ü", "_lock"])
+async def test_any_top_level_field_may_hold_the_lock(
+    things: Collection, autojump_clock: MockClock, lock_field: str
+) -> None:
+    fill(things, 3)
+
+    async def handler(claim: Any) -> None:
+        assert lock_of(things, claim.id, lock_field)["by"] == "us"
+        with pytest.raises(InvalidOptionError):
+            await claim.finish({"$set": {f"{lock_field}.by": 1}})
+        await claim.finish(DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False, lock_field=lock_field, instance_id="us")
+    assert report.finished == 3
+    assert things.count_documents({lock_field: {"$exists": True}}) == 0
+
+
+async def test_equal_results_of_many_are_each_written(things: Collection, autojump_clock: MockClock) -> None:
+    things.insert_many([{"_id": ObjectId(), "state": "new", "n": Int64(number)} for number in range(700)])
+    report = await run_claims(things, OPEN, finish, wait=False, concurrency=300)
+    assert report.finished == 700
+    assert things.count_documents({"state": "done", "lock": {"$exists": False}}) == 700

@@ -1,0 +1,487 @@
+"""A run whose claim is settled while its handler goes on. Without a database, in virtual time."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from tests.engine.test_engine import NotNowError, Shelf, engine_of, running
+from trio_monque.engine import notices
+from trio_monque.engine.nursery import HARD_BOUND, Engine
+from trio_monque.engine.run import Run
+from trio_monque.engine.run_end import CancelReason, RunEnd
+
+EARLY = RunEnd(None, "early", cancelled=False, reason=None, duration=0.0)
+
+
+class Desk(Shelf):
+    """A shelf whose items can be told to be refused. `fates` is what the handlers heard."""
+
+    def __init__(self, *items: int, **fields: Any) -> None:
+        super().__init__(items=list(items), **fields)
+        self.refused: set[int] = set()
+        self.fates: dict[int, bool | None] = {}
+        self.engine: Engine[int, tuple[int, RunEnd]] = engine_of(self)
+
+    async def settle(self, batch: list[tuple[int, RunEnd]]) -> Sequence[bool | None]:  # type: ignore[override]
+        self.batches.append([claim for claim, _ in batch])
+        await trio.sleep(self.settling_takes)
+        if self.settling_faults:
+            raise self.settling_faults.pop(0)
+        told: list[bool | None] = []
+        for claim, end in batch:
+            is_refused = claim in self.refused and end is EARLY
+            told.append(None if is_refused else claim not in self.lost)
+            if told[-1]:
+                assert claim not in self.settled
+                self.settled[claim] = end
+        return told
+
+    async def settle_early(self, run: Run[int]) -> bool | None:
+        self.fates[run.claim] = fate = await self.engine.settle_early(run, (run.claim, EARLY))
+        return fate
+
+
+async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_lease(
+    autojump_clock: MockClock,
+) -> None:
+    desk = Desk(1)
+    ends: list[tuple[float, CancelReason | None]] = []
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(3)
+        assert await desk.settle_early(run) is True
+        assert desk.told_of(notices.RunSettled)
+        assert not desk.engine.held
+        await trio.sleep(500)
+        ends.append((trio.current_time(), run.reason))
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(600)
+    assert ends == [(503.0, None)]
+    assert desk.settled == {1: EARLY}
+    assert desk.batches == [[1]]
+    assert desk.renewed == [] or all(claims == [] for _, claims in desk.renewed)
+    assert len(desk.told_of(notices.RunSettled)) == 1
+    assert desk.told_of(notices.RunLost) == []
+
+
+async def test_handler_that_goes_on_keeps_its_slot(autojump_clock: MockClock) -> None:
+    desk = Desk(1, 2, 3, 4, 5, 6)
+    at_work = most = 0
+
+    async def handler(run: Run[int]) -> None:
+        nonlocal at_work, most
+        at_work += 1
+        most = max(most, at_work)
+        await desk.settle_early(run)
+        await trio.sleep(20)
+        at_work -= 1
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(50)
+    assert (most, sorted(desk.settled)) == (3, [1, 2, 3, 4, 5, 6])
+
+
+async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_others(autojump_clock: MockClock) -> None:
+    desk = Desk(1, limit=40.0)
+    ends: list[tuple[float, CancelReason | None]] = []
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends.append((trio.current_time(), run.reason))
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(50)
+        assert ends == [(40.0, CancelReason.TIMEOUT)]
+        desk.limit = math.inf
+        desk.items = [2]
+        desk.engine.waker.look()
+        await trio.sleep(10)
+        desk.engine.stop.cut()
+    assert ends[1:] == [(60.0, CancelReason.SHUTDOWN)]
+    assert desk.settled == {1: EARLY, 2: EARLY}
+    assert desk.told_of(notices.CutShort) == []  # Nothing of it was cut short: it had been settled.
+
+
+async def test_error_of_a_handler_that_goes_on_settles_nothing(autojump_clock: MockClock) -> None:
+    desk = Desk(1)
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+        raise ZeroDivisionError
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(10)
+    assert desk.settled == {1: EARLY}
+    assert desk.batches == [[1]]
+
+
+async def test_interrupt_of_a_handler_that_goes_on_ends_the_engine(autojump_clock: MockClock) -> None:
+    desk = Desk(1)
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+        raise KeyboardInterrupt
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await desk.engine.stop.cutting.wait()
+    assert [type(crash) for crash in desk.engine.stop.crashes] == [KeyboardInterrupt]
+    assert desk.settled == {1: EARLY}
+
+
+async def test_lost_one_is_told_to_its_handler_which_is_cancelled(autojump_clock: MockClock) -> None:
+    desk = Desk(1, lost={1})
+    steps: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        steps.append(await desk.settle_early(run))
+        steps.append(run.reason)
+        await trio.sleep(1)
+        steps.append("never")
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(30)
+    assert steps == [False, CancelReason.LOST]
+    assert [notice.claim for notice in desk.told_of(notices.RunLost)] == [1]  # Once.
+    assert desk.settled == {}
+    assert desk.batches == [[1]]
+    assert desk.engine.unfinished == ()
+
+
+async def test_refused_one_is_held_and_renewed_and_the_end_of_its_handler_decides(autojump_clock: MockClock) -> None:
+    desk = Desk(1, 2)
+    desk.refused = {1}
+    held: list[int] = []
+
+    async def handler(run: Run[int]) -> None:
+        fate = await desk.settle_early(run)
+        held.append(desk.engine.held)
+        if fate is None:
+            await trio.sleep(25)
+            raise ZeroDivisionError
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(40)
+    assert desk.fates == {1: None, 2: True}
+    assert held == [1, 1]
+    assert [claims for _, claims in desk.renewed][:2] == [[1], [1]]
+    assert type(desk.settled[1].error) is ZeroDivisionError
+    assert desk.settled[2] is EARLY
+
+
+async def test_refused_one_may_be_settled_early_again(autojump_clock: MockClock) -> None:
+    desk = Desk(1)
+    desk.refused = {1}
+
+    async def handler(run: Run[int]) -> None:
+        assert await desk.settle_early(run) is None
+        desk.refused.clear()
+        assert await desk.settle_early(run) is True
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(10)
+    assert desk.settled == {1: EARLY}
+
+
+@pytest.mark.parametrize("fate", [True, False, None])
+async def test_handler_that_ends_meanwhile_decides_only_where_it_is_refused(
+    autojump_clock: MockClock, *, fate: bool | None
+) -> None:
+    desk = Desk(1, settling_takes=10.0)
+    desk.refused = {1} if fate is None else set()
+    desk.lost = {1} if fate is False else set()
+    async with running(desk.engine) as nursery:
+
+        async def handler(run: Run[int]) -> None:
+            nursery.start_soon(desk.settle_early, run)
+            await trio.sleep(1)
+
+        desk.handler = handler
+        await trio.sleep(30)
+        assert desk.fates == {1: fate}
+        assert desk.engine.held == 0
+    if fate is None:
+        assert desk.batches == [[1], [1]]
+        assert (desk.settled[1].error, desk.settled[1].duration) == (None, 1.0)
+    else:
+        assert desk.batches == [[1]]
+        assert desk.settled == ({1: EARLY} if fate else {})
+    assert len(desk.told_of(notices.RunSettled)) == (fate is not False)
+    assert len(desk.told_of(notices.RunLost)) == (fate is False)
+
+
+async def test_cancelled_while_it_waits_the_answer_is_awaited_and_told(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=4.0)
+    told: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        with trio.move_on_after(1) as limit:
+            told.append((await desk.settle_early(run), trio.current_time()))
+            await trio.lowlevel.checkpoint()
+        assert limit.cancelled_caught
+        told.append(trio.current_time())
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(20)
+    assert told == [(True, 4.0), 4.0]
+    assert desk.settled == {1: EARLY}
+
+
+async def test_cancelled_while_it_waits_a_refusal_is_told_all_the_same(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=4.0)
+    desk.refused = {1}
+
+    async def handler(run: Run[int]) -> None:
+        with trio.move_on_after(1):
+            if await desk.settle_early(run) is None:
+                raise ZeroDivisionError
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(20)
+    assert type(desk.settled[1].error) is ZeroDivisionError
+
+
+async def test_cancelled_while_it_waits_it_waits_no_longer_than_a_clean_up_may_take(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=50.0)
+    left: list[float] = []
+
+    async def handler(run: Run[int]) -> None:
+        with trio.move_on_after(1):
+            try:
+                await desk.settle_early(run)
+            finally:
+                left.append(trio.current_time())
+        await trio.sleep(3)
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(60)
+    assert left == [6.0]
+    assert desk.settled == {1: EARLY}  # It is written when it can be, whatever its handler ended with meanwhile.
+    assert desk.batches == [[1]]
+
+
+async def test_handler_that_waits_for_its_answer_is_over_before_its_lease(autojump_clock: MockClock) -> None:
+    """No renewal is answered any more, and no settlement either: by the end of the lease nothing may be at work."""
+    desk = Desk(1, settling_takes=1000.0)
+    desk.engine = engine_of(desk, heartbeat_interval=3.0, cleanup_timeout=8.0)
+    desk.renewal_faults = [NotNowError() for _ in range(10_000)]
+    left: list[float] = []
+
+    async def handler(run: Run[int]) -> None:
+        try:
+            await desk.settle_early(run)
+        finally:
+            left.append(trio.current_time())
+
+    desk.handler = handler
+    async with running(desk.engine) as nursery:
+        with trio.move_on_after(60):
+            while not left:
+                await trio.sleep(0.1)
+        desk.renewal_faults.clear()
+        nursery.cancel_scope.cancel()
+    assert left == [8.5]  # Three beats but a sixth of one.
+
+
+async def test_nothing_is_awaited_of_a_settler_that_is_gone(autojump_clock: MockClock) -> None:
+    class BrokenError(Exception):
+        pass
+
+    desk = Desk(1, 2, settling_takes=2.0, settling_faults=[BrokenError()])
+    told: dict[int, Any] = {}
+
+    async def handler(run: Run[int]) -> None:
+        if run.claim == 2:
+            await desk.settle_early(run)  # Which breaks it.
+            return
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                told[1] = (await desk.settle_early(run), trio.current_time())
+
+    desk.handler = handler
+    with trio.fail_after(100):
+        async with running(desk.engine):
+            await desk.engine.stop.cutting.wait()
+    assert [type(crash) for crash in desk.engine.stop.crashes] == [BrokenError]
+    assert told == {1: (False, 2.0)}
+    # The last act gave both back.
+    assert {claim: end.reason for claim, end in desk.settled.items()} == dict.fromkeys((1, 2), CancelReason.SHUTDOWN)
+    assert desk.engine.unfinished == ()
+
+
+async def test_whoever_waits_for_a_settler_that_crashes_waits_no_longer(autojump_clock: MockClock) -> None:
+    class BrokenError(Exception):
+        pass
+
+    desk = Desk(1, settling_takes=2.0, settling_faults=[BrokenError()])
+    told: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        with trio.CancelScope(shield=True):
+            told.append((await desk.settle_early(run), trio.current_time()))
+
+    desk.handler = handler
+    with trio.fail_after(100):
+        async with running(desk.engine):
+            await desk.engine.stop.cutting.wait()
+    assert told == [(False, 2.0)]
+    assert desk.engine.unfinished == ()
+
+
+async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockClock) -> None:
+    class Unreachable(Desk):
+        async def settle(self, batch: object) -> list[bool]:  # type: ignore[override]
+            raise NotNowError
+
+    desk = Unreachable(1)
+    told: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        with trio.CancelScope(shield=True):
+            told.append(await desk.settle_early(run))
+
+    desk.handler = handler
+    with trio.fail_after(100):
+        async with running(desk.engine):
+            await trio.sleep(10)
+            desk.engine.stop.cut()
+    assert told == [False]
+    assert trio.current_time() == 10 + 5 + HARD_BOUND
+    assert desk.engine.unfinished == (1,)
+
+
+async def test_renewal_that_finds_nothing_while_it_is_settled_is_no_loss(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=8.0)
+    desk.engine = engine_of(desk, heartbeat_interval=10.0)
+    told: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(5)
+        told.append(await desk.settle_early(run))
+        await trio.sleep(20)
+        told.append(run.reason)
+
+    desk.handler = handler
+
+    async def renew_behind_it(claims: Sequence[int]) -> Sequence[Any]:
+        renewals.append(list(claims))
+        return [Shelf.state_of(lost, claim) for claim in claims]
+
+    renewals: list[list[int]] = []
+    lost = Shelf(lost={1})
+    desk.renew = renew_behind_it  # type: ignore[method-assign]
+    async with running(desk.engine):
+        await trio.sleep(60)
+    assert renewals == [[1]]  # At 10, while it was being settled, from 5 to 13.
+    assert told == [True, None]
+    assert desk.told_of(notices.RunLost) == []
+    assert desk.settled == {1: EARLY}
+
+
+async def test_early_ones_and_others_share_a_batch(autojump_clock: MockClock) -> None:
+    desk = Desk(1, 2, 3, settling_takes=5.0)
+    desk.refused, desk.lost = {2}, {3}
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(1)
+        if run.claim in (2, 3):
+            await desk.settle_early(run)
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(30)
+    # The second of 2 is what its handler ended with, having been refused.
+    assert sorted(sum(desk.batches, [])) == [1, 2, 2, 3]
+    assert len(desk.batches) <= 3
+    assert desk.fates == {2: None, 3: False}
+    assert sorted(desk.settled) == [1, 2]
+    assert [notice.claim for notice in desk.told_of(notices.RunLost)] == [3]
+
+
+async def test_fault_that_passes_delays_the_answer(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_faults=[NotNowError(), NotNowError()])
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(10)
+    assert desk.fates == {1: True}
+    assert desk.batches == [[1], [1], [1]]
+
+
+async def test_engine_waits_at_its_end_for_what_is_settled_early(autojump_clock: MockClock) -> None:
+    desk = Desk(1, settling_takes=20.0)
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(1)
+    assert desk.fates == {1: True}
+    assert desk.engine.unfinished == ()
+
+
+async def test_whoever_waits_for_changes_hears_of_a_handler_that_went_on_and_has_ended(
+    autojump_clock: MockClock,
+) -> None:
+    desk = Desk(1)
+    desk.engine = engine_of(desk, poll_interval=100_000.0)
+
+    async def handler(run: Run[int]) -> None:
+        await desk.settle_early(run)
+        await trio.sleep(300)
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(1)
+        assert (desk.engine.held, desk.engine.is_at_work) == (0, True)
+        while desk.engine.is_at_work:
+            await desk.engine.wait_changed()
+        assert trio.current_time() == 300
+
+
+async def test_time_that_a_run_waits_to_begin_is_not_counted(autojump_clock: MockClock) -> None:
+    desk = Desk(1, limit=5.0)
+    ends: list[Any] = []
+
+    async def handler(run: Run[int]) -> None:
+        run.wait_to_begin()
+        assert run.deadline == math.inf
+        await trio.sleep(100)
+        run.begin()
+        assert run.deadline == 105.0
+        try:
+            await trio.sleep_forever()
+        finally:
+            ends.append((trio.current_time(), run.reason))
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(120)
+    assert ends == [(105.0, CancelReason.TIMEOUT)]
+    assert desk.settled[1].duration == 5.0
