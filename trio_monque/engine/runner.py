@@ -12,6 +12,7 @@ import trio
 
 from ..patience import drop_patience, keep_patience
 from . import notices
+from .early_settlements import EarlySettlements
 from .guard import Stop
 from .lease import LeaseTerms
 from .progress import Spread
@@ -58,12 +59,14 @@ class Runner(Generic[ClaimT, SettlementT]):
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
         self._wakes_when_settled = False
-        # Those that were settled early, and whose handlers go on.
-        self._outliving: dict[Run[ClaimT], None] = {}
-        # Those that are being settled early: they wait for the answer, and have no slot.
-        self._between: set[Run[ClaimT]] = set()
-        # What their handlers ended with while that was being written.
-        self._ended_meanwhile: dict[Run[ClaimT], RunEnd] = {}
+        self._early: EarlySettlements[ClaimT, SettlementT] = EarlySettlements(
+            settler,
+            terms,
+            free_slot=self._free_slot,
+            take_slot=self._take_slot,
+            settled=self._settled,
+            conclude=self._conclude_with,
+        )
 
     def wake_when_settled(self) -> None:
         """The claimer waits for the settler: it is woken by the next settlement."""
@@ -91,7 +94,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             hold_limit=self._source.hold_limit(claim),
         )
         self.held[run] = None
-        self._slots.take(self._source.lane_of(claim), suspect=self._source.is_suspect(claim))
+        self._take_slot(run)
         self.changed()
         return run
 
@@ -124,12 +127,12 @@ class Runner(Generic[ClaimT, SettlementT]):
     @property
     def is_at_work(self) -> bool:
         """Whether anything is held, or some handler goes on after its claim was settled."""
-        return bool(self.held or self._outliving)
+        return bool(self.held or self._early.outliving)
 
     @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """Those whose handlers have not ended."""
-        held = (*tuple(self.held), *tuple(self._outliving))  # The watchdog's thread asks, too.
+        held = (*tuple(self.held), *tuple(self._early.outliving))  # The watchdog's thread asks, too.
         return tuple(run for run in held if not run.has_ended)
 
     # Guarded as the loops are, and protected from Ctrl-C, by itself: a coroutine around each run would be a tenth of
@@ -183,13 +186,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         assert run.task is not None
         drop_patience(run.task)
         run.dismiss()
-        if run in self._outliving:
-            del self._outliving[run]
-            self.changed()
-        if run in self._between:
-            self._between.discard(run)
-        else:
+        if self._early.has_slot(run):
             self._free_slot(run)
+        if self._early.handler_ended(run):
+            self.changed()
+
+    def _take_slot(self, run: Run[ClaimT]) -> None:
+        self._slots.take(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
         """Free at the verdict, so that the next claim overlaps this settlement."""
@@ -225,11 +228,9 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
         """To the settler, unless it is no end that is ours to write."""
-        if run.is_settling:
-            self._ended_meanwhile[run] = end  # What is being written decides.
-        elif run.is_settled:
+        if self._early.decides(run, end):
             return
-        elif run.is_gone:
+        if run.is_gone:
             self._lost(run)
         elif run.abandoned:
             return  # Its thread runs on: the claim is kept, and ends with its lease.
@@ -245,55 +246,16 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._settler.settle(settlement, partial(self._settled, run, settlement, fenced))
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
-        """Settles the claim of a run whose handler goes on; returns whether that was written under the claim.
+        """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
+        return await self._early.settle(run, settlement)
 
-        None where it was refused: the claim is held as before. Cancelled, the answer is awaited all the same, as long
-        as a clean-up may take; it is written when it can be.
-
-        Until the answer the slot is free, as it is at any verdict. A handler that goes on then takes one again, though
-        there may be none: nothing new starts before there is.
-        """
-        answered = trio.Event()
-        fate: bool | None = None
-
-        def has_answered(written: bool | None) -> None:  # noqa: FBT001
-            nonlocal fate
-            fate = written
-            self._settled_early(run, settlement, written)
-            answered.set()
-
-        run.is_settling = True
-        self._settler.settle(settlement, has_answered)
-        self._between.add(run)
-        self._free_slot(run)
-        try:
-            await answered.wait()
-        except trio.Cancelled:
-            with trio.move_on_after(self._terms.cleanup_timeout, shield=True):
-                await answered.wait()
-            raise
-        return fate
-
-    def _settled_early(self, run: Run[ClaimT], settlement: SettlementT, written: bool | None) -> None:  # noqa: FBT001
-        run.is_settling = False
-        if run in self._between:
-            self._between.discard(run)
-            self._slots.take(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
-        end = self._ended_meanwhile.pop(run, None)
-        if written is None:
-            if end is not None:
-                self._conclude_with(run, end)
-            return
-        run.is_settled = True
-        if not run.has_ended:
-            self._outliving[run] = None
-        if written:
-            run.outlive_lease()
-        else:
-            run.lose()
-        self._settled(run, settlement, told=False, written=written)
-
-    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool | None) -> None:  # noqa: FBT001
+    def _settled(
+        self,
+        run: Run[ClaimT],
+        settlement: SettlementT,
+        told: bool,
+        written: bool | None,  # noqa: FBT001
+    ) -> None:
         try:
             if written:
                 self._let_go(run)

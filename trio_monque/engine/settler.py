@@ -40,6 +40,7 @@ class Settler(Generic[SettlementT]):
         self._arrived = trio.Event()
         self._is_gone = False
         self._told = trio.Event()
+        self._awaited: set[trio.Event] = set()
         self._is_writing = False
         self.progress = Progress("settler")
 
@@ -56,6 +57,16 @@ class Settler(Generic[SettlementT]):
         while (self._waiting or self._is_writing) and not self._is_gone:
             await self._told.wait()
 
+    def await_answer(self, answered: trio.Event) -> None:
+        """Somebody waits for that: it is set as well where nobody is left to answer."""
+        self._awaited.add(answered)
+        if self._is_gone:
+            answered.set()
+
+    def forget_answer(self, answered: trio.Event) -> None:
+        """Nobody does any more."""
+        self._awaited.discard(answered)
+
     async def run(self) -> None:
         try:
             while True:
@@ -71,6 +82,8 @@ class Settler(Generic[SettlementT]):
                 self._tell_those_who_wait()
         finally:
             self._is_gone = True
+            for answered in self._awaited:
+                answered.set()
             self._tell_those_who_wait()
 
     def _tell_those_who_wait(self) -> None:
