@@ -19,12 +19,13 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
         InvalidOptionError: It is none, or touches the lock.
         InvalidPayloadError: It cannot be encoded as BSON, or is larger than a statement may be.
     """
-    stages = update if isinstance(update, list | tuple) else (update,)
-    for stage in stages:
+    is_pipeline = isinstance(update, list | tuple)
+    for stage in update if is_pipeline else (update,):
         if not isinstance(stage, Mapping):
             raise InvalidOptionError("update", update, _PROBLEM)
         for operator, named in stage.items():
-            if not isinstance(operator, str) or not operator.startswith("$"):
+            is_operator = isinstance(operator, str) and operator.startswith("$")
+            if not is_operator or not (is_pipeline or isinstance(named, Mapping)):
                 raise InvalidOptionError("update", update, _PROBLEM)
             for path in _named(operator, named):
                 if path == locked.lock_field or str(path).startswith(f"{locked.lock_field}."):
