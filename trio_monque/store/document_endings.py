@@ -119,19 +119,19 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
 
 def _settle(locked: LockedCollection, endings: Sequence[Ending], session: ClientSession) -> Sequence[Settled]:
     groups = _grouped(endings)
-    matched, stopped = send(locked, [_request(locked, group) for group in groups], session)
+    matched, stopped, was_broken_off = send(locked, [_request(locked, group) for group in groups], session)
     if matched == len(endings):
         return [WRITTEN] * len(endings)
     refused = {id(groups[place][0]): reason for place, reason in stopped.items() if len(groups[place]) == 1}
     # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
     # document would keep its neighbours from their ends.
     apart = [one for place in stopped if len(groups[place]) > 1 for one in groups[place]]
-    matched_apart, refused_apart = send(locked, [_request(locked, [one]) for one in apart], session)
+    matched_apart, refused_apart, _ = send(locked, [_request(locked, [one]) for one in apart], session)
     refused |= {id(apart[place]): reason for place, reason in refused_apart.items()}
     found = locked.locks_by_majority([one.id for one in endings], session)
     is_apart = {id(one) for one in apart}
     parts = [
-        _Part([one for one in endings if id(one) not in is_apart and id(one) not in refused], matched),
+        _Part([one for one in endings if id(one) not in is_apart and id(one) not in refused], matched, was_broken_off),
         _Part([one for one in apart if id(one) not in refused], matched_apart, was_stopped=True),
     ]
     told = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
@@ -169,7 +169,7 @@ def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[A
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Endings that were sent together, of which so many matched; before, a statement for some may have been stopped."""
+    """Endings that were sent together, of which so many matched; before, what was for some may have been stopped."""
 
     endings: Sequence[Ending]
     matched: int
@@ -208,12 +208,15 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
 
 def send(
     locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession
-) -> tuple[int, Mapping[int, str]]:
-    """Sends the statements; how many documents they matched, and which of them the server refused, and why."""
+) -> tuple[int, Mapping[int, str], bool]:
+    """Sends the statements; how many documents they matched, and which of them the server refused, and why.
+
+    And whether more may have been written than it tells of.
+    """
     if not requests:
-        return 0, {}
+        return 0, {}, False
     try:
-        return locked.locks.bulk_write(requests, ordered=False, session=session).matched_count, {}
+        return locked.locks.bulk_write(requests, ordered=False, session=session).matched_count, {}, False
     except driver.BulkWriteError as error:
         write_errors = error.details["writeErrors"]
         if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
@@ -221,16 +224,16 @@ def send(
             raise MonqueConnectionError(
                 f"could not write to documents: {error}", transient=True, unknown_outcome=True
             ) from error
-        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in write_errors}
+        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in write_errors}, False
     except driver.OperationFailure as error:
         # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole
-        # command that it is in, and does nothing of that.
+        # command that it is in, having done perhaps what stands before it there.
         if error.code in _OF_NO_UPDATE or error.has_error_label("RetryableWriteError"):
             raise
         if len(requests) == 1:
-            return 0, {0: str(error)}
+            return 0, {0: str(error)}, False
         # It does not say which of them: it is found by halves.
         half = len(requests) // 2
-        matched, refused = send(locked, requests[:half], session)
-        matched_behind, refused_behind = send(locked, requests[half:], session)
-        return matched + matched_behind, {**refused, **{half + at: why for at, why in refused_behind.items()}}
+        matched, refused, _ = send(locked, requests[:half], session)
+        matched_behind, refused_behind, _ = send(locked, requests[half:], session)
+        return matched + matched_behind, {**refused, **{half + at: why for at, why in refused_behind.items()}}, True

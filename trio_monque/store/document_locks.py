@@ -242,7 +242,7 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
         for one in dead
     ]
     with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        matched, refused = send(locked, sent, session)
+        matched, refused, _ = send(locked, sent, session)
         for place, reason in refused.items():
             logger.error("the server refuses to have the lock of document %r taken away: %s", dead[place].id, reason)
         if matched == len(dead):
