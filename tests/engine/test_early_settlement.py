@@ -413,7 +413,7 @@ async def test_early_ones_and_others_share_a_batch(autojump_clock: MockClock) ->
     async with running(desk.engine):
         await trio.sleep(30)
     # The second of 2 is what its handler ended with, having been refused.
-    assert sorted(sum(desk.batches, [])) == [1, 2, 2, 3]
+    assert sorted(one for batch in desk.batches for one in batch) == [1, 2, 2, 3]
     assert len(desk.batches) <= 3
     assert desk.fates == {2: None, 3: False}
     assert sorted(desk.settled) == [1, 2]

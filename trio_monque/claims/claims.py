@@ -17,6 +17,7 @@ from ..errors import ClaimLostError, InvalidOptionError
 from ..jobs.events import Event
 from ..store.types import TypedCollection
 from .claim import Claim
+from .gate import Gate
 from .handout import Handout
 from .life import Claiming
 from .options import ClaimConfig, ClaimOptions, claim_config
@@ -93,7 +94,7 @@ async def open_claims(
     listeners: Listeners | None = None,
     **options: Unpack[ClaimOptions],
 ) -> AsyncIterator[Claims[DocT]]:
-    """Claims documents that match a filter, for as long as the body; at most `concurrency` are worked on at a time.
+    """Claims documents that match a filter, for as long as the body; at most `concurrency` are given out at a time.
 
         async with open_claims(db.messages, {"location": None}, wait=False) as claims:
             async for claim in claims:
@@ -115,7 +116,8 @@ async def open_claims(
         MonqueConnectionError: The database cannot be reached or used.
         FilterStillMatchesError: A document that was finished was claimed again, and nobody else had touched it.
     """
-    config, handout = claim_config(options), Handout()
+    config = claim_config(options)
+    handout = Handout(config.concurrency)
     claiming = Claiming(collection, filter, config, listeners, handout.offer)
     claims: Claims[DocT] = Claims(claiming, config, handout)
     stop = claiming.engine.stop
@@ -175,7 +177,9 @@ async def run_claims(
     if not is_async(handler):
         raise InvalidOptionError("handler", handler, "must be an async function of one claim")
     config = claim_config(options)
-    claiming = Claiming(collection, filter, config, listeners, partial(_work, handler))
+    gate = Gate(config.concurrency)
+    claiming = Claiming(collection, filter, config, listeners, partial(_work, handler, gate))
+    gate.draining = claiming.engine.stop.draining
     try:
         async with trio.open_nursery() as nursery:
             await nursery.start(claiming.run)
@@ -188,7 +192,8 @@ async def run_claims(
 
 # The engine's own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
 @trio.lowlevel.disable_ki_protection
-async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], claim: Claim[Any]) -> None:
+async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], gate: Gate, claim: Claim[Any]) -> None:
+    await gate.enter(claim)
     try:
         await handler(claim)
     except ClaimLostError:
@@ -198,4 +203,5 @@ async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], claim: Claim
             logger.exception("the work on document %s failed after its claim had ended", claim.id)
         raise
     finally:
+        gate.leave(claim)
         claim.end_work()

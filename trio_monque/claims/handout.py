@@ -13,7 +13,8 @@ from .claim import Claim
 class Handout:
     """Between the engine, whose run waits until the work on its claim is over, and the loop that takes claims."""
 
-    def __init__(self) -> None:
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
         # In the order in which they were claimed: the tasks that offer them start in any.
         self._offered: list[tuple[int, Claim[Any]]] = []
         self._taken: dict[Claim[Any], None] = {}
@@ -31,13 +32,15 @@ class Handout:
         try:
             await claim.wait_worked_on()
         finally:
-            self._taken.pop(claim, None)
+            if claim in self._taken:
+                del self._taken[claim]
+                self._lot.unpark()
 
     async def take(self) -> Claim[Any] | None:
-        """The next one that is still held; None when there will be no other."""
+        """The next one that is still held, when fewer than `concurrency` are out; None when there will be no other."""
         await trio.lowlevel.checkpoint()
         while True:
-            while self._offered:
+            while self._offered and len(self._taken) < self._concurrency:
                 _, claim = heapq.heappop(self._offered)
                 if not claim.has_ended:
                     self._taken[claim] = None

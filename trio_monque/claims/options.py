@@ -44,7 +44,7 @@ class ClaimConfig:
     Attributes:
         lock_field: The top-level field that holds the lock; nothing else of a document is ever touched.
         sort: In which order documents are claimed, as pairs of field and direction; None for any.
-        concurrency: How many are worked on at a time. What is only being finished does not count any more.
+        concurrency: How many are worked on at a time. While results are written, as many more are claimed already.
         wait: Go on for ever, for documents to come; False ends when nothing is left.
         pace: How many are started a second at most, by this instance; None for no limit.
         timeout: How long the work on one may take; None for no limit.

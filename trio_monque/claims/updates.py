@@ -20,7 +20,8 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
         InvalidPayloadError: It cannot be encoded as BSON, or is larger than a statement may be.
     """
     is_pipeline = isinstance(update, list | tuple)
-    for stage in update if is_pipeline else (update,):
+    stages: Iterable[object] = update if isinstance(update, list | tuple) else (update,)
+    for stage in stages:
         if not isinstance(stage, Mapping):
             raise InvalidOptionError("update", update, _PROBLEM)
         for operator, named in stage.items():

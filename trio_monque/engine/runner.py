@@ -249,13 +249,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
         return await self._early.settle(run, settlement)
 
-    def _settled(
-        self,
-        run: Run[ClaimT],
-        settlement: SettlementT,
-        told: bool,
-        written: bool | None,  # noqa: FBT001
-    ) -> None:
+    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool | None) -> None:  # noqa: FBT001
         try:
             if written:
                 self._let_go(run)
