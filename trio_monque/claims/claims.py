@@ -138,7 +138,9 @@ async def open_claims(
                 except BaseException as error:
                     body_error = error
                     stop.cut()
-                    raise
+                    # What a block raises because the claims have crashed says nothing beside that.
+                    if not (stop.crashes and isinstance(error, ClaimLostError)):
+                        raise
     except BaseExceptionGroup as group:
         raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
 
