@@ -4,13 +4,18 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
-from ..document_lock import freed, laid_aside
+from ..document_lock import NEVER, freed, laid_aside
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
 from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
 from ..store.document_endings import Ending, Settled
 from .held import HeldDocument
+
+
+LATEST: Final = NEVER - timedelta(seconds=1)
+"""A lock that is free from later on would be one of a document that is set aside."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +95,7 @@ def _lock_after(
         case Released(delay):
             return freed(held.tries, now + timedelta(seconds=delay))
         case Snoozed(snooze):
-            return freed(held.tries, awake_at(snooze, now))
+            return freed(held.tries, min(awake_at(snooze, now), LATEST))
         case Discarded(error):
             return laid_aside(held.attempt, reason_of(error))
         case Failed(error, after):
