@@ -109,9 +109,9 @@ class Claiming:
     def _get_ready(self) -> None:
         """In a thread: the server's time, and with it whether the database can be used; and whether an index serves."""
         self._time.measure_clock_offset()
-        if self._config.allow_scan or not document_indexes.is_large(self._locked):
-            return
-        if not document_indexes.is_served(self._locked, self._time.clock.now()):
+        # Asked in any case: whatever is wrong with the filter, the server says so now, and no loop crashes of it later.
+        is_served = document_indexes.is_served(self._locked, self._time.clock.now())
+        if not (is_served or self._config.allow_scan) and document_indexes.is_large(self._locked):
             raise ScanRefusedError(
                 f"no index of {self._locked.collection.full_name} serves the filter {self._locked.shown_filter!r}, and "
                 "each look would read all of its documents: call create_claim_index(collection, filter) once, with the "
