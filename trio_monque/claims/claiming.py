@@ -150,7 +150,11 @@ class DocumentClaims:
         # Not after now: what came to be free since the look would be neither claimed nor told.
         ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
         due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return None if due is None else Due(self._time.clock.on_run_clock(due))
+        if due is None:
+            return None
+        # Nor before the pace allows a look: what has come to be due since the last one would be asked for, and be the
+        # answer, again and again until then.
+        return Due(max(self._time.clock.on_run_clock(due), self._pace.next_at))
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""
