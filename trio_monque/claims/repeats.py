@@ -29,10 +29,12 @@ class Repeats:
         progress: How its loop gets on.
     """
 
-    def __init__(self, locked: LockedCollection, door: Door) -> None:
+    def __init__(self, locked: LockedCollection, door: Door, by: str) -> None:
+        """`by` is the instance."""
         self.progress = Progress("filter watcher")
         self._locked = locked
         self._door = door
+        self._by = by
         self._unseen: dict[bytes, Any] = {}
         self._still_matching: set[bytes] = set()
         self._arrived = trio.Event()
@@ -55,7 +57,8 @@ class Repeats:
             ids = [self._unseen[key] for key in keys]
             self.progress.ask()
             try:
-                look = partial(document_looks.still_matching, self._locked, ids)
+                # What this instance has claimed again meanwhile was there to be claimed.
+                look = partial(document_looks.still_matching, self._locked, ids, self._by)
                 found = await self._door.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 if not error.transient:

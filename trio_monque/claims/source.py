@@ -75,7 +75,7 @@ class DocumentSource:
         self._work = work
         self._beats = Beats()
         self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
-        self.repeats = Repeats(locked, door)
+        self.repeats = Repeats(locked, door, config.instance_id)
         self._claims = DocumentClaims(
             locked,
             self._leased,

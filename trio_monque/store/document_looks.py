@@ -212,8 +212,8 @@ def set_aside(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
 
 
 @command("look whether documents still match", writes=False)
-def still_matching(locked: LockedCollection, ids: Sequence[Any]) -> Set[bytes]:
-    """The keys of those of the ids that match the filter, and are held by nobody."""
-    unheld = {locked.at("by"): None}
+def still_matching(locked: LockedCollection, ids: Sequence[Any], by: str | None = None) -> Set[bytes]:
+    """The keys of those of the ids that match the filter, and are held by nobody, or by this instance."""
+    unheld = {locked.at("by"): {"$in": [None, by]}}
     found = locked.locks.find(locked.meant(locked.ids(ids), unheld), _ID_ONLY, hint=BY_ID)
     return {bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS) for document in found}
