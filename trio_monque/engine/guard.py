@@ -30,8 +30,9 @@ class Stop:
         self.cutting.set()
 
     def end_with(self, error: Exception) -> None:
-        """Ends in order, as a drain does, and raises this when it has ended."""
-        self.crashes.append(error)
+        """Ends in order, as a drain does, and raises this when it has ended, if it is the first."""
+        if not self.crashes:
+            self.crashes.append(error)
         self.drain()
 
     def crash(self, error: BaseException) -> None:
