@@ -154,7 +154,7 @@ async def test_iterators_that_are_asked_while_it_is_drained_are_never_given_what
         async with open_claims(things, OPEN, concurrency=6) as claims, trio.open_nursery() as nursery:
 
             async def work() -> None:
-                async for claim in claims:  # noqa: B023
+                async for claim in claims:
                     async with claim:
                         await claim.finish(DONE)
 

@@ -109,7 +109,7 @@ async def test_pipelines_operators_and_nothing(things: Collection, autojump_cloc
         {"$set": {"state": "done", "z": 1}, "$unset": {"n": ""}, "$push": {"log": 1}},
         [{"$set": {"state": "done"}}, {"$unset": ["n"]}, {"$set": {"twice": {"$concat": ["$state", "$state"]}}}],
         [{"$replaceWith": {"_id": "$_id", "state": "done"}}],
-        ({"$set": {"state": "$$literal"}},) if False else ({"$set": {"state": "done"}},),
+        ({"$set": {"state": "done"}},),
         {"$set": {"state": "done", "lockx": 1, "a.lock": 2}},
     ]
 

@@ -88,7 +88,7 @@ async def test_tries_of_a_document_are_kept_from_one_instance_to_the_next(
 
         async with trio.open_nursery() as nursery:
             claims = await nursery.start(
-                lambda task_status: run_claims(things, OPEN, handler, max_attempts=3, task_status=task_status)  # noqa: B023
+                lambda task_status: run_claims(things, OPEN, handler, max_attempts=3, task_status=task_status)
             )
     assert attempts == [1, 2, 3]
     assert len(await set_aside(things)) == 1

@@ -13,7 +13,6 @@ from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, S
 from ..store.document_endings import Ending, Settled
 from .held import HeldDocument
 
-
 LATEST: Final = NEVER - timedelta(seconds=1)
 """A lock that is free from later on would be one of a document that is set aside."""
 
