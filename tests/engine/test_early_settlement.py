@@ -352,7 +352,7 @@ async def test_whoever_waits_for_a_settler_that_crashes_waits_no_longer(autojump
 
 async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockClock) -> None:
     class Unreachable(Desk):
-        async def settle(self, batch: object) -> list[bool]:  # type: ignore[override]
+        async def settle(self, batch: object) -> list[bool]:
             raise NotNowError
 
     desk = Unreachable(1)

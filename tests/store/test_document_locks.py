@@ -325,7 +325,7 @@ def seen_lock(documents: Collection, document_id: Any) -> Any:
 @pytest.mark.parametrize(
     "lock",
     [
-        {**stamp("them").fields, "tries": 1},
+        {**stamp("them", nonce="1").fields, "tries": 1},
         {"by": "article", "until": NOW},
         {"by": "article", "until": NOW, "token": "them:1"},
         {"by": "article", "until": NOW, "token": 5},

@@ -46,8 +46,8 @@ FREE: Sequence[Any] = [
 ]
 NOT_YET: Sequence[Any] = [{"by": None, "until": NOW + SECOND}, {"until": NOW + SECOND}, freed(1, NOW + SECOND)]
 HELD: Sequence[Any] = [
-    {**stamp("a").fields, "tries": 0},
-    {**stamp("a", NOW - timedelta(days=1)).fields, "tries": 0},
+    {**stamp("a", nonce="1").fields, "tries": 0},
+    {**stamp("a", NOW - timedelta(days=1), "1").fields, "tries": 0},
     {"by": "article", "until": NOW + SECOND},
     {"by": "article", "until": NOW - SECOND},
 ]

@@ -41,8 +41,9 @@ def handle(documents: Collection, filter: Mapping[str, Any] | None = None, **opt
     return LockedCollection.of(documents, {"done": None} if filter is None else filter, **options)
 
 
-def stamp(by: str = "us", at: datetime = NOW) -> LockStamp:
-    return LockStamp.new(by, at, 20.0, secrets.token_hex(6))
+def stamp(by: str = "us", at: datetime = NOW, nonce: str | None = None) -> LockStamp:
+    """One of its own; with a `nonce` the same every time, as parameters of tests have to be."""
+    return LockStamp.new(by, at, 20.0, secrets.token_hex(6) if nonce is None else nonce)
 
 
 def fence(mark: LockStamp, *untils: datetime) -> Fence:
