@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
+from typing import Any, Final
 
 from ..document_lock import Fence, LockStamp
 from ..options import LEASE_IN_BEATS
+
+CLOCKS: Final = 1 / 6
+"""Of a beat: by so much the clock of a program that knows only `by` and `until` may run ahead."""
 
 
 class Cycle:
@@ -26,7 +29,9 @@ class Cycle:
         self.asked = asked
         self._untils = [stamp.until]
         self.fence = self._fenced()
-        self._sure_until = sent + LEASE_IN_BEATS * stamp.every
+        self._sure_until = self._untouched_until(sent)
+        # Of those that a renewal has found held, by their keys: of a cycle, some may be lost and others not.
+        self._sure_until_of: dict[bytes, float] = {}
 
     def _fenced(self) -> Fence:
         return Fence(self.stamp.by, self.stamp.token, tuple(self._untils))
@@ -36,15 +41,19 @@ class Cycle:
         self._untils.append(until)
         self.fence = self._fenced()
 
-    def renewed(self, until: datetime, sent: float) -> None:
-        """It was answered: what is still held says no less."""
+    def renewed(self, until: datetime, sent: float, held: Iterable[bytes]) -> None:
+        """It was answered: what is still held, by these keys, says no less."""
         self._untils = [one for one in self._untils if one >= until]
         self.fence = self._fenced()
-        self._sure_until = max(self._sure_until, sent + LEASE_IN_BEATS * self.stamp.every)
+        self._sure_until_of.update(dict.fromkeys(held, self._untouched_until(sent)))
 
-    def is_sure(self, now: float) -> bool:
-        """Whether nobody may have taken a lock of it yet, so that one that is gone is gone by our own hand."""
-        return now < self._sure_until
+    def _untouched_until(self, sent: float) -> float:
+        """Nobody takes a lock earlier that was seen held when this was sent; a sixth of a beat is left to clocks."""
+        return sent + (LEASE_IN_BEATS - CLOCKS) * self.stamp.every
+
+    def is_sure(self, key: bytes, now: float) -> bool:
+        """Whether nobody may have taken that lock yet, so that if it is gone, it is gone by our own hand."""
+        return now < max(self._sure_until, self._sure_until_of.get(key, self._sure_until))
 
 
 @dataclass(frozen=True, slots=True, eq=False)

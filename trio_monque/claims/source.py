@@ -171,7 +171,7 @@ class DocumentSource:
             one.settled = settled
             if settled.fate is Fate.GONE and one.may_be_written:
                 # While nobody else could have taken the lock, it was this that took it away, and the answer was lost.
-                one.is_unclear = not one.held.cycle.is_sure(trio.current_time())
+                one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
                 one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
 
     def _expect_claimable(self, settlement: DocumentSettlement) -> None:
@@ -187,10 +187,10 @@ class DocumentSource:
         every = self._config.heartbeat_interval
         until = renewed_until(self._beats.next(self._time.clock.now()), every)
         sent = trio.current_time()
-        cycles: dict[Cycle, list[Any]] = {}
+        cycles: dict[Cycle, list[HeldDocument]] = {}
         for claim in claims:
-            cycles.setdefault(claim.cycle, []).append(claim.id)
-        fences = [(cycle.fence, ids) for cycle, ids in cycles.items()]
+            cycles.setdefault(claim.cycle, []).append(claim)
+        fences = [(cycle.fence, [one.id for one in of_cycle]) for cycle, of_cycle in cycles.items()]
         for cycle in cycles:
             cycle.renewing(until)
         lost = await self._door.call(
@@ -198,8 +198,8 @@ class DocumentSource:
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
-        for cycle in cycles:
-            cycle.renewed(until, sent)
+        for cycle, of_cycle in cycles.items():
+            cycle.renewed(until, sent, [one.key for one in of_cycle if one.key not in lost])
         return [ClaimState.LOST if claim.key in lost else ClaimState.HELD for claim in claims]
 
     # --- Rescuing ---
