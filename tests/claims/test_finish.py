@@ -10,6 +10,7 @@ from bson import Int64, ObjectId
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, listened, lock_of, states
+from tests.support.locked import recorded
 from trio_monque import (
     DocumentFailed,
     InvalidOptionError,
@@ -298,3 +299,28 @@ async def test_equal_results_of_many_are_each_written(things: Collection, autoju
     report = await run_claims(things, OPEN, finish, wait=False, concurrency=300)
     assert report.finished == 700
     assert things.count_documents({"state": "done", "lock": {"$exists": False}}) == 700
+
+
+async def test_results_that_differ_are_one_statement_where_the_documents_are_not_tiny(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 20, text="x" * 100)
+    started, all_started = [], trio.Event()
+
+    async def handler(claim: Any) -> None:
+        started.append(claim.id)
+        if len(started) == 20:
+            all_started.set()
+        await all_started.wait()
+        await claim.finish({"$set": {"state": "done", "result": {"of": claim.id}}})
+
+    with recorded(things) as (theirs, recorder):
+        report = await run_claims(theirs, OPEN, handler, wait=False, concurrency=20)
+        sent = [one["u"] for name, command in recorder.commands if name == "update" for one in command["updates"]]
+    assert report.finished == 20
+    joined = [one for one in sent if isinstance(one, list) and "$replaceWith" in one[0]]
+    assert joined
+    assert len(sent) < 10
+    assert [(one["state"], one["result"]) for one in things.find(sort=[("_id", 1)])] == [
+        ("done", {"of": number}) for number in range(20)
+    ]

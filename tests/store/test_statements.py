@@ -6,12 +6,12 @@ import uuid
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 from typing import Any, Final
 
 import bson
 import pytest
-from bson import Binary, Code, DBRef, Decimal128, Int64, MaxKey, MinKey, ObjectId, Regex, Timestamp
+from bson import Binary, Decimal128
 from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
 from bson.raw_bson import RawBSONDocument
@@ -19,6 +19,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
+from tests.support.bson_values import ABSENT, NOTHING, VALUES
 from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, stamp
 from trio_monque.embedded import EmbeddedServer
@@ -218,39 +219,6 @@ def test_results_are_encoded_as_the_callers_codec_says(db: Database, jobs: Colle
     assert results_of(jobs, held) == [Decimal128("1.50"), {"id": Binary(number.bytes, 3)}]
 
 
-KEYS: Final = st.one_of(
-    st.text(st.characters(codec="utf-8", exclude_characters="\0"), max_size=4),
-    st.sampled_from(["$x", "a.b", "", "_id", "$literal", "$$ROOT", "$ref", "$id", "$db", "result", "0", "__proto__"]),
-)
-SCALARS: Final = st.one_of(
-    st.none(),
-    st.booleans(),
-    st.integers(-(2**63), 2**63 - 1),
-    st.integers(-(2**63), 2**63 - 1).map(Int64),
-    st.floats(),
-    st.sampled_from([0, 0.0, -0.0, 1, 1.0, True, Int64(1), Decimal128("1"), Decimal128("1.0")]),
-    st.decimals(places=3, min_value=-(10**12), max_value=10**12).map(Decimal128),
-    st.sampled_from([Decimal128("NaN"), Decimal128("-0"), Decimal128("Infinity"), Decimal128("1E+10")]),
-    st.text(st.characters(codec="utf-8"), max_size=6),
-    st.sampled_from(["$name", "$$ROOT", "$$REMOVE", "a\0b"]),
-    st.binary(max_size=6),
-    st.builds(Binary, st.binary(max_size=6), st.sampled_from([1, 5, 6, 128])),
-    st.uuids().map(Binary.from_uuid),
-    st.datetimes(datetime(1, 1, 1), datetime(9999, 12, 31)).map(lambda one: one.replace(tzinfo=UTC)),  # noqa: DTZ001
-    st.binary(min_size=12, max_size=12).map(ObjectId),
-    st.builds(Timestamp, st.integers(0, 2**32 - 1), st.integers(0, 2**32 - 1)),
-    st.sampled_from([Timestamp(0, 0), MinKey(), MaxKey(), Code("f()"), Code("f()", {"$x": 1})]),
-    st.sampled_from([Regex("^a", "im"), DBRef("c", 1), DBRef("c", ObjectId(), "d", extra=1)]),
-)
-VALUES: Final = st.recursive(
-    SCALARS,
-    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(KEYS, inner, max_size=3),
-    max_leaves=8,
-)
-_ABSENT: Final = object()
-NOTHING: Final = st.just(_ABSENT)
-
-
 def raw_of(jobs: Collection, job: Job) -> dict[str, bytes]:
     """The stored document, field by field, as it lies there."""
     raw = jobs.with_options(codec_options=CodecOptions(document_class=RawBSONDocument)).find_one({"_id": job.id})
@@ -272,8 +240,8 @@ def test_any_result_is_stored_as_the_plain_statement_stores_it(
     jobs.delete_many({})
     mark = stamp()
     together, alone = claim(store, len(results), mark), claim(store, len(results), mark)
-    there = {"data": data, "foreign": data, "failReason": "why", "saved": before if before is not _ABSENT else 1}
-    jobs.update_many({}, {"$set": there if before is _ABSENT else {**there, "result": before}})
+    there = {"data": data, "foreign": data, "failReason": "why", "saved": before if before is not ABSENT else 1}
+    jobs.update_many({}, {"$set": there if before is ABSENT else {**there, "result": before}})
     settled = grouped([_completed(job, result) for job, result in zip(together, results, strict=True)], "r")
     assert len(settled) == 1
     assert set(settling.settle(store, settled).values()) == {Fate.WRITTEN}

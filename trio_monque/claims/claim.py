@@ -88,7 +88,7 @@ class Claim(Generic[DocT]):
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
-        await self._end(Finished(self._source.encoded(update)))
+        await self._end(Finished(self._source.encoded(update, self._run.claim)))
 
     async def release(self, delay: float = 0.0) -> None:
         """Gives the document back uncounted: claimable by anybody, `delay` seconds later.

@@ -10,7 +10,7 @@ from ..document_lock import NEVER, freed, laid_aside
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
 from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
-from ..store.document_endings import Ending, Settled
+from ..store.document_endings import EncodedUpdate, Ending, Settled
 from .held import HeldDocument
 
 LATEST: Final = NEVER - timedelta(seconds=1)
@@ -19,9 +19,9 @@ LATEST: Final = NEVER - timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The result is written with the end of the lock. `update` is as BSON; None for no result."""
+    """The result is written with the end of the lock. `update` is None for no result."""
 
-    update: bytes | None
+    update: EncodedUpdate | None
 
 
 @dataclass(frozen=True, slots=True)

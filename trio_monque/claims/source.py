@@ -21,7 +21,7 @@ from ..errors import MonqueConnectionError
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
 from ..store import document_endings, document_locks
-from ..store.document_endings import Fate, Settled
+from ..store.document_endings import EncodedUpdate, Fate, Settled
 from ..store.document_looks import SeenLock
 from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
@@ -123,9 +123,9 @@ class DocumentSource:
     def execute(self, run: Run[HeldDocument]) -> Awaitable[object]:
         return self._work(Claim(run, self, self._config.cleanup_timeout))
 
-    def encoded(self, update: Update | None) -> bytes | None:
+    def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
         """The user's update, checked, as it will be sent."""
-        return None if update is None else encoded_update(self._locked, update)
+        return None if update is None else encoded_update(self._locked, update, held.document)
 
     # --- Settling ---
 

@@ -7,13 +7,14 @@ from typing import Any, Final
 
 from ..errors import InvalidOptionError
 from ..store import document_endings
+from ..store.document_endings import EncodedUpdate
 from ..store.locked_collection import LockedCollection
 
 _PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
 
 
-def encoded_update(locked: LockedCollection, update: object) -> bytes:
-    """The update as it will be sent, whatever becomes of the caller's object until then.
+def encoded_update(locked: LockedCollection, update: object, document: object) -> EncodedUpdate:
+    """The update of a document as it will be sent, whatever becomes of the caller's object until then.
 
     Raises:
         InvalidOptionError: It is none, or touches the lock.
@@ -33,7 +34,7 @@ def encoded_update(locked: LockedCollection, update: object) -> bytes:
                     raise InvalidOptionError(
                         "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
                     )
-    return document_endings.encoded_update(locked, update)
+    return document_endings.encoded_update(locked, update, document)
 
 
 def _named(operator: str, named: Any) -> Iterable[Any]:

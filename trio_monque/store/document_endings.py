@@ -1,56 +1,42 @@
 """The ends of claims on documents, written in groups: the result and the end of the lock in one fenced write each.
 
-Equal ones of one claim are one statement for all. Nothing is left behind in a document but what its ending says: no
-receipt. So where not all matched, what became of each is concluded from the locks that are there afterwards, and what
-that does not tell counts as gone.
+`document_results.py` makes what is sent. Nothing is left behind in a document but what its ending says: no receipt. So
+where not all matched, what became of each is concluded from the locks that are there afterwards, and what that does
+not tell counts as gone.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from enum import Enum, auto
-from typing import Any, Final
+from typing import Final
 
-import bson
-from bson.errors import BSONError
-from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..document_lock import Fence, read_lock
-from ..errors import InvalidPayloadError, MonqueConnectionError
-from ..options import LARGEST_PAYLOAD
-from .codec import OWN_OPTIONS
-from .locked_collection import BY_ID, LockedCollection, as_stored
+from ..document_lock import read_lock
+from ..errors import MonqueConnectionError
+from .document_results import EncodedUpdate, Ending, encoded_update, grouped, request_of
+from .locked_collection import LockedCollection, as_stored
 from .outcomes import PASSING_CODES, command
 
-_UPDATE: Final = "u"
+__all__ = [
+    "GONE",
+    "MOVED",
+    "WRITTEN",
+    "EncodedUpdate",
+    "Ending",
+    "Fate",
+    "Settled",
+    "encoded_update",
+    "send",
+    "settle",
+]
 
 # Unauthorized, AuthenticationFailed: they say nothing about an update.
 _OF_NO_UPDATE: Final = PASSING_CODES | {13, 18}
-
-# Whatever stands in an update, these decode it no deeper than to its operators.
-_SHALLOW: Final = OWN_OPTIONS.with_options(document_class=RawBSONDocument)
-
-
-@dataclass(frozen=True, slots=True)
-class Ending:
-    """What is to be written at the end of one claim.
-
-    Attributes:
-        id: The document's.
-        fence: What its lock must say.
-        update: The result, as a document {"u": update} in BSON; None for nothing.
-        lock: What the lock becomes; None for no lock at all.
-    """
-
-    id: Any
-    fence: Fence
-    update: bytes | None = None
-    lock: Mapping[str, Any] | None = None
 
 
 class Fate(Enum):
@@ -80,23 +66,6 @@ MOVED: Final = Settled(Fate.MOVED)
 GONE: Final = Settled(Fate.GONE)
 
 
-def encoded_update(locked: LockedCollection, update: object) -> bytes:
-    """An update as an ending carries it.
-
-    Raises:
-        InvalidPayloadError: It cannot be encoded, or is larger than a statement may be.
-    """
-    try:
-        encoded = bson.encode({_UPDATE: update}, codec_options=locked.callers)
-    except (BSONError, ValueError, OverflowError, TypeError, RecursionError) as error:
-        raise InvalidPayloadError(f"the update cannot be encoded as BSON: {error}") from error
-    if len(encoded) > LARGEST_PAYLOAD:
-        raise InvalidPayloadError(
-            f"the update is {len(encoded)} bytes as BSON, more than the {LARGEST_PAYLOAD} allowed"
-        )
-    return encoded
-
-
 @command("settle documents", in_parts=True)
 def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Settled]:
     """Writes the endings, each of another document; tells what became of each.
@@ -118,15 +87,15 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
 
 
 def _settle(locked: LockedCollection, endings: Sequence[Ending], session: ClientSession) -> Sequence[Settled]:
-    groups = _grouped(endings)
-    matched, stopped, was_broken_off = send(locked, [_request(locked, group) for group in groups], session)
+    groups = grouped(locked, endings)
+    matched, stopped, was_broken_off = send(locked, [request_of(locked, group) for group in groups], session)
     if matched == len(endings):
         return [WRITTEN] * len(endings)
     refused = {id(groups[place][0]): reason for place, reason in stopped.items() if len(groups[place]) == 1}
     # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
     # document would keep its neighbours from their ends.
     apart = [one for place in stopped if len(groups[place]) > 1 for one in groups[place]]
-    matched_apart, refused_apart, _ = send(locked, [_request(locked, [one]) for one in apart], session)
+    matched_apart, refused_apart, _ = send(locked, [request_of(locked, [one]) for one in apart], session)
     refused |= {id(apart[place]): reason for place, reason in refused_apart.items()}
     found = locked.locks_by_majority([one.id for one in endings], session)
     is_apart = {id(one) for one in apart}
@@ -138,33 +107,6 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     for part in parts:
         told |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
     return [told[id(one)] for one in endings]
-
-
-def _grouped(endings: Sequence[Ending]) -> list[list[Ending]]:
-    groups: dict[object, list[Ending]] = defaultdict(list)
-    for one in endings:
-        lock = None if one.lock is None else bson.encode(one.lock, codec_options=OWN_OPTIONS)
-        groups[one.fence, one.update, lock].append(one)
-    return list(groups.values())
-
-
-def _request(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne | UpdateMany:
-    first, *others = group
-    update, guard = _update(locked, first), locked.fenced(first.fence)
-    if not others:
-        return UpdateOne({**locked.one(first.id), **guard}, update, hint=BY_ID)
-    return UpdateMany({**locked.ids([one.id for one in group]), **guard}, update, hint=BY_ID)
-
-
-def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[Any]:
-    field = locked.lock_field
-    theirs: Any = {} if ending.update is None else RawBSONDocument(ending.update, _SHALLOW)[_UPDATE]
-    if isinstance(theirs, list):
-        # As an expression: a document that is given to `$set` plainly would be merged into what is there.
-        last = {"$unset": field} if ending.lock is None else {"$set": {field: {"$literal": ending.lock}}}
-        return [*theirs, last]
-    operator, value = ("$unset", "") if ending.lock is None else ("$set", ending.lock)
-    return {**theirs, operator: {**theirs.get(operator, {}), field: value}}
 
 
 @dataclass(frozen=True, slots=True)

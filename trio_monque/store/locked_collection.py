@@ -123,6 +123,11 @@ class LockedCollection:
             and options.unicode_decode_error_handler == "strict"
         )
 
+    @property
+    def is_encrypted(self) -> bool:
+        """Whether the caller's client encrypts fields by itself, which it cannot in an aggregation."""
+        return self.collection.database.client.options.auto_encryption_opts is not None
+
     def key_of(self, document_id: object) -> bytes:
         """What tells an id from all others."""
         return bson.encode({"": document_id}, codec_options=self.callers)
@@ -138,6 +143,10 @@ class LockedCollection:
     def but(self, ids: Sequence[object]) -> dict[str, Any]:
         """The condition that a document is none of these."""
         return {"_id": self._encoded({"$nin": list(ids)})}
+
+    def place_among(self, ids: Sequence[object]) -> RawBSONDocument:
+        """The expression at which place of these a document is; -1 where it is none of them."""
+        return self._encoded({"$indexOfArray": [{"$literal": list(ids)}, "$_id"]})
 
     def _encoded(self, condition: Mapping[str, Any]) -> RawBSONDocument:
         return RawBSONDocument(bson.encode(condition, codec_options=self.callers))
