@@ -279,6 +279,7 @@ async def test_release_is_not_counted_and_lasts_as_long_as_it_says(
                 async with claim:
                     with pytest.raises(InvalidOptionError, match="delay"):
                         await claim.release(delay)  # type: ignore[arg-type]
+                    await claim.finish(DONE)
                 break
         things.database["others"].drop()
 
