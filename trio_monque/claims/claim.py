@@ -43,7 +43,7 @@ class Claim(Generic[DocT]):
         self._source = source
         self._cleanup_timeout = cleanup_timeout
         self._is_over = False
-        self._let_go = trio.Event()
+        self._let_go: trio.Event | None = None
         self._error: BaseException | None = None
         self._extension: AbstractContextManager[trio.CancelScope] | None = None
         self._scope: trio.CancelScope | None = None
@@ -168,7 +168,7 @@ class Claim(Generic[DocT]):
 
     def _leave(self, left: BaseException | None) -> None:
         """The work is over; where its claim is not, the error decides."""
-        if left is not None and not self._let_go.is_set():
+        if left is not None and not self._is_over:
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
             # A cancellation, a Ctrl-C or an exit says nothing about the document, and goes its own way from here.
             self._error = others if isinstance(others, Exception) else GivenBackError()
@@ -199,7 +199,7 @@ class Claim(Generic[DocT]):
     @property
     def is_entered(self) -> bool:
         """Whether somebody works on it inside `async with`."""
-        return self._scope is not None and not self._let_go.is_set()
+        return self._scope is not None and not self._is_over
 
     @property
     def has_ended(self) -> bool:
@@ -209,11 +209,12 @@ class Claim(Generic[DocT]):
     def end_work(self) -> None:
         """Nobody works on it any more."""
         self._is_over = True
-        self._let_go.set()
+        if self._let_go is not None:
+            self._let_go.set()
 
     def give_back(self) -> None:
         """Nobody is going to work on it, unless somebody does already."""
-        if not self.is_entered and not self._let_go.is_set():
+        if not (self.is_entered or self._is_over):
             self._error = GivenBackError()
             self.end_work()
 
@@ -224,15 +225,20 @@ class Claim(Generic[DocT]):
         the lock, nobody else works on the document. At the hard end, the lock is left to its lease.
         """
         try:
-            await self._let_go.wait()
+            await self._wait_over()
         except trio.Cancelled:
             if self.is_entered:
                 with self._run.patience:
-                    await self._let_go.wait()
+                    await self._wait_over()
                 self._run.abandoned = self.is_entered
             raise
         if self._error is not None:
             raise self._error
+
+    async def _wait_over(self) -> None:
+        if not self._is_over:
+            self._let_go = trio.Event()
+            await self._let_go.wait()
 
     def __repr__(self) -> str:
         return f"<Claim of {self._run.claim}>"

@@ -76,9 +76,13 @@ class Teller:
         )
 
     def tell(self, notice: object) -> None:
+        if type(notice) is notices.RunSettled:  # Of every run, and so the first.
+            self._tell_settled(notice.settlement)
+        else:
+            self._tell_of_trouble(notice)
+
+    def _tell_of_trouble(self, notice: object) -> None:
         match notice:
-            case notices.RunSettled(settlement):
-                self._tell_settled(settlement)
             case notices.RunLost(HeldDocument() as held):
                 self._lost += 1
                 logger.warning("the lock on document %s was taken, or could not be renewed in time", held)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import bson
 from bson.raw_bson import RawBSONDocument
@@ -17,6 +17,10 @@ from ..document_lock import LockStamp, laid_aside, read_lock
 from .locked_collection import BY_ID, LockedCollection
 
 logger = logging.getLogger("trio_monque.store")
+
+
+# The server's own first batch is of a hundred, and each further one is a round trip.
+MOST_IN_A_BATCH: Final = 1001
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,16 +54,17 @@ def read_back(
     """
     held = {"$and": [which, locked.stamped(stamp)]}
     majority = ReadConcern("majority")
+    found_by: dict[str, Any] = {"hint": hint, "session": session, "batch_size": MOST_IN_A_BATCH}
     if locked.is_plain:
         try:
-            found = list(locked.collection.with_options(read_concern=majority).find(held, hint=hint, session=session))
+            found = list(locked.collection.with_options(read_concern=majority).find(held, **found_by))
             return [_plain(locked, document) for document in found]
         except driver.PyMongoError:
             raise
         except Exception:  # noqa: BLE001  # One of them cannot be decoded, for whatever reason: which, is seen below.
             pass
     taken = []
-    for raw in locked.raw.with_options(read_concern=majority).find(held, hint=hint, session=session):
+    for raw in locked.raw.with_options(read_concern=majority).find(held, **found_by):
         try:
             taken.append(_decoded(locked, raw))
         except Exception as error:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
