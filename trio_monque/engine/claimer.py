@@ -50,6 +50,10 @@ AT_ONCE: Final = 2
 # Seconds for which a look that left something behind says so. Where all slots are taken for longer, none follows.
 JUST_NOW: Final = 0.25
 
+# Turns of the loop in which whoever else ends makes room for the same claim. Runs that end together do so in one turn,
+# or in two where each begins in another's place. Claims for a part of them each would stay apart from then on.
+TURNS_TO_JOIN: Final = 2
+
 # Where fewer can run than this, half of them would be too few for a round trip: with a hundred slots, halves cost the
 # client a fifth more and gain nothing.
 WORTH_HALVING: Final = 200
@@ -146,6 +150,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().lanes.keys())
             wake = await self._wake.wait()
+            if wake.room:
+                for _ in range(TURNS_TO_JOIN):
+                    await trio.lowlevel.checkpoint()
         self._wake.set()  # It wakes one of those who wait.
 
     async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
