@@ -75,7 +75,7 @@ async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_le
 async def test_slot_is_free_while_it_is_settled_and_taken_again_by_a_handler_that_goes_on(
     autojump_clock: MockClock,
 ) -> None:
-    desk = Desk(*range(12))
+    desk = Desk(*range(12), settling_takes=1.0)
     at_work = most = 0
 
     async def handler(run: Run[int]) -> None:
