@@ -72,28 +72,6 @@ async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_le
     assert desk.told_of(notices.RunLost) == []
 
 
-async def test_slot_is_free_while_it_is_settled_and_taken_again_by_a_handler_that_goes_on(
-    autojump_clock: MockClock,
-) -> None:
-    desk = Desk(*range(12), settling_takes=1.0)
-    at_work = most = 0
-
-    async def handler(run: Run[int]) -> None:
-        nonlocal at_work, most
-        at_work += 1
-        most = max(most, at_work)
-        await desk.settle_early(run)
-        await trio.sleep(20)
-        at_work -= 1
-
-    desk.handler = handler
-    async with running(desk.engine):
-        await trio.sleep(19)
-        assert len(desk.settled) == 6  # Three, and three that were claimed while these were settled: no others.
-        await trio.sleep(100)
-    assert (most, sorted(desk.settled)) == (6, list(range(12)))
-
-
 async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_others(autojump_clock: MockClock) -> None:
     desk = Desk(1, limit=40.0)
     ends: list[tuple[float, CancelReason | None]] = []
