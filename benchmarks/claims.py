@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,6 +22,7 @@ from .variants import PLAIN, VARIANTS, Variant
 SLOTS = 100
 OF_JOBS = 0.8
 WANTED = {"done": False}
+RECEIVED = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,10 +87,22 @@ def _figures(name: str, kind: Kind, found: dict[str, list[float]], processor: Pr
         )
 
 
+def _message(number: int) -> dict[str, Any]:
+    """What somebody has already: about as large as a job."""
+    return {
+        "i": number,
+        "from": f"customer-{number}@example.com",
+        "address": f"{number} Station Road, Millbrook",
+        "subject": "Where is the next branch?",
+        "received": RECEIVED,
+        "done": False,
+    }
+
+
 def _documents(bench: Bench, processor: Processor, name: str, kind: Kind) -> float:
     number = bench.size.jobs
     with bench.database() as database:
-        database["documents"].insert_many([{"i": one, "done": False} for one in range(number)], ordered=False)
+        database["documents"].insert_many([_message(one) for one in range(number)], ordered=False)
         trio.run(create_claim_index, database["documents"], WANTED)
         took = trio.run(_work_through, database, number, kind, processor.counted(f"C.{name}", number))
         done = database["documents"].count_documents({"done": True, "lock": None})
