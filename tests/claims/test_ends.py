@@ -9,7 +9,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, Gauge, fill, finish, listened, lock_of, states
-from trio_monque import ClaimLostError, MonqueError, open_claims, run_claims
+from trio_monque import ClaimLostError, MonqueError, RunningClaims, open_claims, run_claims
 from trio_monque.claims.source import DocumentSource
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.store.types import Collection
@@ -431,3 +431,22 @@ async def test_filter_that_the_server_does_not_know_is_told_at_the_start(
     with pytest.raises(MonqueError, match="nonsense"):
         async with open_claims(things, {"$nonsense": 1}):
             raise AssertionError("never entered")
+
+
+async def test_drain_may_be_said_from_any_thread_and_when_all_has_ended(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    async with open_claims(things, OPEN) as claims:
+        await trio.to_thread.run_sync(claims.drain)
+        assert [claim async for claim in claims] == []
+        claims.drain()
+    claims.drain()
+    await trio.to_thread.run_sync(claims.drain)
+
+
+def test_drain_after_the_run_does_nothing(things: Collection) -> None:
+    async def main() -> RunningClaims:
+        async with open_claims(things, OPEN) as claims:
+            return claims
+
+    trio.run(main).drain()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -51,13 +51,14 @@ class RunningClaims:
     def drain(self) -> None:
         """Begins the orderly end: nothing new is claimed, and what is being worked on gets `shutdown_timeout`.
 
-        May be said again, and from any thread.
+        May be said again, and from any thread; also when all has ended.
         """
         drain = self._claiming.engine.stop.drain
         if is_on_run(self._token):
             drain()
         else:
-            self._token.run_sync_soon(drain)
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(drain)
 
     async def wait_drained(self) -> None:
         """Returns when it has ended, which somebody must have asked for, or nothing was left."""

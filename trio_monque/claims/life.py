@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import Any, Final
 
@@ -79,7 +80,8 @@ class Claiming:
 
     def _on_the_run(self, token: trio.lowlevel.TrioToken) -> None:
         """Timers were set by the time that was taken for the server's."""
-        token.run_sync_soon(self.engine.waker.look)
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(self.engine.waker.look)
 
     @property
     def ended(self) -> trio.Event:
