@@ -362,7 +362,7 @@ async def test_no_timeout_is_no_deadline(things: Collection, autojump_clock: Moc
         await trio.sleep(5000)
         await claim.finish(DONE)
 
-    report = await run_claims(things, OPEN, handler, wait=False)
+    report = await run_claims(things, OPEN, handler, wait=False, poll_interval=1000)
     assert report.finished == 1
 
 
