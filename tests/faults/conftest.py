@@ -49,3 +49,11 @@ def three_members() -> Iterator[ReplicaSet]:
     """Whole before each test, and after it."""
     with replica_set() as members:
         yield members
+
+
+@pytest.fixture
+def three_db(three_members: ReplicaSet) -> Iterator[Database]:
+    with MongoClient[dict[str, Any]](three_members.uri, tz_aware=True) as client:
+        name = f"monque_elections_{secrets.token_hex(6)}"
+        yield client[name]
+        client.drop_database(name)

@@ -7,7 +7,6 @@ majorities, where jobs are lost. What takes most of the time are the elections.
 from __future__ import annotations
 
 import itertools
-import secrets
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -16,7 +15,6 @@ from typing import Any, Final
 
 import pytest
 from pymongo import MongoClient
-from pymongo.write_concern import WriteConcern
 
 from trio_monque import Monque
 from trio_monque.store.types import Database
@@ -26,6 +24,7 @@ from .mixture import MANY, in_threads
 from .processes import wait_until
 from .promises import broken
 from .scenario import JOBS, SEED, Scenario
+from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
 pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
 
@@ -38,57 +37,7 @@ MEANWHILE: Final = 100
 TIMEOUT: Final = {"operation_timeout": 3.0}
 OPTIONS: Final[dict[str, Any]] = {**TIMEOUT, "heartbeat_interval": 0.8, "max_rescues": 20}
 
-UNAIDED: Final = "&retryWrites=false&retryReads=false"
-
-Torment = Callable[[ReplicaSet, str, Callable[[], None]], None]
-"""Begins and ends with a set that is whole. Given the database's name, and what returns when the load has gone on."""
-
-
-def step_down(members: ReplicaSet, _: str, __: Callable[[], None]) -> None:
-    with members.stepped_down() as old:
-        members.wait_primary_other_than(old)
-
-
-def kill(members: ReplicaSet, _: str, goes_on: Callable[[], None]) -> None:
-    with members.killed() as old:
-        members.wait_primary_other_than(old)
-        goes_on()  # Two members work on, and then the third comes back.
-
-
-def freeze(members: ReplicaSet, _: str, goes_on: Callable[[], None]) -> None:
-    with members.stopped() as old:
-        members.wait_primary_other_than(old)
-        # What was sent to the old primary lies there until it thaws; its clients go on with the other one.
-        goes_on()
-
-
-def stop_the_others(members: ReplicaSet, _: str, __: Callable[[], None]) -> None:
-    with members.without_majority() as old:
-        wait_until(lambda: not members.is_primary(old), "the primary notices that it is alone")
-
-
-def cut_off(members: ReplicaSet, database: str, goes_on: Callable[[], None]) -> None:
-    with members.cut_off() as old:
-        with members.direct(old) as client:
-            # It takes writes still, which nobody else will ever see.
-            ghosts = client[database].get_collection("ghosts", write_concern=WriteConcern(1))
-            ghosts.insert_one({})
-        members.wait_primary_other_than(old)
-        goes_on()
-    with members.direct(members.primary()) as client:
-        assert client[database]["ghosts"].count_documents({}) == 0, "it was rolled back"
-
-
-IN_TURN: Final = (step_down, kill, freeze, cut_off)
 THOROUGH: Final = pytest.mark.thorough
-
-
-@pytest.fixture
-def three_db(three_members: ReplicaSet) -> Iterator[Database]:
-    with MongoClient[dict[str, Any]](three_members.uri, tz_aware=True) as client:
-        name = f"monque_elections_{secrets.token_hex(6)}"
-        yield client[name]
-        client.drop_database(name)
 
 
 @pytest.fixture
