@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from contextlib import asynccontextmanager
 from datetime import datetime, timedelta
 from typing import Any, Final, TypeVar
 
-from trio_monque import Claim, ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued
+import trio
+
+from trio_monque import Claim, ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued, open_claims
 from trio_monque.claims.claims import RunningClaims
 from trio_monque.store.types import Collection, ConnectionFailure
 from trio_monque.testing import now
@@ -44,6 +47,14 @@ def later(seconds: float) -> datetime:
 
 def listened(told: list[Any]) -> Mapping[Any, Any]:
     return dict.fromkeys((DocumentFailed, DocumentSetAside, ClaimLost, DocumentsRescued), told.append)
+
+
+@asynccontextmanager
+async def first_claim(things: Collection, told: list[Any], **options: Any) -> AsyncIterator[Claim[Any]]:
+    """What claims give out first. They go on for a moment after its block, and tell of its end."""
+    async with open_claims(things, OPEN, listeners=listened(told), **options) as claims:
+        yield await anext(claims)
+        await trio.sleep(0.1)
 
 
 async def finish(claim: Claim[Any]) -> None:

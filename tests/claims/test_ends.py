@@ -339,15 +339,19 @@ async def test_bug_of_the_source_ends_everything_in_order_and_is_raised(
     assert is_free(things)
 
 
-async def test_bug_of_the_claimer_cancels_the_body_and_is_raised(
-    things: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    fill(things, 3)
+@pytest.fixture
+def broken_renewal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each renewal raises what no database raises."""
 
     async def broken(self: object, *_: object) -> None:
         raise ZeroDivisionError("a bug")
 
     monkeypatch.setattr(DocumentSource, "renew", broken)
+
+
+@pytest.mark.usefixtures("broken_renewal")
+async def test_bug_of_the_claimer_cancels_the_body_and_is_raised(things: Collection, autojump_clock: MockClock) -> None:
+    fill(things, 3)
     with pytest.raises(ZeroDivisionError):
         async with open_claims(things, OPEN) as claims:
             async for claim in claims:
@@ -355,21 +359,14 @@ async def test_bug_of_the_claimer_cancels_the_body_and_is_raised(
     assert trio.current_time() == 20
     assert is_free(things)
 
-    monkeypatch.setattr(DocumentSource, "renew", broken)
     with pytest.raises(ZeroDivisionError):
         async with open_claims(things, OPEN):
             await trio.sleep_forever()
 
 
-async def test_bug_while_a_block_is_entered_is_raised_alone(
-    things: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.mark.usefixtures("broken_renewal")
+async def test_bug_while_a_block_is_entered_is_raised_alone(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 3)
-
-    async def broken(self: object, *_: object) -> None:
-        raise ZeroDivisionError("a bug")
-
-    monkeypatch.setattr(DocumentSource, "renew", broken)
     with pytest.raises(ZeroDivisionError):
         async with open_claims(things, OPEN) as claims:
             async for claim in claims:

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -14,6 +15,7 @@ from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, kill, listened, lock_of, states
+from tests.support.impatience import IMPATIENT, impatient_driver
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
@@ -32,8 +34,16 @@ def proxy(mongod: EmbeddedServer) -> Iterator[LossyProxy]:
 @pytest.fixture
 def behind(proxy: LossyProxy, things: Collection) -> Iterator[Collection]:
     """The same documents, by way of the proxy."""
-    with MongoClient[Any](proxy.uri) as client:
+    with impatient_driver(), MongoClient[Any](f"{proxy.uri}&{IMPATIENT}") as client:
         yield client[things.database.name][things.name]
+
+
+@contextmanager
+def losing(proxy: LossyProxy, loss: Loss, matches: Callable[[dict[str, Any]], bool], times: int = 1) -> Iterator[None]:
+    """The next updates that match are lost: all of them within the block."""
+    proxy.lose("update", loss, times, matches=matches)
+    yield
+    assert len(proxy.lost) == times
 
 
 def updates_of(command: dict[str, Any]) -> list[Any]:
@@ -63,7 +73,6 @@ async def test_finish_whose_message_is_lost_is_written_once_and_told_rightly(
     times: int,
 ) -> None:
     fill(things, 5)
-    proxy.lose("update", loss, times, matches=is_end)
     told: list[Any] = []
     finished = []
 
@@ -71,8 +80,8 @@ async def test_finish_whose_message_is_lost_is_written_once_and_told_rightly(
         await claim.finish(COUNTED)
         finished.append(claim.id)
 
-    report = await run_claims(behind, OPEN, handler, wait=False, listeners=listened(told))
-    assert len(proxy.lost) == times
+    with losing(proxy, loss, is_end, times):
+        report = await run_claims(behind, OPEN, handler, wait=False, listeners=listened(told))
     assert sorted(finished) == [0, 1, 2, 3, 4]
     assert (report.finished, report.lost, report.failed, told) == (5, 0, 0, [])
     assert things.count_documents({"state": "done", "written": 1, "lock": {"$exists": False}}) == 5
@@ -83,7 +92,6 @@ async def test_failed_try_whose_message_is_lost_is_counted_once(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock, loss: Loss
 ) -> None:
     fill(things, 1)
-    proxy.lose("update", loss, matches=is_end)
     attempts = []
 
     async def handler(claim: Any) -> None:
@@ -92,7 +100,8 @@ async def test_failed_try_whose_message_is_lost_is_counted_once(
             raise ZeroDivisionError
         await claim.finish(COUNTED)
 
-    report = await run_claims(behind, OPEN, handler, wait=False)
+    with losing(proxy, loss, is_end):
+        report = await run_claims(behind, OPEN, handler, wait=False)
     assert attempts == [1, 2]
     assert (report.finished, report.failed, report.lost) == (1, 1, 0)
 
@@ -102,14 +111,14 @@ async def test_claim_whose_message_is_lost_runs_once(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock, loss: Loss
 ) -> None:
     fill(things, 5)
-    proxy.lose("update", loss, matches=is_claim)
     attempts = []
 
     async def handler(claim: Any) -> None:
         attempts.append((claim.id, claim.attempt))
         await claim.finish(COUNTED)
 
-    report = await run_claims(behind, OPEN, handler, wait=False)
+    with losing(proxy, loss, is_claim):
+        report = await run_claims(behind, OPEN, handler, wait=False)
     assert sorted(attempts) == [(number, 1) for number in range(5)]
     assert report.finished == 5
     assert trio.current_time() < 2
@@ -120,14 +129,13 @@ async def test_renewal_whose_message_is_lost_is_made_again_and_nothing_is_lost(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock, loss: Loss
 ) -> None:
     fill(things, 2)
-    proxy.lose("update", loss, 2, matches=is_renewal)
 
     async def handler(claim: Any) -> None:
         await trio.sleep(100)
         await claim.finish(COUNTED)
 
-    report = await run_claims(behind, OPEN, handler, wait=False)
-    assert len(proxy.lost) == 2
+    with losing(proxy, loss, is_renewal, times=2):
+        report = await run_claims(behind, OPEN, handler, wait=False)
     assert (report.finished, report.lost) == (2, 0)
 
 

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, listened, lock_of, states, take_away
+from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, listened, lock_of, states, take_away
 from trio_monque import (
     ClaimLost,
     ClaimLostError,
@@ -153,14 +153,11 @@ async def test_error_beside_a_cancellation_is_counted_and_is_what_it_failed_with
 ) -> None:
     fill(things, 1)
     told: list[Any] = []
-    async with open_claims(things, OPEN, listeners=listened(told)) as claims:
-        async for claim in claims:
-            with pytest.raises(BaseExceptionGroup):
-                async with claim, trio.open_nursery() as nursery:
-                    nursery.start_soon(trio.sleep_forever)
-                    raise ZeroDivisionError("real")
-            break
-        await trio.sleep(0.1)
+    async with first_claim(things, told) as claim:
+        with pytest.raises(BaseExceptionGroup):
+            async with claim, trio.open_nursery() as nursery:
+                nursery.start_soon(trio.sleep_forever)
+                raise ZeroDivisionError("real")
     assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, ExceptionGroup)]
     assert lock_of(things)["tries"] == 1
 
@@ -200,14 +197,11 @@ async def test_finish_under_a_lock_that_was_taken_writes_nothing_and_raises(
 ) -> None:
     fill(things, 1)
     told: list[Any] = []
-    async with open_claims(things, OPEN, listeners=listened(told)) as claims:
-        async for claim in claims:
-            with pytest.raises(ClaimLostError):
-                async with claim:
-                    take_away(things)
-                    await claim.finish(DONE)
-            break
-        await trio.sleep(0.1)
+    async with first_claim(things, told) as claim:
+        with pytest.raises(ClaimLostError):
+            async with claim:
+                take_away(things)
+                await claim.finish(DONE)
     assert states(things) == ["new"]
     assert lock_of(things)["by"] == "another"
     assert [type(one) for one in told] == [ClaimLost]
@@ -327,15 +321,12 @@ async def test_claim_is_entered_once(things: Collection, autojump_clock: MockClo
 async def test_timeout_cancels_the_block_and_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     told: list[Any] = []
-    async with open_claims(things, OPEN, timeout=7.0, listeners=listened(told)) as claims:
-        async for claim in claims:
-            assert claim.deadline == 7.0
-            with pytest.raises(TimeoutError):
-                async with claim:
-                    await trio.sleep_forever()
-            assert trio.current_time() == 7.0
-            break
-        await trio.sleep(0.1)
+    async with first_claim(things, told, timeout=7.0) as claim:
+        assert claim.deadline == 7.0
+        with pytest.raises(TimeoutError):
+            async with claim:
+                await trio.sleep_forever()
+        assert trio.current_time() == 7.0
     assert lock_of(things)["tries"] == 1
     assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, TimeoutError)]
 

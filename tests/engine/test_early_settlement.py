@@ -47,6 +47,14 @@ class Desk(Shelf):
         return fate
 
 
+async def sleep_until_cut(run: Run[int], ends: list[tuple[float, CancelReason | None]]) -> None:
+    """Keeps when that was, and why."""
+    try:
+        await trio.sleep_forever()
+    finally:
+        ends.append((trio.current_time(), run.reason))
+
+
 async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_lease(
     autojump_clock: MockClock,
 ) -> None:
@@ -78,10 +86,7 @@ async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_other
 
     async def handler(run: Run[int]) -> None:
         await desk.settle_early(run)
-        try:
-            await trio.sleep_forever()
-        finally:
-            ends.append((trio.current_time(), run.reason))
+        await sleep_until_cut(run, ends)
 
     desk.handler = handler
     async with running(desk.engine):
@@ -449,7 +454,7 @@ async def test_whoever_waits_for_changes_hears_of_a_handler_that_went_on_and_has
 
 async def test_time_that_a_run_waits_to_begin_is_not_counted(autojump_clock: MockClock) -> None:
     desk = Desk(1, limit=5.0)
-    ends: list[Any] = []
+    ends: list[tuple[float, CancelReason | None]] = []
 
     async def handler(run: Run[int]) -> None:
         run.wait_to_begin()
@@ -457,10 +462,7 @@ async def test_time_that_a_run_waits_to_begin_is_not_counted(autojump_clock: Moc
         await trio.sleep(100)
         run.begin()
         assert run.deadline == 105.0
-        try:
-            await trio.sleep_forever()
-        finally:
-            ends.append((trio.current_time(), run.reason))
+        await sleep_until_cut(run, ends)
 
     desk.handler = handler
     async with running(desk.engine):

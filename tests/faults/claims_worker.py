@@ -17,10 +17,10 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
+from tests.support.impatience import impatient_driver
 from trio_monque import Claim, ClaimLost, ClaimLostError, MonqueConnectionError, run_claims
 
 from .documents import COLLECTION, WANTED
-from .impatience import impatient_driver
 from .records import Recorder
 
 

@@ -14,6 +14,7 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
+from tests.support.impatience import impatient_driver
 from trio_monque import (
     JobCompleted,
     JobFailed,
@@ -25,7 +26,6 @@ from trio_monque import (
     run_until_signalled,
 )
 
-from .impatience import impatient_driver
 from .mixture import NAME
 from .records import Recorder
 

@@ -12,12 +12,12 @@ from typing import Any, Final
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from tests.support.impatience import IMPATIENT
 from tests.support.wire import Command
 from trio_monque.store.types import Database
 
 from .document_scenario import DOCUMENTS, DocumentScenario
 from .documents import COLLECTION, documents, left_alone
-from .impatience import IMPATIENT
 from .processes import OwnServer, WorkerProcess
 from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED

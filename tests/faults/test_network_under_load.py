@@ -12,7 +12,8 @@ import pytest
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
-from .impatience import IMPATIENT, impatient_driver
+from tests.support.impatience import IMPATIENT, impatient_driver
+
 from .mixture import in_threads
 from .processes import OwnServer
 from .promises import nothing_is_run_in_vain

@@ -12,10 +12,10 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, NetworkTimeout
 from pymongo.uri_parser import parse_uri
 
+from tests.support.impatience import IMPATIENT, impatient_driver
 from tests.support.wire import Command
 from trio_monque.store.types import Database
 
-from .impatience import IMPATIENT, impatient_driver
 from .processes import OwnServer
 from .proxy import FaultyProxy, Way, faulty_proxy
 from .traffic import HalfOfThem, kind_of

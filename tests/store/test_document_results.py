@@ -12,14 +12,14 @@ from typing import Any, Final
 import bson
 import pytest
 from bson import Binary, Decimal128, Int64
-from bson.binary import UuidRepresentation
-from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
+from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, assume, example, given, settings
 from hypothesis import strategies as st
 from pymongo import errors as driver
 
 from tests.support.bson_values import KEYS, SCALARS, VALUES
+from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store import document_results
@@ -261,25 +261,8 @@ def test_result_that_is_nested_too_deeply_spoils_no_other(
 # --- What is written ---
 
 
-class Money:
-    """What a caller's own codec can encode."""
-
-    def __init__(self, amount: str) -> None:
-        self.amount = amount
-
-
-class MoneyEncoder(TypeEncoder):
-    python_type = Money
-
-    def transform_python(self, value: Money) -> Decimal128:
-        return Decimal128(value.amount)
-
-
 def test_ids_and_results_are_encoded_as_the_callers_codec_says(db: Database, documents: Collection) -> None:
-    options: CodecOptions[Any] = CodecOptions(
-        uuid_representation=UuidRepresentation.PYTHON_LEGACY, type_registry=TypeRegistry([MoneyEncoder()])
-    )
-    theirs: Collection = db.get_collection("letters", options)
+    theirs: Collection = db.get_collection("letters", CALLERS_OPTIONS)
     ids = [uuid.uuid4() for _ in range(3)]
     mark = held(theirs, ids)
     results = {one: {"sum": Money(f"{place}.50"), "of": ids[place]} for place, one in enumerate(ids)}

@@ -12,14 +12,14 @@ from typing import Any, Final
 import bson
 import pytest
 from bson import Binary, Decimal128
-from bson.binary import UuidRepresentation
-from bson.codec_options import CodecOptions, TypeEncoder, TypeRegistry
+from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from tests.support.bson_values import ABSENT, NOTHING, VALUES
+from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, stamp
 from trio_monque.embedded import EmbeddedServer
@@ -194,25 +194,8 @@ def test_next_occurrences_with_results_are_told_to_streams_as_updates(store: Job
 # --- What is stored ---
 
 
-class Money:
-    """What a caller's own codec can encode."""
-
-    def __init__(self, amount: str) -> None:
-        self.amount = amount
-
-
-class MoneyEncoder(TypeEncoder):
-    python_type = Money
-
-    def transform_python(self, value: Money) -> Decimal128:
-        return Decimal128(value.amount)
-
-
 def test_results_are_encoded_as_the_callers_codec_says(db: Database, jobs: Collection) -> None:
-    options: CodecOptions[Any] = CodecOptions(
-        uuid_representation=UuidRepresentation.PYTHON_LEGACY, type_registry=TypeRegistry([MoneyEncoder()])
-    )
-    store = handle(db.with_options(codec_options=options))
+    store = handle(db.with_options(codec_options=CALLERS_OPTIONS))
     held = claim(store, 2)
     number = uuid.uuid4()
     assert settle(store, completed(held, [Money("1.50"), {"id": number}])) == [Fate.WRITTEN] * 2
