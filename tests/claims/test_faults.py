@@ -20,6 +20,7 @@ from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine import pauses
 from trio_monque.store.types import Collection
 
 COUNTED: Any = {"$set": {"state": "done"}, "$inc": {"written": 1}}
@@ -36,6 +37,12 @@ def behind(proxy: LossyProxy, things: Collection) -> Iterator[Collection]:
     """The same documents, by way of the proxy."""
     with impatient_driver(), MongoClient[Any](f"{proxy.uri}&{IMPATIENT}") as client:
         yield client[things.database.name][things.name]
+
+
+@pytest.fixture
+def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses after faults hold virtual time for some real seconds: in these tests leases run out meanwhile."""
+    monkeypatch.setattr(pauses, "PATIENCE", 0.0)
 
 
 @contextmanager
@@ -124,6 +131,7 @@ async def test_claim_whose_message_is_lost_runs_once(
     assert trio.current_time() < 2
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 @pytest.mark.parametrize("loss", list(Loss))
 async def test_renewal_whose_message_is_lost_is_made_again_and_nothing_is_lost(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock, loss: Loss
@@ -139,6 +147,7 @@ async def test_renewal_whose_message_is_lost_is_made_again_and_nothing_is_lost(
     assert (report.finished, report.lost) == (2, 0)
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 async def test_finish_that_is_never_answered_raises_before_the_lease_ends_and_another_may_have_it(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock
 ) -> None:
@@ -152,7 +161,8 @@ async def test_finish_that_is_never_answered_raises_before_the_lease_ends_and_an
         proxy.lose("update", Loss.REQUEST, 100_000)
         began = trio.current_time()
         try:
-            await claim.finish({"$set": {"state": "never"}})
+            with pytest.raises(ClaimLostError):
+                await claim.finish({"$set": {"state": "never"}})
         finally:
             ends.append(trio.current_time() - began)
             proxy.forget()
@@ -225,6 +235,7 @@ async def test_renewal_behind_a_finish_is_not_told_as_lost(
     assert (report.finished, report.lost, told) == (1, 0, [])
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_ends(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock
 ) -> None:
@@ -248,8 +259,7 @@ async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_end
     report = await run_claims(
         behind, OPEN, handler, wait=False, listeners=listened(told), heartbeat_interval=3.0, cleanup_timeout=1.0
     )
-    assert ends[0][0] <= 9 - 3 / 6 - 1 + 0.01
-    assert ends[0][1] == "lost"
+    assert ends == [(9 - 3 / 6 - 1, "lost")]
     assert (report.finished, report.lost) == (1, 1)
     assert [type(one).__name__ for one in told] == ["ClaimLost"]
 
