@@ -16,6 +16,7 @@ import trio
 from ..client.server_time import ServerTime
 from ..document_lock import LockStamp, renewed_until
 from ..engine.beats import Beats
+from ..engine.candidates import Candidates
 from ..engine.disowned import DisownedClaims
 from ..engine.source import Demand, Due, Granted
 from ..errors import FilterStillMatchesError, MonqueConnectionError
@@ -25,7 +26,7 @@ from ..store.document_locks import TakenDocuments
 from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
 from ..store.taken_documents import TakenDocument
-from .candidates import LANE, Candidates
+from .candidates import LANE, DocumentFinder
 from .held import Cycle, HeldDocument
 from .options import ClaimConfig
 from .pace import Pace
@@ -63,7 +64,7 @@ class DocumentClaims:
         self._expect = expect
         self._end_with = end_with
         self._pace = Pace(config.pace)
-        self._candidates = Candidates(leased, door)
+        self._candidates: Candidates[Any] = Candidates(DocumentFinder(leased, door))
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(
             lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
         )
@@ -83,7 +84,7 @@ class DocumentClaims:
             self._pace.not_begun(most - len(granted.claims))
         if self._pace.next_at > trio.current_time():
             self._expect(self._pace.next_at)
-        may_be_more = len(chosen) < most and self._candidates.may_be_more()
+        may_be_more = len(chosen) < most and self._candidates.may_be_more(demand)
         return replace(granted, more=granted.more or may_be_more)
 
     async def _take(self, chosen: Sequence[Any], now: datetime) -> Granted[HeldDocument]:

@@ -15,6 +15,7 @@ import trio
 
 from ..client.ground import Ground
 from ..engine.beats import Beats
+from ..engine.candidates import Candidates
 from ..engine.contention import Contention
 from ..engine.disowned import DisownedClaims
 from ..engine.source import HEAD_START, Demand, Due, Granted, Tip
@@ -28,7 +29,7 @@ from ..store.claiming import Taken
 from ..store.looking import NextDue
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
-from .candidates import Candidates
+from .candidates import JobFinder
 from .paused_names import PausedNames
 from .told import JobKey
 from .workers import Workers
@@ -69,7 +70,7 @@ class Claims:
         self._disowned = disowned
         self._announce = announce
         self._claimed = claimed
-        self._candidates = Candidates(ground, door, workers, paused, self.leased)
+        self._candidates = Candidates(JobFinder(ground, door, workers, paused, self.leased))
 
     async def claim(self, demand: Demand) -> Granted[Job]:
         now = await self._now()

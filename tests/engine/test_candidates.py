@@ -1,0 +1,220 @@
+"""When claims look, and what they choose: one look at a time, and none for what is known. Without a database."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_monque.engine.candidates import Candidates, Found
+from trio_monque.engine.contention import Contention
+from trio_monque.engine.source import Demand
+
+Item = tuple[str, int]
+
+NOW = datetime(2026, 1, 1, tzinfo=UTC)
+LOOK = 0.01
+"""Seconds that a look takes."""
+
+
+@dataclass
+class Queue:
+    """Items of several lanes, and who looks for them."""
+
+    items: list[Item]
+    closed: set[str] = field(default_factory=set)
+    is_known: bool = True
+    looks: list[tuple[Mapping[str, int], Mapping[str, int]]] = field(default_factory=list)
+    fault: Exception | None = None
+
+    @staticmethod
+    def key_of(item: Item) -> Hashable:
+        return item
+
+    @staticmethod
+    def lane_of(item: Item) -> str:
+        return item[0]
+
+    def lanes(self, demand: Demand) -> Mapping[str, int]:
+        closed = self.closed if self.is_known else set()
+        return {lane: count for lane, count in demand.lanes.items() if lane not in closed}
+
+    def accepts(self, demand: Demand) -> Callable[[Item], bool] | None:
+        return None if demand.suspects else lambda item: item[1] % 2 == 0
+
+    def choose(self, found: Sequence[Item], demand: Demand) -> Sequence[Item]:
+        return found[: demand.total]
+
+    async def look(
+        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+    ) -> Found[Item]:
+        self.looks.append((wanted, passed_over))
+        there = list(self.items)
+        await trio.sleep(LOOK)
+        if self.fault is not None:
+            raise self.fault
+        self.is_known = True
+        asked = wanted.keys() - self.closed
+        by_lane = {lane: [item for item in there if item[0] == lane][passed_over.get(lane, 0) :] for lane in asked}
+        items = [item for lane in sorted(asked) for item in by_lane[lane][: wanted[lane]]]
+        exhausted = {lane for lane in asked if len(by_lane[lane]) < wanted[lane]}
+        return Found(items, asked, exhausted, exhausted & passed_over.keys(), is_whole=demand.suspects > 0)
+
+
+def lane(name: str, count: int) -> list[Item]:
+    return [(name, number) for number in range(count)]
+
+
+def demand(total: int, *lanes: str, afresh: bool = False, suspects: int = 1) -> Demand:
+    return Demand(total, dict.fromkeys(lanes or ("a",), total), suspects, capacity=total, afresh=afresh)
+
+
+async def test_what_was_read_ahead_is_chosen_without_a_look_and_nothing_twice(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 50))
+    candidates = Candidates(queue)
+    chosen: list[Item] = []
+    for _ in range(5):
+        batch = await candidates.choose(demand(5), NOW)
+        assert candidates.may_be_more(demand(5)) == (len(chosen) < 5)
+        with candidates.asking_for(batch) as answer:
+            chosen += batch
+            del queue.items[:5]
+            answer.won = 5
+    assert chosen == lane("a", 25)
+    assert len(queue.looks) == 2  # The first one did not know that there was more than it was asked for.
+
+
+async def test_two_claims_at_once_share_a_look_and_choose_others(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 50))
+    candidates = Candidates(queue)
+    with candidates.asking_for(await candidates.choose(demand(5), NOW)) as answer:
+        answer.won = 5
+    del queue.items[:5]
+    queue.looks.clear()
+    chosen: list[Item] = []
+
+    async def claim() -> None:
+        batch = await candidates.choose(demand(5), NOW)
+        chosen.extend(batch)
+        with candidates.asking_for(batch) as answer:
+            await trio.sleep(1)
+            answer.won = 5
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(claim)
+        nursery.start_soon(claim)
+    assert sorted(chosen) == sorted(queue.items[:10])
+    assert len(queue.looks) == 1
+
+
+async def test_claim_that_was_told_of_something_looks_though_another_has_just_looked(
+    autojump_clock: MockClock,
+) -> None:
+    queue = Queue(lane("a", 2))
+    candidates = Candidates(queue)
+    chosen: list[Sequence[Item]] = []
+
+    async def claim(told: bool) -> None:
+        chosen.append(await candidates.choose(demand(9, afresh=told), NOW))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(claim, False)
+        await trio.sleep(LOOK / 2)
+        queue.items.append(("a", 2))
+        nursery.start_soon(claim, True)
+    assert chosen == [lane("a", 2), lane("a", 3)]
+    assert len(queue.looks) == 2
+
+
+async def test_look_reads_as_many_more_as_are_in_flight_and_they_are_not_chosen(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 9))
+    candidates = Candidates(queue)
+    with candidates.asking_for(await candidates.choose(demand(3), NOW)):
+        assert await candidates.choose(demand(2, afresh=True), NOW) == [("a", 3), ("a", 4)]
+    assert [wanted for wanted, _ in queue.looks] == [{"a": 3}, {"a": 5}]
+
+
+async def test_claim_that_lost_something_forgets_what_was_read_ahead(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 9))
+    candidates = Candidates(queue)
+    with candidates.asking_for(await candidates.choose(demand(5), NOW)) as answer:
+        answer.won = 5
+    del queue.items[:5]
+    await candidates.choose(demand(1), NOW)
+    queue.looks.clear()
+    assert await candidates.choose(demand(1), NOW) == [("a", 5)]
+    assert queue.looks == []
+    with candidates.asking_for([("a", 5)]) as answer:
+        answer.won = 0
+    assert (candidates.contention.tried, candidates.contention.won) == (6, 5)
+    await candidates.choose(demand(1), NOW)
+    assert len(queue.looks) == 1
+
+
+async def test_what_was_not_tried_is_no_loss(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 9))
+    candidates = Candidates(queue)
+    await candidates.choose(demand(9), NOW)
+    with candidates.asking_for(lane("a", 3)) as answer:
+        answer.tried = answer.won = 1
+    assert (candidates.contention.tried, candidates.contention.won) == (1, 1)
+    assert await candidates.choose(demand(2), NOW) == [("a", 3), ("a", 4)]
+    assert len(queue.looks) == 1
+
+
+async def test_claim_that_failed_says_nothing_of_others_and_its_candidates_are_found_again(
+    autojump_clock: MockClock,
+) -> None:
+    queue = Queue(lane("a", 2))
+    candidates = Candidates(queue)
+    with pytest.raises(OSError, match="gone"), candidates.asking_for(await candidates.choose(demand(2), NOW)):
+        raise OSError("gone")
+    assert candidates.contention.tried == 0
+    assert await candidates.choose(demand(2, afresh=True), NOW) == lane("a", 2)
+
+
+async def test_lane_that_a_look_finds_closed_is_not_chosen_from(autojump_clock: MockClock) -> None:
+    queue = Queue([*lane("a", 3), *lane("b", 3)], closed={"a"}, is_known=False)
+    candidates = Candidates(queue)
+    assert await candidates.choose(demand(2, "a", "b"), NOW) == lane("b", 2)
+    assert not candidates.may_be_more(demand(2, "a"))
+
+
+async def test_look_without_what_this_claim_does_not_accept_does_not_serve_one_that_accepts_it(
+    autojump_clock: MockClock,
+) -> None:
+    queue = Queue(lane("a", 4))
+    candidates = Candidates(queue)
+    assert await candidates.choose(demand(9, suspects=0), NOW) == [("a", 0), ("a", 2)]
+    await candidates.choose(demand(9, suspects=0), NOW)
+    assert len(queue.looks) == 1
+    assert await candidates.choose(demand(9), NOW) == lane("a", 4)
+    assert len(queue.looks) == 2
+
+
+async def test_moment_of_a_look_is_known_when_it_was_answered(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 1))
+    candidates = Candidates(queue)
+    await candidates.choose(demand(2), NOW)
+    queue.fault = OSError("no answer")
+    with pytest.raises(OSError, match="no answer"):
+        await candidates.choose(demand(2, afresh=True), NOW + timedelta(seconds=9))
+    assert candidates.looked_at == NOW
+
+
+async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 100))
+    candidates = Candidates(queue)
+    candidates.contention = Contention(draw=lambda batches: batches - 1)
+    for _ in range(2):
+        with candidates.asking_for(await candidates.choose(demand(2, afresh=True), NOW)) as answer:
+            answer.won = 0
+    assert candidates.contention.is_spread
+    queue.looks.clear()
+    for _ in range(2):
+        await candidates.choose(demand(2, afresh=True), NOW)
+    assert {behind.get("a", 0) for _, behind in queue.looks} == {0, 126}  # And, in turn, from the head.

@@ -1,0 +1,150 @@
+"""Which items to claim next: seen by a look or read ahead, from elsewhere where others are as fast."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Generic, Protocol, TypeVar
+
+import trio
+
+from .contention import Contention
+from .source import Demand
+from .window import Window
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Found(Generic[T]):
+    """What a look found.
+
+    Attributes:
+        items: Candidates, not claims: in their order, at least within each lane.
+        asked: The lanes that were looked at.
+        exhausted: Those of which there are no others.
+        short: Those that had less than was wanted, beyond what was to be passed over.
+        is_whole: Also what not every claim accepts would have been seen.
+    """
+
+    items: Sequence[T]
+    asked: Collection[str]
+    exhausted: Collection[str]
+    short: Collection[str]
+    is_whole: bool = True
+
+
+@dataclass(slots=True)
+class Answer:
+    """How a claim went: how many were asked for, and how many of them were had."""
+
+    tried: int
+    won: int = 0
+
+
+class Finder(Protocol[T]):
+    """What a source knows of its items: how to look for candidates, and which of them are chosen."""
+
+    def key_of(self, item: T, /) -> Hashable:
+        """What tells it from all others."""
+        ...
+
+    def lane_of(self, item: T, /) -> str:
+        """What shares a concurrency limit with it."""
+        ...
+
+    def lanes(self, demand: Demand) -> Mapping[str, int]:
+        """How many of each lane could start, as far as is known before a look."""
+        ...
+
+    def accepts(self, demand: Demand) -> Callable[[T], bool] | None:
+        """Whether the claim can do with one; None where it can with any."""
+        ...
+
+    def choose(self, found: Sequence[T], demand: Demand) -> Sequence[T]:
+        """As many of these as can start, in the order in which they would."""
+        ...
+
+    async def look(
+        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+    ) -> Found[T]:
+        """Candidates of the lanes that are wanted; nothing is written.
+
+        Args:
+            wanted: How many to read of each lane: for the next claims, too, more than the demand has.
+            passed_over: How many of its first ones a lane is to be read behind.
+            demand: What the claim is for.
+            now: By the server's time.
+        """
+        ...
+
+
+class Candidates(Generic[T]):
+    """Used on the run's own thread, by claims that may be under way at the same time.
+
+    Attributes:
+        contention: How much other instances take of what is seen here.
+        looked_at: The moment of the last look, by the server's time: what is due later it has not seen.
+    """
+
+    looked_at: datetime
+
+    def __init__(self, finder: Finder[T]) -> None:
+        self.contention = Contention()
+        self._finder = finder
+        self._window: Window[T] = Window(finder.key_of, finder.lane_of)
+        # Two claims at a time are enough to have to wait for one look.
+        self._looking = trio.Lock()
+        self._was_told = False
+
+    async def choose(self, demand: Demand, now: datetime) -> Sequence[T]:
+        """As many as can start, in the order in which they would; without those that are asked for already."""
+        finder = self._finder
+        if not self._are_known(demand):
+            async with self._looking:
+                # Another claim may have looked meanwhile; but perhaps before what this one was told of.
+                if demand.afresh or not self._are_known(demand):
+                    await self._look(demand, now)
+        # Asked again: a look may have told that a lane is not to be claimed from.
+        return finder.choose(self._window.candidates(finder.lanes(demand), finder.accepts(demand)), demand)
+
+    def may_be_more(self, demand: Demand) -> bool:
+        """Whether there may be others than those that were chosen for it."""
+        return self._window.has_more(self._finder.lanes(demand).keys())
+
+    @contextmanager
+    def asking_for(self, chosen: Sequence[T]) -> Iterator[Answer]:
+        """Around the claim of these, which says how it went."""
+        window, answer = self._window, Answer(len(chosen))
+        is_all = not window.full
+        window.ask_for(chosen)
+        try:
+            yield answer
+        finally:
+            window.answered(chosen)
+        self.contention.took(answer.tried, answer.won, is_all=is_all)
+        if answer.won < answer.tried:
+            # Others have been there: what else was read ahead may be theirs, too.
+            window.forget()
+
+    def _are_known(self, demand: Demand) -> bool:
+        if demand.afresh:
+            return False
+        finder = self._finder
+        return self._window.serves(finder.lanes(demand), demand.total, trio.current_time(), finder.accepts(demand))
+
+    async def _look(self, demand: Demand, now: datetime) -> None:
+        window = self._window
+        # What is read ahead would be thrown away at the next word.
+        is_quiet, self._was_told = not (demand.afresh or self._was_told), demand.afresh
+        read_at = trio.current_time()
+        passed_over = self.contention.passed_over(demand.lanes)
+        wanted = window.reach(demand.lanes, demand.capacity, read_at) if is_quiet else demand.lanes
+        wanted = window.beside_those_in_flight(wanted)
+        window.look()
+        found = await self._finder.look(wanted, passed_over, demand, now)
+        self.looked_at = now
+        window.fill(found.items, found.asked, found.exhausted, read_at, is_whole=found.is_whole)
+        self.contention.looked(full=window.full, short=found.short)
