@@ -11,7 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque.engine.candidates import Candidates, Found
-from trio_monque.engine.contention import Contention
+from trio_monque.engine.contention import FRUITLESS_TO_SPREAD, Contention
 from trio_monque.engine.source import Demand
 
 Item = tuple[str, int]
@@ -206,15 +206,41 @@ async def test_moment_of_a_look_is_known_when_it_was_answered(autojump_clock: Mo
     assert candidates.looked_at == NOW
 
 
-async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 100))
-    candidates = Candidates(queue)
-    candidates.contention = Contention(draw=lambda batches: batches - 1)
-    for _ in range(2):
+def far(batches: int) -> int:
+    return batches - 1
+
+
+async def lose_all(candidates: Candidates[Item]) -> None:
+    """Often enough that they come from elsewhere."""
+    for _ in range(FRUITLESS_TO_SPREAD):
         with candidates.asking_for(await candidates.choose(demand(2, afresh=True), NOW)) as answer:
             answer.won = 0
-    assert candidates.contention.is_spread
+
+
+async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 200))
+    candidates = Candidates(queue)
+    candidates.contention = Contention(far)
+    await lose_all(candidates)
     queue.looks.clear()
     for _ in range(2):
         await candidates.choose(demand(2, afresh=True), NOW)
     assert {behind.get("a", 0) for _, behind in queue.looks} == {0, 126}  # And, in turn, from the head.
+
+
+async def test_they_come_from_nearer_where_there_are_none_so_far(autojump_clock: MockClock) -> None:
+    queue = Queue(lane("a", 100))
+    candidates = Candidates(queue)
+    candidates.contention = Contention(far)
+    await lose_all(candidates)
+    queue.looks.clear()
+    for _ in range(4):
+        await candidates.choose(demand(2, afresh=True), NOW)
+    behind = [passed_over["a"] for _, passed_over in queue.looks if passed_over]
+    assert behind == sorted(set(behind), reverse=True)
+
+
+async def test_where_there_is_nothing_else_they_come_from_nowhere_else(autojump_clock: MockClock) -> None:
+    candidates = Candidates(Queue(lane("a", 1)))
+    await lose_all(candidates)
+    assert not candidates.contention.is_spread

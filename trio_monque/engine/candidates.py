@@ -104,8 +104,8 @@ class Candidates(Generic[T]):
         finder = self._finder
         if not self._are_known(demand):
             async with self._looking:
-                # Another claim may have looked meanwhile; but perhaps before what this one was told of.
-                if demand.afresh or not self._are_known(demand):
+                # Another claim may have looked meanwhile.
+                if not self._are_known(demand):
                     await self._look(demand, now)
         # Asked again: a look may have told that a lane is not to be claimed from.
         return finder.choose(self._window.candidates(finder.lanes(demand), finder.accepts(demand)), demand)
@@ -131,7 +131,7 @@ class Candidates(Generic[T]):
 
     def _are_known(self, demand: Demand) -> bool:
         if demand.afresh:
-            return False
+            return False  # Whatever was seen, it was perhaps before what this claim was told of.
         finder = self._finder
         return self._window.serves(finder.lanes(demand), demand.total, trio.current_time(), finder.accepts(demand))
 
