@@ -25,7 +25,7 @@ from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
 from .run import Run
-from .run_end import CancelReason
+from .run_end import CancelReason, RunEnd
 from .runner import Runner
 from .settler import Settler
 from .slots import Slots
@@ -257,7 +257,9 @@ class Engine(Generic[ClaimT, SettlementT]):
         left = [run for run in self._runner.held if not run.abandoned]
         if not left:
             return
-        given_back = [self._source.conclude(run.claim, run.end_unsettled()) for run in left]
+        # As if they had been cut short, for their real ends could not be written.
+        ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
+        given_back = [self._source.conclude(claim, end) for claim, end in ends]
         try:
             written = await self._source.settle(self._source.prepare(given_back))
         except Exception:

@@ -298,11 +298,3 @@ class Run(Generic[ClaimT]):
         """How it ended, now: with what its handler raised, or returned."""
         now = self._clock.current_time()
         return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))
-
-    def ended_before_its_start(self) -> RunEnd:
-        """The end of a run that was cancelled before its handler was called."""
-        return RunEnd(None, None, cancelled=True, reason=self.reason, duration=0.0)
-
-    def end_unsettled(self) -> RunEnd:
-        """The end of a run whose real one could not be written: as if it had been cut short."""
-        return RunEnd(None, None, cancelled=True, reason=CancelReason.SHUTDOWN, duration=self.duration)

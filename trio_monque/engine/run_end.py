@@ -39,3 +39,8 @@ class RunEnd(NamedTuple):
     cancelled: bool
     reason: CancelReason | None
     duration: float
+
+    @classmethod
+    def by_cancellation(cls, reason: CancelReason | None, duration: float = 0.0) -> RunEnd:
+        """The end of a run whose handler did neither return nor raise: it may never have been called."""
+        return cls(None, None, cancelled=True, reason=reason, duration=duration)

@@ -218,7 +218,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._stop.crash(bug)
 
     def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
-        self._conclude_with(run, run.ended(error, value) if started else run.ended_before_its_start())
+        self._conclude_with(run, run.ended(error, value) if started else RunEnd.by_cancellation(run.reason))
 
     def _conclude_with(self, run: Run[ClaimT], end: RunEnd) -> None:
         try:
