@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import socket
-from typing import Any
+import tempfile
+from pathlib import Path
+from typing import Any, Final
 
 import pytest
 from hypothesis import settings
@@ -17,6 +20,9 @@ from trio_monque.store.types import Collection, Database
 
 pytest_plugins = ["pytester"]  # For the tests of the plugin; pytest wants it said here.
 
+MEMORY: Final = Path("/dev/shm")  # Where Linux has files in memory.
+ENOUGH_MEMORY: Final = 8 << 30
+
 
 def pytest_configure() -> None:
     """Ctrl-C works in the tests and in what they start, also where they were started so that they ignore it.
@@ -27,16 +33,32 @@ def pytest_configure() -> None:
     # How long an example takes depends on what else the machine does.
     settings.register_profile("without deadlines", deadline=None)
     settings.load_profile("without deadlines")
+    _keep_servers_off_the_disk()
+
+
+def _keep_servers_off_the_disk() -> None:
+    """Nobody needs what these servers store, and a disk that others use makes them stand still now and then.
+
+    What pytest itself keeps stays where it was: in memory, nothing may be executed in some places.
+    """
+    if "TMPDIR" in os.environ or not os.access(MEMORY, os.W_OK):
+        return
+    if shutil.disk_usage(MEMORY).free >= ENOUGH_MEMORY:
+        os.environ.setdefault("PYTEST_DEBUG_TEMPROOT", tempfile.gettempdir())
+        os.environ["TMPDIR"] = tempfile.tempdir = str(MEMORY)
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked as thorough is there with MONQUE_TEST_THOROUGH=1 in the environment alone."""
-    if os.environ.get("MONQUE_TEST_THOROUGH") == "1":
-        return
-    left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
-    if left_out:
-        config.hook.pytest_deselected(items=left_out)
-        items[:] = [item for item in items if item not in left_out]
+    """What is marked as thorough is there with MONQUE_TEST_THOROUGH=1 in the environment alone; long tests come first.
+
+    Those are the ones that have a timeout of their own. At the end, all other processes would wait for them.
+    """
+    if os.environ.get("MONQUE_TEST_THOROUGH") != "1":
+        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
+        if left_out:
+            config.hook.pytest_deselected(items=left_out)
+            items[:] = [item for item in items if item not in left_out]
+    items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
 @pytest.fixture(scope="session")

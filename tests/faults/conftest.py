@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import pytest
 from pymongo import MongoClient
@@ -21,6 +21,15 @@ from .scenario import SEED, Scenario
 
 # These tests freeze processes, and look into /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
+
+LOAD: Final = pytest.mark.xdist_group("load")
+"""Tests that give the machine all that it can do: one after the other."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    for item in items:
+        if not {"own_server", "three_members"}.isdisjoint(getattr(item, "fixturenames", ())):
+            item.add_marker(LOAD)
 
 
 @pytest.fixture(scope="session")

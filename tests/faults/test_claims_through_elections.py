@@ -19,7 +19,7 @@ from .processes import wait_until
 from .scenario import SEED
 from .torments import IN_TURN, UNAIDED
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
+pytestmark = pytest.mark.timeout(180)
 
 # So that there is work until the last of the elections is over.
 MANY: Final = 4000

@@ -26,7 +26,7 @@ from .promises import broken
 from .scenario import JOBS, SEED, Scenario
 from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.xdist_group("three members")]
+pytestmark = pytest.mark.timeout(180)
 
 ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 300

@@ -11,6 +11,8 @@ from tests.support.programs import run_program
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
+pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("load")]
+
 
 def measured(mongod: EmbeddedServer, db: Database, **options: object) -> dict[str, Any]:
     arguments = [part for option, value in options.items() for part in (f"--{option}", str(value))]
@@ -19,7 +21,6 @@ def measured(mongod: EmbeddedServer, db: Database, **options: object) -> dict[st
     return found
 
 
-@pytest.mark.timeout(120)
 def test_four_processes_get_a_fair_share_each(mongod: EmbeddedServer, db: Database) -> None:
     found = measured(mongod, db, processes=4, jobs=1200, concurrency=5, seconds=0.1)
     assert found["runs"] == 1200
@@ -29,7 +30,6 @@ def test_four_processes_get_a_fair_share_each(mongod: EmbeddedServer, db: Databa
     assert found["lost"] <= 0.2, found
 
 
-@pytest.mark.timeout(120)
 def test_eight_processes_lose_at_most_a_fifth_of_their_candidates(mongod: EmbeddedServer, db: Database) -> None:
     # Without the answer to contention it is 40 % and more. With it, one in eight, of some 500 batches: the
     # standard deviation is 1.5 %.
