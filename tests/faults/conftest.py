@@ -18,6 +18,7 @@ from trio_monque.store.types import Database
 from .members import ReplicaSet, replica_set
 from .processes import OwnServer
 from .scenario import SEED, Scenario
+from .standstills import Witness, witnessed
 
 # These tests freeze processes, and look into /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
@@ -48,9 +49,16 @@ def own_db(own_server: OwnServer) -> Iterator[Database]:
         yield client[f"monque_test_{secrets.token_hex(6)}"]
 
 
+@pytest.fixture(scope="session")
+def witness() -> Iterator[Witness]:
+    """Of the moments in which the whole machine stood still."""
+    with witnessed() as one:
+        yield one
+
+
 @pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(own_server.uri, own_db, tmp_path, SEED)
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path, witness: Witness) -> Scenario:
+    return Scenario(own_server.uri, own_db, tmp_path, SEED, witness)
 
 
 @pytest.fixture(scope="session")

@@ -188,6 +188,7 @@ def the_dead_are_rescued_in_time(evidence: DocumentEvidence) -> Iterator[str]:
                 yield f"held by the dead: {hold}"
             elif since < evidence.when(hold.ended) < until and evidence.is_rescue(hold):
                 took = (hold.ended.at - hold.beat.at).total_seconds()
+                took -= evidence.stood_still(hold.beat.at, hold.ended.at)
                 if took > evidence.rescued_within:
                     yield f"held by the dead for {took} s: {hold}"
 
@@ -211,12 +212,12 @@ def runs_are_under_holds(evidence: DocumentEvidence) -> Iterator[str]:
 
 
 def runs_do_not_overlap(evidence: DocumentEvidence) -> Iterator[str]:
-    """Those of the killed and of the frozen ended then."""
+    """Those of the killed and of the frozen ended then. Those that a standstill of the machine befell are left out."""
     for of_document in by_job(evidence.runs):
         latest = of_document[0]
         for earlier, run in pairwise(of_document):
             latest = max(latest, earlier, key=lambda one: one.end)
-            if run.start <= latest.end:
+            if run.start <= latest.end and not evidence.stood_still(latest.start, run.start):
                 yield f"two runs at once: of {latest.process} and of {run.process}, document {run.job}"
 
 

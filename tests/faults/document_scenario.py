@@ -99,7 +99,7 @@ class DocumentScenario(Scenario):
     def _runs_in(self, worker: WorkerProcess) -> bool:
         """Whether its runs wait, and none of them has waited long enough by now: each is before its checkpoint."""
         now, last = time.monotonic(), dict[tuple[str, int], Record]()
-        for record in read(self.records / f"{worker.name}.records"):
+        for record in worker.records():
             if record.job:
                 last[record.job, record.attempt] = record
         waiting = [float(one.detail) for one in last.values() if one.what == "waits"]
@@ -111,7 +111,8 @@ class DocumentScenario(Scenario):
             changes = read_history(client, self.db.name, COLLECTION)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-        return DocumentEvidence(read(self.records), changes, LEASE, rescued_within, origin, plain=frozenset(plain))
+        of_jobs = (read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen())
+        return DocumentEvidence(*of_jobs, plain=frozenset(plain))
 
     def judge(self, *, rescued_within: float = math.inf, plain: Sequence[str] = ()) -> DocumentEvidence:
         """What there is to judge by, where no promise was broken, and all is as it was but for one result each."""

@@ -13,15 +13,17 @@ import subprocess
 import threading
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 import pymongo
+import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
-from trio_monque.embedded import EmbeddedServer, embedded_mongod
+from trio_monque.embedded import EmbeddedServer, embedded_mongod, launcher
+from trio_monque.embedded.process import ServerCommand
 
 from .processes import frozen, state_of, wait_until
 
@@ -29,7 +31,19 @@ HOST: Final = "127.0.0.1"
 ELECTION_TIMEOUT: Final = 1.5
 """Seconds without a word from the primary after which another one is elected."""
 
-_SETTINGS: Final = {"electionTimeoutMillis": round(1000 * ELECTION_TIMEOUT), "heartbeatIntervalMillis": 200}
+# A new primary would wait for what the old one might send it until that has been silent for another timeout.
+_SETTINGS: Final = {
+    "electionTimeoutMillis": round(1000 * ELECTION_TIMEOUT),
+    "heartbeatIntervalMillis": 200,
+    "catchUpTimeoutMillis": 300,
+}
+
+# Who follows a primary that falls silent hears of it when its read of the log has failed: by default in six seconds,
+# in which the new primary has no majority, and nothing happens. Nobody can be told at run time.
+_HASTE: Final = ("--setParameter", "oplogNetworkTimeoutBufferSeconds=1")
+
+_PAUSE: Final = 0.1
+"""Seconds between two looks at the members. Each look is a new connection to every one of them."""
 
 # Ends with the tests, however they end: the pipe is closed then.
 _UNTIL_LET_GO: Final = 'log=$1; shift; "$@" >>"$log" 2>&1 & echo $!; cat >/dev/null; kill -9 $!; wait'
@@ -193,7 +207,7 @@ class ReplicaSet:
             found[:] = [member for member in range(len(self._ports)) if self.is_primary(member)]
             return len(found) == 1
 
-        wait_until(is_elected, "there is a primary", seconds=30)
+        wait_until(is_elected, "there is a primary", seconds=30, pause=_PAUSE)
         return found[0]
 
     def is_primary(self, member: int) -> bool:
@@ -213,7 +227,7 @@ class ReplicaSet:
             found[:] = [other for other in others if self.is_primary(other)]
             return bool(found)
 
-        wait_until(is_elected, "another primary is elected", seconds=60)
+        wait_until(is_elected, "another primary is elected", seconds=60, pause=_PAUSE)
         return found[0]
 
     def wait_whole(self) -> None:
@@ -230,7 +244,7 @@ class ReplicaSet:
                 states.append(sorted(one["stateStr"] for one in status["members"]))
             return all(one == ["PRIMARY", "SECONDARY", "SECONDARY"] for one in states)
 
-        wait_until(is_whole, "the set is whole", seconds=60)
+        wait_until(is_whole, "the set is whole", seconds=60, pause=_PAUSE)
         with self.direct(self.primary()) as client:
             note = {"note": "is everybody here?"}
             client.admin.command("appendOplogNote", data=note, writeConcern={"w": 3, "wtimeout": 30_000})
@@ -314,11 +328,25 @@ def _is_alive(pid: int) -> bool:
 
 
 @contextmanager
+def _three_hasty_members() -> Iterator[EmbeddedServer]:
+    command = launcher._command
+
+    def hasty(*given: Any) -> ServerCommand:
+        made = command(*given)
+        return replace(made, command=[*made.command, *_HASTE])
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(launcher, "_command", hasty)
+        with embedded_mongod(members=3) as server:
+            yield server
+
+
+@contextmanager
 def replica_set() -> Iterator[ReplicaSet]:
     """A set of one's own, for as long as the block."""
     with ExitStack() as stack:
         network = Network()
-        server = stack.enter_context(embedded_mongod(members=3))
+        server = stack.enter_context(_three_hasty_members())
         network.pids = [member.pid for member in server.members]
         relays = []
         for number, member in enumerate(server.members):

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from .records import Record, read
+from .records import Reader, Record
 
 REPOSITORY: Final = Path(__file__).parents[2]
 
@@ -61,15 +61,15 @@ class WorkerProcess:
     def __init__(self, process: subprocess.Popen[str], name: str, records: Path) -> None:
         self.process = process
         self.name = name
-        self._records = records
+        self._records = Reader(records)
 
     @property
     def pid(self) -> int:
         return self.process.pid
 
     def records(self, *whats: str) -> Sequence[Record]:
-        """What it has written of these kinds."""
-        return [one for one in read(self._records) if one.process == self.name and one.what in whats]
+        """What it has written, of these kinds if any are named."""
+        return [one for one in self._records.so_far() if one.process == self.name and (not whats or one.what in whats)]
 
     def wait_for(self, what: str, count: int = 1, *, attempt: int | None = None) -> None:
         """Returns when it has written so many of this kind."""
@@ -79,7 +79,7 @@ class WorkerProcess:
                 raise AssertionError(f"{self.name} has ended")
             return len([one for one in self.records(what) if attempt in (None, one.attempt)]) >= count
 
-        wait_until(written, f"{self.name} writes {count} x {what!r}")
+        wait_until(written, f"{self.name} writes {count} x {what!r}", pause=0.01)
 
     def open(self) -> None:
         """Begins to work; returns when it does."""

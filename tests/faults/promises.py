@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from .history import CLAIM_FIELDS, Change, Claim, claims
 from .records import Record, Span, by_job, spans
+from .standstills import Standstill, seconds_of
 
 LIVE: Final = ("pending", "processing")
 
@@ -34,6 +35,7 @@ class Evidence:
         lease: Seconds.
         rescued_within: Seconds from the last sign of life of a dead instance until its jobs are pending again.
         origin: The server's time when the clock of the records was zero.
+        standstills: When the whole machine stood still, by the clock of the records.
     """
 
     records: Sequence[Record]
@@ -41,6 +43,17 @@ class Evidence:
     lease: float
     rescued_within: float = math.inf
     origin: datetime = datetime(1970, 1, 1, tzinfo=UTC)
+    standstills: Sequence[Standstill] = ()
+
+    def stood_still(self, since: datetime | float, until: datetime | float) -> float:
+        """For how many seconds between these moments, each of which is the server's time or the clock of the records.
+
+        A standstill that outlasts a lease is a freeze of every process, and of each in the midst of what it does.
+        """
+        return seconds_of(self.standstills, self._recorded(since), self._recorded(until))
+
+    def _recorded(self, moment: datetime | float) -> float:
+        return (moment - self.origin).total_seconds() if isinstance(moment, datetime) else moment
 
     @cached_property
     def claims(self) -> Sequence[Claim]:
@@ -213,7 +226,7 @@ def heartbeats_never_decrease(evidence: Evidence) -> Iterator[str]:
 
 
 def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
-    """And no claim is run twice."""
+    """And no claim is run twice. Runs that a standstill of the machine befell are not compared."""
     starts = Counter((one.job, one.attempt) for one in evidence._of("start"))
     for (job, attempt), count in starts.items():
         if count > 1:
@@ -222,7 +235,7 @@ def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
         latest = of_job[0]
         for earlier, run in pairwise(of_job):
             latest = max(latest, earlier, key=lambda one: one.end)
-            if run.start <= latest.end:
+            if run.start <= latest.end and not evidence.stood_still(latest.start, run.start):
                 yield f"two runs at once: attempts {latest.attempt} and {run.attempt} of job {run.job}"
             if run.attempt <= earlier.attempt:
                 yield f"attempts do not grow: {earlier.attempt}, then {run.attempt} of job {run.job}"
@@ -268,7 +281,7 @@ def the_dead_are_rescued_in_time(evidence: Evidence) -> Iterator[str]:
         if claim.by not in evidence.silenced or last is None:
             continue
         until = last if claim.ended is None else claim.ended[1].at
-        took = (until - claim.beat_at).total_seconds()
+        took = (until - claim.beat_at).total_seconds() - evidence.stood_still(claim.beat_at, until)
         if claim.ended is None or (claim.ended[0] == "rescued" and took > evidence.rescued_within):
             yield f"processing by the dead for {took} s: attempt {claim.attempt} of job {claim.job}"
 
@@ -339,9 +352,16 @@ RULES: Final[Sequence[Rule]] = (
 def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
     """What a run ended with was written, and told as written. But for the dead, and for runs that fenced themselves.
 
+    And for what was rescued because the machine stood still: nobody could renew it then.
+
     None of RULES: where connections break, claims are lost whose renewals only seemed to arrive.
     """
     ends = {(claim.job, claim.token): claim.ended[0] for claim in evidence.claims if claim.ended}
+    stranded = {
+        (claim.job, claim.token)
+        for claim in evidence.claims
+        if claim.ended and claim.ended[0] == "rescued" and evidence.stood_still(claim.beat_at, claim.ended[1].at)
+    }
     lost = {(one.job, token) for token, records in evidence.by_token("lost").items() for one in records}
     told = {(one.job, token) for token, records in evidence.by_token("told completed").items() for one in records}
     for token, records in evidence.by_token("verdict").items():
@@ -353,7 +373,9 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
                 # claim may have overwritten the receipt.
                 if how == "completed" and (one.job, token) not in told:
                     yield f"completed, and told as lost: {which}"
-            elif VERDICTS.get(how) != one.detail and one.process not in evidence.silenced:
+            elif VERDICTS.get(how) != one.detail and not (
+                one.process in evidence.silenced or (one.job, token) in stranded
+            ):
                 yield f"{one.detail}, and {how}: {which}"
 
 

@@ -63,9 +63,27 @@ def read(path: Path) -> Sequence[Record]:
     """What has been written so far; of a folder, in all its files, each of which is one process's."""
     if path.is_dir():
         return sorted((one for file in path.glob("*.records") for one in read(file)), key=lambda one: one.at)
-    text = path.read_text() if path.exists() else ""
-    complete = text[: text.rfind("\n") + 1]
-    return [Record(*json.loads(line)) for line in complete.splitlines()]
+    return Reader(path).so_far()
+
+
+class Reader:
+    """Reads a file again and again, and of it only what is new."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._place = 0
+        self._found: list[Record] = []
+
+    def so_far(self) -> Sequence[Record]:
+        """All that has been written."""
+        if self._path.exists():
+            with self._path.open("rb") as file:
+                file.seek(self._place)
+                new = file.read()
+            complete = new[: new.rfind(b"\n") + 1]
+            self._place += len(complete)
+            self._found += [Record(*json.loads(line)) for line in complete.splitlines()]
+        return self._found
 
 
 @dataclass(frozen=True)

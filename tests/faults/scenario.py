@@ -24,6 +24,7 @@ from .mixture import Enqueuer, is_over
 from .processes import WorkerProcess, wait_until, worker_process
 from .promises import Evidence, Rule, broken
 from .records import Recorder, read
+from .standstills import Witness
 
 JOBS: Final = 2000
 SEED: Final = int(os.environ.get("MONQUE_TEST_SEED", "17"))
@@ -36,13 +37,15 @@ REAPER_PASS: Final = HEARTBEAT / 2
 # all it held, and proves less; that jobs of it are rescued is asked for elsewhere.
 ARRIVAL: Final = 0.1
 
-# What is promised is one lease and one pass of the reaper. The rest is for commands on a machine that is busy.
-RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0
+# What is promised is one lease and one pass of the reaper. The rest is for commands on a machine that is busy; what it
+# stands still altogether is not counted.
+RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 2.0
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "worker_concurrency": 20,
     "heartbeat_interval": HEARTBEAT,
     "operation_timeout": 2.0,
+    "max_rescues": 20,
     "base_retry_interval": 0.02,
     "poll_interval": 0.05,
 }
@@ -57,12 +60,14 @@ class Scenario:
         folder: The test's own; each process has its records there.
         recorder: Of the test itself.
         random: For whatever is left to chance.
+        witness: Of standstills of the machine.
     """
 
     uri: str
     db: Database
     folder: Path
     seed: int
+    witness: Witness
 
     def __post_init__(self) -> None:
         self.records = self.folder / "records"
@@ -125,9 +130,8 @@ class Scenario:
             self.recorder.write("thawed", detail=worker.name)
 
     def _runs_in(self, worker: WorkerProcess) -> bool:
-        told = [record for record in read(self.records) if record.process == worker.name]
-        begun = {(record.job, record.attempt) for record in told if record.what == "start"}
-        return not begun <= {(record.job, record.attempt) for record in told if record.what == "end"}
+        begun = {(record.job, record.attempt) for record in worker.records("start")}
+        return not begun <= {(record.job, record.attempt) for record in worker.records("end")}
 
     def wait_completed(self, count: int) -> None:
         done = {"status": "completed"}
@@ -145,7 +149,7 @@ class Scenario:
             changes = read_history(client, self.db.name)
         # The server's clock is that of this machine.
         origin = datetime.now(UTC) - timedelta(seconds=time.monotonic())
-        return Evidence(read(self.records), changes, LEASE, rescued_within, origin)
+        return Evidence(read(self.records), changes, LEASE, rescued_within, origin, self.witness.seen())
 
     def check(self, *more: Rule, rescued_within: float = math.inf) -> Evidence:
         """What there is to judge by, where no promise was broken, and every job that is not managed has completed."""

@@ -17,6 +17,7 @@ from .documents import COLLECTION, documents
 from .members import ReplicaSet
 from .processes import wait_until
 from .scenario import SEED
+from .standstills import Witness
 from .torments import IN_TURN, UNAIDED
 
 pytestmark = pytest.mark.timeout(180)
@@ -29,8 +30,8 @@ MEANWHILE: Final = 60
 
 
 @pytest.fixture
-def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path) -> DocumentScenario:
-    return DocumentScenario(three_members.uri, three_db, tmp_path, SEED)
+def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path, witness: Witness) -> DocumentScenario:
+    return DocumentScenario(three_members.uri, three_db, tmp_path, SEED, witness)
 
 
 @pytest.mark.thorough

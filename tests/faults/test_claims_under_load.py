@@ -21,6 +21,7 @@ from .documents import COLLECTION, documents, left_alone
 from .processes import OwnServer, WorkerProcess
 from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED
+from .standstills import Witness
 
 pytestmark = pytest.mark.timeout(180)
 
@@ -28,8 +29,8 @@ ENOUGH: Final = DOCUMENTS // 20
 
 
 @pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> DocumentScenario:
-    return DocumentScenario(own_server.uri, own_db, tmp_path, SEED)
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path, witness: Witness) -> DocumentScenario:
+    return DocumentScenario(own_server.uri, own_db, tmp_path, SEED, witness)
 
 
 def mixed(random: Random, number: int) -> list[dict[str, Any]]:

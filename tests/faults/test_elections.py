@@ -24,12 +24,13 @@ from .mixture import MANY, in_threads
 from .processes import wait_until
 from .promises import broken
 from .scenario import JOBS, SEED, Scenario
+from .standstills import Witness
 from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
 pytestmark = pytest.mark.timeout(180)
 
 ENQUEUERS: Final = 6
-AFTER_ENOUGH: Final = 300
+AFTER_ENOUGH: Final = 150
 """Jobs that are acknowledged before each torment begins."""
 MEANWHILE: Final = 100
 """And in the course of it, where there is a primary."""
@@ -41,8 +42,8 @@ THOROUGH: Final = pytest.mark.thorough
 
 
 @pytest.fixture
-def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path) -> Scenario:
-    return Scenario(three_members.uri, three_db, tmp_path, SEED)
+def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path, witness: Witness) -> Scenario:
+    return Scenario(three_members.uri, three_db, tmp_path, SEED, witness)
 
 
 @contextmanager

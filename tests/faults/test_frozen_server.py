@@ -1,7 +1,7 @@
 """Runs stop by themselves when their claims cannot be renewed, before anybody may take their jobs.
 
-The handlers run for three leases, and write down by themselves when they start and end. A rescuer takes
-each job at the first moment that the design allows, and whatever is pending is claimed at once.
+The handlers run until they are told that all is over, and write down by themselves when they start and end. A rescuer
+takes each job at the first moment that the design allows, and whatever is pending is claimed at once.
 """
 
 from __future__ import annotations
@@ -39,13 +39,15 @@ class Fleet:
     successor: WorkerProcess
     rescuer: Rescuer | None
     relay: Relay
+    over: Path
 
     @property
     def runs(self) -> list[Span]:
         return list(spans(read(self.records)))
 
     def wait_ended(self) -> None:
-        """All jobs, then the processes, in order."""
+        """All jobs, as soon as they are told to, then the processes, in order."""
+        self.over.touch()
         jobs = self.db["monque_jobs"]
         wait_until(lambda: jobs.count_documents({"status": "completed"}) == JOBS, "all jobs are completed")
         self.holder.end()
@@ -65,7 +67,9 @@ def fleet(
         "heartbeat_interval": HEARTBEAT,
         "poll_interval": 0.02,
         "recover_stale_jobs": by_the_library,
+        "max_rescues": 20,  # A machine that stands still is one more outage.
     }
+    over = records.with_name("over")
     with ExitStack() as stack:
         passing = stack.enter_context(relay(parse_uri(server.uri)["nodelist"][0]))
         start = stack.enter_context
@@ -74,11 +78,16 @@ def fleet(
         holder.open()
         for number in range(JOBS):
             # One after another: each is a claim of its own, which is renewed and lost by itself.
-            Monque(db).sync.enqueue("works", {"first": 3 * LEASE, "later": 3 * LEASE})
-            holder.wait_for("start", number + 1)
+            Monque(db).sync.enqueue("lasts", {"until": str(over)})
+            wait_started(holder, number + 1)
         successor.open()
         rescuer = None if by_the_library else start(rescuing(server.uri, db.name))
-        yield Fleet(db, records, holder, successor, rescuer, passing)
+        yield Fleet(db, records, holder, successor, rescuer, passing, over)
+
+
+def wait_started(worker: WorkerProcess, jobs: int) -> None:
+    """Returns when it has begun to run so many."""
+    wait_until(lambda: len({one.job for one in worker.records("start")}) >= jobs, f"{worker.name} runs {jobs} jobs")
 
 
 def freeze(server: OwnServer) -> None:
@@ -93,13 +102,13 @@ def freeze_and_hear_the_holder_last(server: OwnServer, all_of_them: Fleet) -> No
     """What the holder sent meanwhile, its renewals, arrives after the rescuer's writes: each job is taken."""
     with all_of_them.relay.cut_off():
         freeze(server)
-        all_of_them.successor.wait_for("start", JOBS)
+        wait_started(all_of_them.successor, JOBS)
 
 
 def cut_off(_: OwnServer, all_of_them: Fleet) -> None:
     """The server answers all others: the jobs are taken at the very first moment, and not when it thaws."""
     with all_of_them.relay.cut_off():
-        all_of_them.successor.wait_for("start", JOBS)
+        wait_started(all_of_them.successor, JOBS)
 
 
 def assert_nothing_overlaps(all_of_them: Fleet) -> None:
@@ -122,9 +131,10 @@ def test_no_two_runs_of_a_job_overlap_although_the_server_is_frozen(
         started = len(all_of_them.runs)
         # Now it is chance what the server sees first: renewals, releases of what fenced itself, or the rescuer.
         freeze(own_server)
-        wait_until(lambda: len(all_of_them.runs) >= started + JOBS, "all jobs are run again")
+        wait_until(lambda: len(all_of_them.runs) > started, "jobs are run again")
         all_of_them.wait_ended()
     assert taken >= JOBS
+    assert len(all_of_them.runs) >= started + JOBS, "all of them were run again"
     assert_nothing_overlaps(all_of_them)
 
 
@@ -151,11 +161,11 @@ def test_no_two_runs_of_a_job_overlap_where_the_library_itself_rescues(
     assert_nothing_overlaps(all_of_them)
 
 
-@pytest.mark.parametrize("outage", [freeze_and_hear_the_holder_last, cut_off])
+@pytest.mark.parametrize("outage", [pytest.param(freeze_and_hear_the_holder_last, marks=pytest.mark.thorough), cut_off])
 def test_the_checker_finds_overlaps_where_runs_do_not_fence_themselves(
     own_server: OwnServer, own_db: Database, tmp_path: Path, outage: Callable[[OwnServer, Fleet], None]
 ) -> None:
-    """The same without the lease arithmetic: so these tests can fail."""
+    """The same without the lease arithmetic: so these tests can fail. Of both outages with MONQUE_TEST_THOROUGH=1."""
     with fleet(own_server, own_db, tmp_path / "records", unfenced=True) as all_of_them:
         outage(own_server, all_of_them)
-    assert len([gap for gap in gaps(all_of_them.runs) if gap < 0]) == JOBS
+    assert len([gap for gap in gaps(all_of_them.runs) if gap < 0]) >= JOBS

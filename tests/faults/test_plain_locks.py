@@ -25,6 +25,7 @@ from .lock_history import LOCK, lock_of
 from .processes import OwnServer, frozen
 from .records import Recorder
 from .scenario import HEARTBEAT, SEED
+from .standstills import Witness
 
 pytestmark = pytest.mark.timeout(120)
 
@@ -37,8 +38,8 @@ PLAIN: Final = ("plain one", "plain two")
 
 
 @pytest.fixture
-def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path) -> DocumentScenario:
-    return DocumentScenario(own_server.uri, own_db, tmp_path, SEED)
+def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path, witness: Witness) -> DocumentScenario:
+    return DocumentScenario(own_server.uri, own_db, tmp_path, SEED, witness)
 
 
 @contextmanager

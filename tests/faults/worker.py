@@ -11,7 +11,7 @@ import os
 import signal
 import sys
 import threading
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
@@ -35,6 +35,7 @@ from trio_monque.engine.lease import LeaseTerms
 from .records import Recorder
 
 TICK = 0.2
+TOLD_WITHIN = 0.05
 
 
 class Handlers:
@@ -44,6 +45,7 @@ class Handlers:
         self._recorder = recorder
         self.workers = Workers()
         self.workers.register("works", self.works)
+        self.workers.register("lasts", self.lasts)
         self.workers.register("ticks", self.ticks)
         self.workers.register("blocks", self.blocks)
         self.workers.register("kills", self.kills)
@@ -60,10 +62,23 @@ class Handlers:
             self._write(job, "end")
 
     async def works(self, job: RunningJob[dict[str, float]]) -> None:
-        """For so many seconds. Cancelled, it uses all the time for cleaning up that it can get."""
+        """For so many seconds."""
+        await self._until(job, partial(trio.sleep, job.data["first" if job.attempt == 1 else "later"]))
+
+    async def lasts(self, job: RunningJob[dict[str, str]]) -> None:
+        """Each try until the file is there."""
+
+        async def is_told() -> None:
+            while not await trio.Path(job.data["until"]).exists():
+                await trio.sleep(TOLD_WITHIN)
+
+        await self._until(job, is_told)
+
+    async def _until(self, job: RunningJob[Any], done: Callable[[], Awaitable[None]]) -> None:
+        """Cancelled, it uses all the time for cleaning up that it can get."""
         with self._recorded(job):
             try:
-                await trio.sleep(job.data["first" if job.attempt == 1 else "later"])
+                await done()
             except trio.Cancelled:
                 self._write(job, "cancelled", str(job.cancel_reason))
                 with job.cleanup(60):
