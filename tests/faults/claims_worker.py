@@ -6,7 +6,6 @@ Its handler writes down what happens to it, by itself, whatever the library beli
 from __future__ import annotations
 
 import json
-import sys
 import time
 from dataclasses import asdict
 from functools import partial
@@ -101,11 +100,5 @@ async def run(order: dict[str, Any]) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
-    print("loaded", flush=True)  # noqa: T201
-    sys.stdin.readline()
     with impatient_driver():
         trio.run(run, order)
-
-
-if __name__ == "__main__":
-    work(json.loads(sys.argv[1]))

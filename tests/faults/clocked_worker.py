@@ -11,8 +11,6 @@ measured: as if the clock of the primary had been stepped.
 
 from __future__ import annotations
 
-import json
-import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
@@ -114,8 +112,7 @@ MUTATIONS: Final[Mapping[str, Callable[[pytest.MonkeyPatch], None]]] = {
 }
 
 
-def main() -> None:
-    order: dict[str, Any] = json.loads(sys.argv[1])
+def work(order: dict[str, Any]) -> None:
     name, records, options = order["name"], Path(order["records"]), order["options"]
     with pytest.MonkeyPatch.context() as patch:
         falsify_clocks(patch, name, records, options.pop("machine_off", 0.0))
@@ -123,7 +120,3 @@ def main() -> None:
         if (mutation := options.pop("mutation", None)) is not None:
             MUTATIONS[mutation](patch)
         mixed_worker.work(order)
-
-
-if __name__ == "__main__":
-    main()

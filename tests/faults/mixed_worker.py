@@ -5,8 +5,6 @@ Its handler writes down what happens to it, by itself, whatever the scheduler be
 
 from __future__ import annotations
 
-import json
-import sys
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -106,11 +104,5 @@ async def run(order: dict[str, Any]) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
-    print("loaded", flush=True)  # noqa: T201
-    sys.stdin.readline()
     with impatient_driver():
         trio.run(run, order)
-
-
-if __name__ == "__main__":
-    work(json.loads(sys.argv[1]))

@@ -8,15 +8,14 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, Any
 
+from .forks import REPOSITORY, ForkedProcess
 from .records import Reader, Record
-
-REPOSITORY: Final = Path(__file__).parents[2]
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
@@ -55,10 +54,36 @@ class OwnServer:
     pid: int
 
 
-class WorkerProcess:
-    """One process of `worker.py`, or of another module that is started in the same way."""
+class FreshProcess(subprocess.Popen[str]):
+    """One that imports everything by itself, and ends as a program does: after all that is to be done at its exit."""
 
-    def __init__(self, process: subprocess.Popen[str], name: str, records: Path) -> None:
+    def __init__(self, module: str, order: Mapping[str, Any], log: IO[str]) -> None:
+        super().__init__(
+            [sys.executable, "-m", module, json.dumps(order)],
+            cwd=REPOSITORY,
+            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=log,
+            text=True,
+        )
+
+    def begin(self) -> None:
+        assert self.stdout is not None
+        assert self.stdin is not None
+        assert self.stdout.readline() == "loaded\n"
+        self.stdin.write("\n")
+        self.stdin.flush()
+
+
+class WorkerProcess:
+    """One process of `worker.py`, or of another module that has a `work` as well.
+
+    Attributes:
+        process: It begins to work when it is told to.
+    """
+
+    def __init__(self, process: ForkedProcess | FreshProcess, name: str, records: Path) -> None:
         self.process = process
         self.name = name
         self._records = Reader(records)
@@ -83,11 +108,7 @@ class WorkerProcess:
 
     def open(self) -> None:
         """Begins to work; returns when it does."""
-        assert self.process.stdout is not None
-        assert self.process.stdin is not None
-        assert self.process.stdout.readline() == "loaded\n"
-        self.process.stdin.write("\n")
-        self.process.stdin.flush()
+        self.process.begin()
         self.wait_for("ready")
 
     def end(self) -> None:
@@ -105,23 +126,24 @@ def worker_process(
     *,
     unfenced: bool = False,
     module: str = "tests.faults.worker",
+    is_fresh: bool = False,
     **options: Any,
 ) -> Iterator[WorkerProcess]:
     """A process that waits for its `open`; killed at the end if it still runs."""
-    order = {"name": name, "uri": uri, "database": database, "records": str(records), "unfenced": unfenced}
-    with (
-        records.with_name(f"{name}.log").open("w") as log,
-        subprocess.Popen(
-            [sys.executable, "-m", module, json.dumps({**order, "options": options})],
-            cwd=REPOSITORY,
-            env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=log,
-            text=True,
-        ) as process,
-    ):
-        try:
-            yield WorkerProcess(process, name, records)
-        finally:
-            process.kill()
+    order: dict[str, Any] = {
+        "name": name,
+        "uri": uri,
+        "database": database,
+        "records": str(records),
+        "unfenced": unfenced,
+    }
+    order["options"], log = options, records.with_name(f"{name}.log")
+    if is_fresh:
+        with log.open("w") as file, FreshProcess(module, order, file) as fresh:
+            try:
+                yield WorkerProcess(fresh, name, records)
+            finally:
+                fresh.kill()
+    else:
+        with closing(ForkedProcess(module, order, log)) as forked:
+            yield WorkerProcess(forked, name, records)

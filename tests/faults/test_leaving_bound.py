@@ -161,6 +161,7 @@ def test_process_that_is_signalled_ends_in_time(own_server: OwnServer, own_db: D
         uri=own_server.uri,
         database=own_db.name,
         records=records,
+        is_fresh=True,
         heartbeat_interval=0.5,
         cleanup_timeout=CLEANUP_TIMEOUT,
         poll_interval=0.02,

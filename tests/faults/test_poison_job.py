@@ -34,9 +34,7 @@ def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     deaths = 0
     while jobs.count_documents({"status": {"$in": ["pending", "processing"]}}):
         with worker_process(f"worker-{deaths}", own_server.uri, own_db.name, records, **options) as worker:
-            assert worker.process.stdin is not None
-            worker.process.stdin.write("\n")
-            worker.process.stdin.flush()
+            worker.process.begin()
 
             def is_over() -> bool:
                 live = jobs.count_documents({"status": {"$in": ["pending", "processing"]}})

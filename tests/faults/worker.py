@@ -162,15 +162,14 @@ async def run(order: dict[str, Any]) -> None:
     recorder.write("left")
 
 
-def main() -> None:
-    order = json.loads(sys.argv[1])
+def work(order: dict[str, Any]) -> None:
     if order["unfenced"]:
         # The mutation that shows what the lease is for: a run goes on until it hears that its claim is gone.
         LeaseTerms.cancelled_at = lambda self, sent: math.inf  # type: ignore[method-assign]
-    print("loaded", flush=True)  # noqa: T201
-    sys.stdin.readline()
     trio.run(run, order)
 
 
 if __name__ == "__main__":
-    main()
+    print("loaded", flush=True)  # noqa: T201
+    sys.stdin.readline()
+    work(json.loads(sys.argv[1]))
