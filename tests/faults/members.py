@@ -63,12 +63,12 @@ class Network:
 
     def member_of(self, port: int) -> int | None:
         """Which member has the other end of a connection, by its port; None for a client."""
-        inode = _inode_of(port)
+        inode = f"socket:[{_inode_of(port)}]"
         for member, pid in enumerate(self.pids):
             with suppress(OSError):
-                for opened in Path(f"/proc/{pid}/fd").iterdir():
+                for opened in os.listdir(f"/proc/{pid}/fd"):  # noqa: PTH208  # It has hundreds, and is asked often.
                     with suppress(OSError):
-                        if str(opened.readlink()) == f"socket:[{inode}]":
+                        if os.readlink(f"/proc/{pid}/fd/{opened}") == inode:  # noqa: PTH115
                             return member
         return None
 
@@ -85,10 +85,11 @@ class Network:
 
 def _inode_of(port: int) -> str | None:
     """Of the socket with that local port which is connected."""
+    wanted = f":{port:04X}"
     for line in Path("/proc/net/tcp").read_text().splitlines()[1:]:
-        fields = line.split()
-        if int(fields[1].rpartition(":")[2], 16) == port and fields[3] == "01":
-            return fields[9]
+        _, local, _, state, *fields = line.split(maxsplit=10)
+        if local.endswith(wanted) and state == "01":
+            return fields[5]
     return None
 
 
@@ -110,12 +111,12 @@ class MemberRelay:
         with suppress(OSError):
             while True:
                 client, (_, port) = self._listener.accept()
-                sender = self._network.member_of(port)
                 try:
                     upstream = socket.create_connection((HOST, self._target))
                 except OSError:
                     client.close()  # The member is dead.
                     continue
+                sender = self._network.member_of(port)
                 self._connections += (client, upstream)
                 for ends in ((client, upstream), (upstream, client)):
                     ends[0].setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
