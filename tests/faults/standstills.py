@@ -47,6 +47,10 @@ class Witness:
         """How long the machine stood still between these two moments."""
         return seconds_of(self.seen(), since, until)
 
+    def without_standstills(self, since: float, until: float) -> float:
+        """How long it was from one moment to the other, for who could do something meanwhile."""
+        return until - since - self.seconds(since, until)
+
 
 def seconds_of(standstills: Sequence[Standstill], since: float, until: float) -> float:
     """How long it stood still between these two moments."""

@@ -30,7 +30,7 @@ from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 pytestmark = pytest.mark.timeout(180)
 
 ENQUEUERS: Final = 6
-AFTER_ENOUGH: Final = 150
+AFTER_ENOUGH: Final = 100
 """Jobs that are acknowledged before each torment begins."""
 MEANWHILE: Final = 100
 """And in the course of it, where there is a primary."""

@@ -42,7 +42,9 @@ def address(own_server: OwnServer) -> tuple[str, int | None]:
 
 
 @contextmanager
-def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str, jobs: int = JOBS) -> Iterator[None]:
+def enqueuing(
+    scenario: Scenario, proxy: FaultyProxy, *options: str, jobs: int = JOBS, **client_options: Any
+) -> Iterator[None]:
     """So many jobs, by several threads, for as long as the block and until it is done.
 
     A handler that saves something, and meets the fault there, has failed and is tried again, as often as it takes.
@@ -51,7 +53,7 @@ def enqueuing(scenario: Scenario, proxy: FaultyProxy, *options: str, jobs: int =
         # A client for each: where one loses its connection, the pool of all who share it is emptied.
         clients = [stack.enter_context(MongoClient[Any](proxy.uri(*options), tz_aware=True)) for _ in range(ENQUEUERS)]
         databases = [client[scenario.db.name] for client in clients]
-        enqueuers = [scenario.enqueuer(one, db, max_retries=100) for one, db in enumerate(databases)]
+        enqueuers = [scenario.enqueuer(one, db, client_options, max_retries=100) for one, db in enumerate(databases)]
         share = jobs // ENQUEUERS
         # On a half-open connection the driver would wait for ever when it says good-bye.
         stack.callback(proxy.cut)
@@ -73,7 +75,8 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
         for worker in (one, two, three):
             worker.open()
         proxy.lose_replies(chooses)
-        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED, jobs=EACH_TURN):
+        # Whoever has time is told in the end: who loses a reply hears of that at once.
+        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED, jobs=EACH_TURN, operation_timeout=20.0):
             scenario.wait_completed(ENOUGH)
             scenario.kill(three)
             four.open()

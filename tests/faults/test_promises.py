@@ -268,3 +268,20 @@ def test_forgery_is_refused(what: str) -> None:
 def test_every_rule_refuses_some_forgery() -> None:
     rules = (*RULES, nothing_is_run_in_vain, renewed_claims_are_kept)
     assert {rule for _, rule in FORGED.values()} == {rule.__name__ for rule in rules}
+
+
+# Why the machine's standstill is to blame, and nobody else -> what would be refused without it.
+STOOD_STILL: Final = ((1.2, 1.9),)
+EXCUSED: Final = (
+    "done, and to be done again",
+    "run beside one that did not die",
+    "rescued too late",
+)
+
+
+@pytest.mark.parametrize("what", EXCUSED)
+def test_what_a_standstill_of_the_machine_has_done_is_excused_and_what_it_has_not_is_not(what: str) -> None:
+    evidence, rule = FORGED[what]
+    assert not list(getattr(promises, rule)(replace(evidence, standstills=STOOD_STILL)))
+    elsewhere = ((0.1, 0.9), (9.0, 12.0))
+    assert list(getattr(promises, rule)(replace(evidence, standstills=elsewhere)))
