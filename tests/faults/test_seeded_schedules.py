@@ -1,6 +1,6 @@
 """Seeded schedules: a fleet of real schedulers on a real server in virtual time, with faults at the door to threads.
 
-A normal run plays 25 seeds; with MONQUE_TEST_THOROUGH=1 in the environment it is a thousand. What befell them and
+A normal run plays fifty seeds; with MONQUE_TEST_THOROUGH=1 in the environment it is a thousand. What befell them and
 what they reached is printed (pytest -rP shows it). A seed that fails is played again, with all that happened, by
 `python -m tests.faults.seeded SEED`.
 
@@ -28,7 +28,7 @@ from .seeded.play import played
 THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
 
 EACH: Final = 100 if THOROUGH else 25
-SERIES: Final = range(0, 1000 if THOROUGH else EACH, EACH)
+SERIES: Final = range(0, 1000 if THOROUGH else 50, EACH)
 
 FAULTS: Final = frozenset(
     {"refused", "lost", "late", "applied late", "partial", "burst", "permanent", "slow there", "slow back", "outage"}
