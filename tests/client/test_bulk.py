@@ -19,6 +19,7 @@ from pymongo.errors import AutoReconnect, ExecutionTimeout
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
+from tests.support.thoroughly import examples
 from trio_monque import (
     BulkResult,
     Event,
@@ -301,7 +302,7 @@ def selected(document: dict[str, Any], selection: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=80, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40, 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     action=st.sampled_from(sorted(CALLS)),
     documents=st.lists(DOCUMENTS, max_size=12),

@@ -11,6 +11,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.support.thoroughly import examples
 from trio_monque import Job, JobFilter, JobSort, JobStatus, Monque
 from trio_monque.jobs.answers import page_of
 from trio_monque.jobs.selection import page_query
@@ -137,7 +138,9 @@ def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
         jobs.insert_many(documents)
 
 
-EACH = settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
+EACH = settings(
+    max_examples=examples(25, 60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+)
 
 
 @pytest.fixture(params=["with indexes", "without", "with too many names"])

@@ -142,7 +142,6 @@ QUICKLY_FOUND: Final[Mapping[str, Mutation]] = {
     "cancel a pending job: status": _transition_without("cancel_pending", "status"),
     "retry: status": _transition_without("retry_again", "status"),
     "reschedule: status": _transition_without("reschedule", "status"),
-    "update a pending job: status": _transition_without("update_pending", "status"),
     "update a run: status": _transition_without("update_claimed", "status"),
     "update a run: revision": _transition_without("update_claimed", "rev"),
     "unique keys: index": _without_unique_index,
@@ -158,6 +157,7 @@ SLOWLY_FOUND: Final[Mapping[str, Mutation]] = {
     "report: owner and lock time": _transition_without("report", "claimed_by", "locked_at"),
     "release_all: cancel request": _transition_without("release_all", "cancel_requested_at"),
     "cancel a run: fence": _transition_without("request_cancel", "claimed_by", "locked_at", "claim_token"),
+    "update a pending job: status": _transition_without("update_pending", "status"),
     "update a pending job: revision": _transition_without("update_pending", "rev"),
 }
 GUARDS: Final = {**QUICKLY_FOUND, **(SLOWLY_FOUND if THOROUGH else {})}

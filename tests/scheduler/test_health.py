@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import random
 import re
+import sys
 import threading
+import time
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime, timedelta
+from types import FrameType
 from typing import Any
 
 import pytest
@@ -187,6 +191,16 @@ async def test_handler_that_blocks_the_loop_is_seen_from_a_thread_without_waitin
     assert counted[0].running_by_name == {"rude": 1}
 
 
+@pytest.fixture
+def short_turns() -> Iterator[None]:
+    """No thread has the interpreter for long while others wait for it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(2e-5)
+    yield
+    sys.setswitchinterval(before)
+
+
+@pytest.mark.usefixtures("short_turns")
 async def test_it_can_be_asked_from_threads_at_any_time(open_test_scheduler: SchedulerOpener) -> None:
     workers = Workers()
     workers.register("job", lambda job: None, concurrency=20)
@@ -199,6 +213,7 @@ async def test_it_can_be_asked_from_threads_at_any_time(open_test_scheduler: Sch
             while not over.is_set():
                 scheduler.health()
                 asked.append(scheduler.statistics())
+                time.sleep(0.0005)  # What it asks about gets on, too.
         except BaseException as error:  # noqa: BLE001
             troubles.append(error)
 
@@ -220,6 +235,38 @@ async def test_it_can_be_asked_from_threads_at_any_time(open_test_scheduler: Sch
     assert len(asked) > 10
     assert scheduler.statistics().completed == 330
     assert all(one.completed <= one.claimed <= 330 for one in asked)
+
+
+async def test_names_that_come_at_any_step_of_an_answer_do_no_harm(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    """As the run may go on at any step of a thread that asks."""
+    steps = itertools.count(1)
+    added: list[str] = []
+
+    def step(frame: FrameType, event: str, argument: object) -> Any:
+        frame.f_trace_opcodes = True
+        if next(steps) % 50 == 0:
+            added.append(f"other-{len(added)}")
+            scheduler.register(added[-1], lambda job: None)
+            scheduler._engine.slots.take(added[-1])
+        return step
+
+    async with open_test_scheduler() as scheduler:
+        for name in range(20):
+            scheduler.register(str(name), lambda job: None)
+            scheduler._engine.slots.take(str(name))
+        before = sys.gettrace()
+        sys.settrace(step)
+        try:
+            scheduler.health()
+            statistics = scheduler.statistics()
+        finally:
+            sys.settrace(before)
+        for name in (*map(str, range(20)), *added):
+            scheduler._engine.slots.free(name)
+    assert len(added) > 10
+    assert 20 <= len(statistics.running_by_name) < 20 + len(added)
 
 
 async def test_crashed_loop_is_named_after_the_end_too(

@@ -15,6 +15,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.jobs.test_transitions import LATER, claimed, pending
+from tests.support.thoroughly import examples
 from trio_monque import BrokenDocumentError, Job
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import applied
@@ -94,7 +95,7 @@ def test_every_kind_of_field_is_tried() -> None:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@settings(max_examples=300)
+@settings(max_examples=examples(120, 300))
 @given(documents())
 @example({**WHOLE, "failCount": -1})
 @example({**WHOLE, "maxRetries": True})

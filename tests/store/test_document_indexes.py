@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import pytest
@@ -61,6 +61,18 @@ def plans(
     return [explained(documents.database, command) for command in sent]
 
 
+def plans_of_each(
+    documents: Collection,
+    filter: Mapping[str, Any],  # noqa: A002
+    questions: Iterable[str],
+    **options: Any,
+) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    """None of the questions changes what another one finds."""
+    asked = {question: plans(documents, filter, question, **options) for question in questions}
+    assert documents.count_documents({"lock.by": "us"}) == 0
+    return asked
+
+
 def used(plan: Mapping[str, Any]) -> set[str]:
     found = list(stages(plan["queryPlanner"]["winningPlan"]))
     assert "COLLSCAN" not in {stage["stage"] for stage in found}
@@ -70,6 +82,10 @@ def used(plan: Mapping[str, Any]) -> set[str]:
 def examined(plan: Mapping[str, Any]) -> int:
     statistics = plan["executionStats"]
     return max(int(statistics["totalKeysExamined"]), int(statistics["totalDocsExamined"]))
+
+
+def examined_by_each(plans: Mapping[str, Sequence[Mapping[str, Any]]]) -> Mapping[str, Sequence[int]]:
+    return {question: [examined(plan) for plan in its] for question, its in plans.items()}
 
 
 PARTIAL: Sequence[Any] = [
@@ -82,28 +98,27 @@ PARTIAL: Sequence[Any] = [
 
 
 @pytest.mark.parametrize(("filter", "meant", "others"), PARTIAL, ids=lambda value: str(value))
-@pytest.mark.parametrize("question", QUESTIONS)
 @pytest.mark.parametrize("sort", [(), [("at", 1)], [("at", -1), ("_id", 1)]], ids=str)
 def test_partial_index_answers_whatever_the_rest_of_the_collection_is(
     documents: Collection,
     filter: Mapping[str, Any],  # noqa: A002
     meant: Mapping[str, Any],
     others: Mapping[str, Any],
-    question: str,
     sort: Any,
 ) -> None:
     locked = handle(documents, filter, sort=sort)
     name, by_until = document_indexes.create(locked), document_indexes.create(handle(documents, filter))
     assert "partialFilterExpression" in documents.index_information()[name]
     fill(documents, meant, others, rest=10)
-    few = plans(documents, filter, question, sort=sort)
+    few = plans_of_each(documents, filter, QUESTIONS, sort=sort)
     documents.insert_many([{**others, "at": -number} for number in range(1000)])
-    many = plans(documents, filter, question, sort=sort)
-    assert [examined(plan) for plan in few] == [examined(plan) for plan in many]
-    assert few
-    for plan in [*few, *many]:
-        assert used(plan) <= {name, by_until}
-        assert used(plan)
+    many = plans_of_each(documents, filter, QUESTIONS, sort=sort)
+    assert examined_by_each(few) == examined_by_each(many)
+    for question in QUESTIONS:
+        assert few[question]
+        for plan in [*few[question], *many[question]]:
+            assert used(plan) <= {name, by_until}, question
+            assert used(plan), question
 
 
 @pytest.mark.parametrize("direction", [1, -1])
@@ -116,17 +131,15 @@ def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, dir
     assert "SORT" not in {stage["stage"] for stage in stages(plan["queryPlanner"]["winningPlan"])}
 
 
-@pytest.mark.parametrize("question", ["next due", "observe", "is left", "release", "resolve"])
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
-def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(
-    documents: Collection, question: str, sort: Any
-) -> None:
+def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(documents: Collection, sort: Any) -> None:
     document_indexes.create(handle(documents, {"done": None}, sort=sort))
     fill(documents, {}, {"done": 1}, rest=10)
-    few = plans(documents, {"done": None}, question, sort=sort)
+    questions = ("next due", "observe", "is left", "release", "resolve")
+    few = plans_of_each(documents, {"done": None}, questions, sort=sort)
     documents.insert_many([{"at": 5000 + number} for number in range(1000)])
-    many = plans(documents, {"done": None}, question, sort=sort)
-    assert [examined(plan) for plan in few] == [examined(plan) for plan in many]
+    many = plans_of_each(documents, {"done": None}, questions, sort=sort)
+    assert examined_by_each(few) == examined_by_each(many)
 
 
 def test_guarded_writes_go_by_the_ids(documents: Collection) -> None:
@@ -162,14 +175,12 @@ WHOLE: Sequence[Any] = [
 
 
 @pytest.mark.parametrize(("filter", "meant", "others"), WHOLE, ids=lambda value: str(value))
-@pytest.mark.parametrize("question", ["survey", "survey all", "next due", "observe", "is left"])
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
 def test_filter_without_a_partial_index_gets_one_that_serves_it(
     documents: Collection,
     filter: Mapping[str, Any],  # noqa: A002
     meant: Mapping[str, Any],
     others: Mapping[str, Any],
-    question: str,
     sort: Any,
 ) -> None:
     locked = handle(documents, filter, sort=sort)
@@ -177,14 +188,16 @@ def test_filter_without_a_partial_index_gets_one_that_serves_it(
     assert all("partialFilterExpression" not in one for one in documents.index_information().values())
     fill(documents, meant, others, rest=10)
     assert document_indexes.is_served(locked, NOW)
-    few = plans(documents, filter, question, sort=sort)
+    questions = ("survey", "survey all", "next due", "observe", "is left")
+    few = plans_of_each(documents, filter, questions, sort=sort)
     documents.insert_many([{**others, "at": -number} for number in range(1000)])
-    many = plans(documents, filter, question, sort=sort)
-    for plan in [*few, *many]:
-        assert used(plan)
-        assert all(one.startswith("trio_monque_claims_") for one in used(plan))
-    for before, after in zip(few, many, strict=True):
-        assert examined(after) <= examined(before) + 5
+    many = plans_of_each(documents, filter, questions, sort=sort)
+    for question in questions:
+        for plan in [*few[question], *many[question]]:
+            assert used(plan), question
+            assert all(one.startswith("trio_monque_claims_") for one in used(plan)), question
+        for before, after in zip(few[question], many[question], strict=True):
+            assert examined(after) <= examined(before) + 5, question
 
 
 def test_index_is_made_once_and_each_filter_and_order_has_its_own(documents: Collection) -> None:
