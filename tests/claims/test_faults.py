@@ -15,7 +15,6 @@ from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, kill, listened, lock_of, states
-from tests.support.impatience import IMPATIENT, impatient_driver
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
@@ -35,7 +34,7 @@ def proxy(mongod: EmbeddedServer) -> Iterator[LossyProxy]:
 @pytest.fixture
 def behind(proxy: LossyProxy, things: Collection) -> Iterator[Collection]:
     """The same documents, by way of the proxy."""
-    with impatient_driver(), MongoClient[Any](f"{proxy.uri}&{IMPATIENT}") as client:
+    with MongoClient[Any](proxy.uri) as client:
         yield client[things.database.name][things.name]
 
 

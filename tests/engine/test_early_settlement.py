@@ -267,6 +267,7 @@ async def test_cancelled_while_it_waits_it_waits_no_longer_than_a_clean_up_may_t
     assert desk.batches == [[1]]
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 async def test_handler_that_waits_for_its_answer_is_over_before_its_lease(autojump_clock: MockClock) -> None:
     """No renewal is answered any more, and no settlement either: by the end of the lease nothing may be at work."""
     desk = Desk(1, settling_takes=1000.0)
@@ -337,6 +338,7 @@ async def test_whoever_waits_for_a_settler_that_crashes_waits_no_longer(autojump
     assert desk.engine.unfinished == ()
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockClock) -> None:
     class Unreachable(Desk):
         async def settle(self, batch: object) -> list[bool]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import pytest
 import trio
 from trio.testing import MockClock
 
@@ -12,6 +13,7 @@ from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 async def test_settlements_that_fail_until_the_hard_end_are_named(autojump_clock: MockClock) -> None:
     class Unreachable(Shelf):
         async def settle(self, batch: object) -> list[bool]:

@@ -123,6 +123,7 @@ async def test_while_a_suspect_runs_what_is_told_costs_no_endless_looks(autojump
     assert len(shelf.demanded) < 60
 
 
+@pytest.mark.usefixtures("virtual_pauses")
 @pytest.mark.parametrize("seed", range(10))
 async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
     autojump_clock: MockClock, seed: int

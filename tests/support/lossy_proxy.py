@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from . import wire
+from .impatience import IMPATIENT, impatient_driver
 from .wire import Command, break_off
 
 
@@ -72,12 +73,16 @@ class LossyProxy:
     @property
     def uri(self) -> str:
         """Without the driver's own repetition, which would hide the loss."""
-        return f"mongodb://127.0.0.1:{self.port}/?directConnection=true&retryWrites=false&retryReads=false"
+        options = f"directConnection=true&retryWrites=false&retryReads=false&{IMPATIENT}"
+        return f"mongodb://127.0.0.1:{self.port}/?{options}"
 
 
 @contextmanager
 def lossy_proxy(server: tuple[str, int]) -> Iterator[LossyProxy]:
-    """A proxy before that server, for as long as the block."""
+    """A proxy before that server, for as long as the block.
+
+    The clients that are made meanwhile find it again at once where it broke their connection.
+    """
     listener = socket.create_server(("127.0.0.1", 0))
     proxy = LossyProxy(listener.getsockname()[1])
     connections: list[socket.socket] = []
@@ -98,7 +103,8 @@ def lossy_proxy(server: tuple[str, int]) -> Iterator[LossyProxy]:
     acceptor = threading.Thread(target=accept)
     acceptor.start()
     try:
-        yield proxy
+        with impatient_driver():
+            yield proxy
     finally:
         break_off(listener)
         acceptor.join()
