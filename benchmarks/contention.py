@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import json
+from collections.abc import Sequence
 from contextlib import ExitStack
 from typing import Any
 
@@ -19,17 +20,23 @@ from trio_monque import Monque, NewJob
 from trio_monque.embedded import embedded_mongod
 
 from .measuring import NAME, new_database
-from .processes import child, worked_off
+from .processes import Child, child, worked_off
 
 
 def measure(uri: str, options: argparse.Namespace) -> dict[str, Any]:
-    """What they did, each by itself and together."""
-    asked = {"concurrency": options.concurrency, "seconds": options.seconds, "head_only": options.head_only}
     with ExitStack() as stack:
         client = stack.enter_context(MongoClient[dict[str, Any]](uri, tz_aware=True))
-        database = stack.enter_context(new_database(client))
         workers = [stack.enter_context(child("workers", uri)) for _ in range(options.processes)]
-        Monque(database).sync.enqueue_many([NewJob(name=NAME)] * options.jobs)
+        asked = {"concurrency": options.concurrency, "seconds": options.seconds, "head_only": options.head_only}
+        return shared(client, workers, options.jobs, **asked)
+
+
+def shared(
+    client: MongoClient[dict[str, Any]], workers: Sequence[Child], jobs: int, **asked: object
+) -> dict[str, Any]:
+    """What these did with a backlog of so many `jobs`, each by itself and together."""
+    with new_database(client) as database:
+        Monque(database).sync.enqueue_many([NewJob(name=NAME)] * jobs)
         took, each = worked_off(workers, database, **asked)
     tried, won, runs = (sum(one[what] for one in each) for what in ("tried", "won", "runs"))
     return {

@@ -59,7 +59,7 @@ async def work(uri: str, port: int) -> None:
             pace=25,  # Runs a second of this process: the service must not be hammered.
             max_attempts=3,
             base_retry_interval=0.1,
-            heartbeat_interval=1.0,  # Three of them without a renewal, and what a dead process held is free.
+            heartbeat_interval=2.0,  # Three of them without a renewal, and what a dead process held is free.
         )
 
 
