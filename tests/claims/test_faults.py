@@ -319,7 +319,7 @@ async def test_live_holder_is_not_rescued_however_long_it_works(things: Collecti
     fill(things, 1)
 
     async def slow(claim: Any) -> None:
-        await trio.sleep(300)
+        await trio.sleep(200)
         await claim.finish(DONE)
 
     async with trio.open_nursery() as nursery:

@@ -84,7 +84,7 @@ async def test_tries_count_for_the_pace(things: Collection, autojump_clock: Mock
 
 
 async def test_fast_pace_is_kept_on_the_whole(things: Collection, autojump_clock: MockClock) -> None:
-    fill(things, 500)
+    fill(things, 250)
     starts = []
 
     async def handler(claim: Any) -> None:
@@ -92,7 +92,7 @@ async def test_fast_pace_is_kept_on_the_whole(things: Collection, autojump_clock
         await claim.finish(DONE)
 
     await run_claims(things, OPEN, handler, wait=False, pace=200, concurrency=50)
-    assert 500 / 200 - 0.05 <= starts[-1] <= 500 / 200 + 0.1
+    assert 250 / 200 - 0.05 <= starts[-1] <= 250 / 200 + 0.1
     for number, start in enumerate(starts):
         assert number + 1 <= 200 * (start + 0.03) + 1.01
 

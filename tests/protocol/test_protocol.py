@@ -85,6 +85,7 @@ def _does_harm(history: list[tuple[str, State]], setting: Setting) -> bool:
     return harm_of(state) is not None
 
 
+@pytest.mark.thorough
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("mutation", REDUNDANT, ids=str)
 def test_some_rules_are_redundant_on_their_own(mutation: Mutation) -> None:

@@ -332,12 +332,12 @@ async def test_claim_lives_by_its_own_interval_and_not_by_the_rescuers(
     work = Jobs()
     async with open_test_scheduler(work.workers, heartbeat_interval=300.0) as holder:
         await holder.enqueue("job")
-        async with open_test_scheduler(heartbeat_interval=1.0, lock_timeout=6.0, cleanup_timeout=1.0):
+        async with open_test_scheduler(heartbeat_interval=10.0, lock_timeout=60.0, cleanup_timeout=1.0):
             await trio.sleep(1500)
             assert work.reasons == []
             assert jobs.count_documents({"status": "processing", "rescues": {"$exists": False}}) == 1
             await crash(holder)
-            await trio.sleep(900.6)
+            await trio.sleep(905.1)
             await quiesce()
             assert jobs.count_documents({"status": "pending", "rescues": 1}) == 1
 
