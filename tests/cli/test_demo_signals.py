@@ -78,7 +78,7 @@ def test_an_interrupt_before_the_work_begins_ends_at_once() -> None:
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="another process can be awaited on Linux only")
 @pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_no_server_outlives_the_demo(ending: signal.Signals, tmp_path: Path) -> None:
-    with demo_process("--files", "40", "--job-seconds", "3", TMPDIR=str(tmp_path)) as demo:
+    with demo_process("--files", "40", "--job-seconds", "1", TMPDIR=str(tmp_path)) as demo:
         server = os.pidfd_open(int(demo.wait_for_line(r"server: pid (\d+)")[1]))
         demo.wait_for_line(EVERY_SLOT_BUSY)
         demo.process.send_signal(ending)

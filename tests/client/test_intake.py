@@ -14,6 +14,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 from trio.testing import MockClock
 
+from tests.support.impatience import impatient_driver
 from tests.support.interception import Recorder
 from trio_monque import (
     InvalidJobIdentifierError,
@@ -101,7 +102,7 @@ async def test_b18_b20_client_that_runs_nothing_leaves_its_job_pending_and_wakes
 
 
 async def test_b19_failed_insert_is_a_connection_error_with_its_cause(unused_port: int) -> None:
-    with MongoClient[Any]("127.0.0.1", unused_port) as client:
+    with impatient_driver(), MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"], operation_timeout=0.05)
         calls: list[Callable[[], Any]] = [
             lambda: monque.enqueue("greet"),

@@ -246,9 +246,7 @@ async def test_f58_wakes_during_a_look_cause_one_full_look_more(
 # --- Fairness and refilling ---
 
 
-@pytest.mark.parametrize(
-    ("name", "slots"), [("a", 1), ("m", 1), ("z", 1), ("m", 2), ("a", 3), ("z", 3), ("m", 5)]
-)
+@pytest.mark.parametrize(("name", "slots"), [("a", 1), ("m", 1), ("z", 1), ("m", 2), ("a", 3), ("z", 3), ("m", 5)])
 async def test_f60_job_of_another_worker_starts_within_a_round_although_others_never_rest(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, slots: int, name: str
 ) -> None:

@@ -31,9 +31,7 @@ def workers(mongod: EmbeddedServer) -> Iterator[Callable[[int], list[Child]]]:
 
 
 @pytest.mark.timeout(120)
-def test_four_processes_get_a_fair_share_each(
-    client: MongoClient[Any], workers: Callable[[int], list[Child]]
-) -> None:
+def test_four_processes_get_a_fair_share_each(client: MongoClient[Any], workers: Callable[[int], list[Child]]) -> None:
     found = shared(client, workers(4), 800, concurrency=5, seconds=0.1)
     assert found["runs"] == 800
     # Were each job drawn by lot, the standard deviation would be 1.5 %: the bound is more than three of them. As

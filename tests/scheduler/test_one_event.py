@@ -127,7 +127,7 @@ async def test_one_insert_of_another_costs_each_instance_one_command(
 ) -> None:
     heard, node = Heard(), NodePeer(jobs)
     async with several(heard, recorded, 3):
-        for _ in range(3):
+        for _ in range(2):
             await idle(recorder)
             job = node.enqueue("greet")
             await heard.wait_started(job)
@@ -139,7 +139,7 @@ async def test_one_insert_of_another_costs_each_instance_one_command(
 async def test_echo_of_an_own_enqueue_costs_nothing(recorded: Database, recorder: Recorder) -> None:
     heard = Heard()
     async with several(heard, recorded, 1) as [scheduler]:
-        for _ in range(3):
+        for _ in range(2):
             await idle(recorder)
             job = await scheduler.enqueue("greet")
             await heard.wait_started(job.id)
