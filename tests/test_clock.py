@@ -191,6 +191,10 @@ async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_ne
             await ran.wait()
 
 
+# A lease that does not run out although the machine stands still for two seconds, whenever it does.
+ENDURING: dict[str, Any] = {"heartbeat_interval": 1.4, "cleanup_timeout": 0.1, "poll_interval": 0.05}
+
+
 @pytest.mark.parametrize("minutes", [-1, 1])
 async def test_no_live_run_is_rescued_although_the_servers_time_moves(
     db: Database, jobs: Collection, minutes: int, monkeypatch: pytest.MonkeyPatch
@@ -208,16 +212,18 @@ async def test_no_live_run_is_rescued_although_the_servers_time_moves(
 
     monkeypatch.setattr(server_time, "measure_clock_offset", lambda _: moved)
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
-    async with open_scheduler(db, workers, shutdown_timeout=0, **quick) as holder, open_scheduler(db, **quick):
+    async with open_scheduler(db, workers, shutdown_timeout=0, **ENDURING) as holder, open_scheduler(db, **quick):
         await holder.enqueue("long")
         with trio.fail_after(10):
             while not jobs.count_documents({"status": "processing"}):
                 await trio.sleep(0.01)
-        for step in (0.0, 60.0 * minutes, 0.0):
+        for step in (60.0 * minutes, 0.0):
             moved = step
             before = beat_of(jobs)
-            await trio.sleep(3 * 0.2 * 1.5)  # For longer than a lease of its own.
-            assert beat_of(jobs) > before  # It grew, whichever way the time went.
+            # It grows, whichever way the time went; the other one looks every tenth of a second.
+            with trio.fail_after(20):
+                while beat_of(jobs) <= before:
+                    await trio.sleep(0.02)
         assert reasons == []
         assert jobs.count_documents({"status": "processing", "attempts": 1, "rescues": {"$exists": False}}) == 1
     assert reasons == ["shutdown"]
@@ -242,12 +248,12 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
     @workers.register("due")
     async def due(job: RunningJob[str]) -> None:
         started[job.data] = datetime.now(UTC)
-        await trio.sleep(0.9)  # For longer than a lease.
+        await trio.sleep(0.9)  # In which the other one looks many times.
 
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
     heard = {LeaseLost: told.append, JobCompleted: told.append}
     async with (
-        open_scheduler(db, workers, listeners=heard, **quick) as scheduler,
+        open_scheduler(db, workers, listeners=heard, **ENDURING) as scheduler,
         open_scheduler(db, **quick),  # It would rescue what seems dead.
     ):
         asked = datetime.now(UTC)
@@ -266,7 +272,7 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
     delays = {name: (moment - asked).total_seconds() for name, moment in started.items()}
     for name, expected in (("now", 0.0), ("later", 0.5), ("theirs", 0.7)):
         # Not early by more than the clocks' milliseconds; and not late by minutes. The machine may be busy.
-        assert expected - 0.05 < delays[name] < expected + 5
+        assert expected - 0.05 < delays[name] < expected + 20
 
 
 def test_run_on_the_real_clock_inside_a_thread_of_a_virtual_run_has_real_time() -> None:

@@ -9,6 +9,7 @@ from typing import Any
 
 from bson import ObjectId
 
+from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
@@ -33,8 +34,8 @@ def insert(jobs: JobCollection, name: str = "greet", **fields: Any) -> Job:
     return parcel.job
 
 
-def stamp(instance: str = "us", at: datetime = PAST) -> ClaimStamp:
-    return ClaimStamp.new(instance, at, 30.0, secrets.token_hex(6))
+def stamp(instance: str = "us", at: datetime = PAST, every: float = 30.0) -> ClaimStamp:
+    return ClaimStamp.new(instance, at, every, secrets.token_hex(6))
 
 
 def claim(jobs: JobCollection, count: int, mark: ClaimStamp | None = None, name: str = "greet") -> Sequence[Job]:
@@ -44,6 +45,14 @@ def claim(jobs: JobCollection, count: int, mark: ClaimStamp | None = None, name:
     taken = claim_due(jobs, {name: count}, mark)
     assert len(taken) == count
     return taken
+
+
+def claimed_by_a_dead_one(jobs: JobCollection, count: int, name: str, every: float) -> None:
+    """So many, a moment ago, by an instance that never was: no time passes until it is dead."""
+    now = to_milliseconds(datetime.now(UTC))
+    for _ in range(count):
+        insert(jobs, name)
+    assert len(claim_due(jobs, {name: count}, stamp("dead", now, every), now)) == count
 
 
 def claim_due(
