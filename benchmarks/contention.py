@@ -31,9 +31,7 @@ def measure(uri: str, options: argparse.Namespace) -> dict[str, Any]:
         return shared(client, workers, options.jobs, **asked)
 
 
-def shared(
-    client: MongoClient[dict[str, Any]], workers: Sequence[Child], jobs: int, **asked: object
-) -> dict[str, Any]:
+def shared(client: MongoClient[dict[str, Any]], workers: Sequence[Child], jobs: int, **asked: object) -> dict[str, Any]:
     """What these did with a backlog of so many `jobs`, each by itself and together."""
     with new_database(client) as database:
         Monque(database).sync.enqueue_many([NewJob(name=NAME)] * jobs)

@@ -245,7 +245,7 @@ async def test_deleting_jobs_that_run_takes_their_claims_away(db: Database, jobs
         finally:
             ended.append(job.cancel_reason)
 
-    async with open_scheduler(db, workers, heartbeat_interval=0.2) as scheduler:
+    async with open_scheduler(db, workers, heartbeat_interval=1.4) as scheduler:
         await scheduler.enqueue("greet")
         await runs.wait()
         with trio.fail_after(20):

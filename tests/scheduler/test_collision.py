@@ -51,10 +51,10 @@ async def test_h92_id_of_an_idle_twin_that_lives_is_refused_however_long_it_idle
 async def test_h92_id_of_an_idle_twin_is_refused_in_real_time_too(db: Database) -> None:
     async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2) as first:
         before = (await first.instances())[0].last_heartbeat
-        # Three leases later it still lives, by its beats.
-        while (await first.instances())[0].last_heartbeat < before + timedelta(seconds=1.8):
+        # More than a lease later it still lives, by its beats.
+        while (await first.instances())[0].last_heartbeat < before + timedelta(seconds=0.8):
             await trio.sleep(0.02)
-        with pytest.raises(InstanceCollisionError, match=r"has it, and gave a sign of life 0\.\d s ago"):
+        with pytest.raises(InstanceCollisionError, match=r"has it, and gave a sign of life \d\.\d s ago"):
             async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2):
                 pytest.fail("both run")
 

@@ -452,7 +452,7 @@ async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
                     began = trio.current_time()
                     if how == "cut":
                         scope.cancel()
-            assert trio.current_time() - began < 2.0
+            assert trio.current_time() - began < 15  # It waits neither for the deletion nor for its own time.
             locks = list(db["monque_jobs.instances"].find())
             # A drain has time to give it back. After a cut it frees itself.
             assert [one["_id"] for one in locks] == ([] if how == "drain" else ["lock:retention"])
