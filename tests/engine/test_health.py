@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import inspect
+import re
 import threading
+import time
 from collections.abc import Awaitable, Callable, Set
 from typing import Any
 
@@ -488,6 +490,7 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
         def look() -> None:
             while not until():
                 seen.append(engine.vitals.examine())
+                time.sleep(0.01)
 
         thread = threading.Thread(target=look)
         thread.start()
@@ -498,16 +501,16 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
         async with running(engine):
             with trio.fail_after(20):
                 while engine.watchdog.lag is None or engine.watchdog._answered_at == 0.0:
-                    await trio.lowlevel.checkpoint()
+                    await trio.sleep(0.01)
             look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.heard.is_set()))
             with trio.fail_after(20):
                 while not going_on.heard.is_set() or engine.vitals.examine().reasons:
-                    await trio.lowlevel.checkpoint()
+                    await trio.sleep(0.01)
     assert seen[0].reasons == ()
     assert seen[-1].event_loop_lag is not None
     assert seen[-1].event_loop_lag >= 1
     (reason,) = seen[-1].reasons
-    assert reason.startswith("the event loop did not answer for 1.")
+    assert re.match(r"the event loop did not answer for [1-9]", reason)  # How late it was seen is the machine's affair.
 
 
 async def test_virtual_time_has_no_lag_of_the_event_loop(autojump_clock: MockClock) -> None:

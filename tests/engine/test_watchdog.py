@@ -58,7 +58,7 @@ async def run_blocking(shelf: Shelf, blocked: Told, going_on: Told) -> int:
     async with running(engine):
         with trio.fail_after(TWENTY_SECONDS):
             while not shelf.settled or not going_on.heard.is_set():
-                await trio.lowlevel.checkpoint()
+                await trio.sleep(0.01)
     assert len(blocked.messages) >= 1
     return engine.watchdog.blocked
 
@@ -96,11 +96,11 @@ async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
         async with running(engine):
             with trio.fail_after(TWENTY_SECONDS):
                 while engine.watchdog._answered_at == 0.0:  # A thread of an earlier engine may still be there.
-                    await trio.lowlevel.checkpoint()
+                    await trio.sleep(0.01)
             block_the_loop_until(blocked)
             with trio.fail_after(TWENTY_SECONDS):
                 while not going_on.heard.is_set():
-                    await trio.lowlevel.checkpoint()
+                    await trio.sleep(0.01)
     assert "something outside of the handlers" in blocked.messages[0]
     assert "block_the_loop_until(blocked)" in blocked.messages[0]
 

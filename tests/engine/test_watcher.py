@@ -193,7 +193,7 @@ async def test_wait_is_long_only_once_nothing_was_told(autojump_clock: MockClock
 
 async def test_no_wait_stays_open_during_a_backlog_and_one_is_as_soon_as_it_is_over(autojump_clock: MockClock) -> None:
     """Also where nothing is told of it."""
-    shelf, stream = Shelf(items=list(range(5_000)), handler=sleeping(0.001), claim_takes=0.01), Script()
+    shelf, stream = Shelf(items=list(range(2_500)), handler=sleeping(0.001), claim_takes=0.01), Script()
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         while shelf.items:
             await trio.sleep(0.0005)

@@ -170,6 +170,7 @@ async def test_handler_that_blocks_the_loop_is_seen_from_a_thread_without_waitin
         def look() -> None:
             while not seen or job.scheduler.is_healthy():
                 seen.append(job.scheduler.health())
+                time.sleep(0.01)
             seen.append(job.scheduler.health())
             counted.append(job.scheduler.statistics())
 

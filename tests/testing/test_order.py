@@ -61,7 +61,7 @@ async def busy_hour(db: Database) -> list[Happened]:
         opener(workers, listeners={Event: hear}) as two,
         trio.open_nursery() as nursery,
     ):
-        for number in range(30):
+        for number in range(20):
             nursery.start_soon(partial(one.enqueue, "async", number))
             nursery.start_soon(partial(two.enqueue, "plain", number))
         await drain(one, until=now() + timedelta(hours=1))
@@ -78,7 +78,7 @@ def run_twice(db: Database, *seeds: int) -> list[list[Happened]]:
 
 def test_same_seed_makes_the_same_sequence_and_another_makes_another(monque_db: Database) -> None:
     one, again, other = run_twice(monque_db, 1, 1, 2)
-    assert len(one) > 300
+    assert len(one) > 200
     assert one == again
     assert one[0][0] == FIRST_MOMENT
     assert one != other
@@ -108,11 +108,11 @@ async def hourly_with_retries(db: Database) -> list[Happened]:
 
 def test_by_default_the_same_happens_at_each_instant(monque_db: Database) -> None:
     happened = []
-    for _ in range(3):
+    for _ in range(2):
         happened.append(Counter(run_virtual(hourly_with_retries, monque_db, start=FIRST_MOMENT)))
         monque_db.client.drop_database(monque_db.name)
     assert happened[0].total() == 4 * (24 + 12) * 2
-    assert happened[0] == happened[1] == happened[2]
+    assert happened[0] == happened[1]
 
 
 def test_what_it_raises_tells_the_seed() -> None:
