@@ -254,9 +254,10 @@ async def test_names_that_come_at_any_step_of_an_answer_do_no_harm(
         return step
 
     async with open_test_scheduler() as scheduler:
-        for name in range(20):
-            scheduler.register(str(name), lambda job: None)
-            scheduler._engine.slots.take(str(name))
+        first = [f"first-{number}" for number in range(20)]
+        for name in first:
+            scheduler.register(name, lambda job: None)
+            scheduler._engine.slots.take(name)
         before = sys.gettrace()
         sys.settrace(step)
         try:
@@ -264,7 +265,7 @@ async def test_names_that_come_at_any_step_of_an_answer_do_no_harm(
             statistics = scheduler.statistics()
         finally:
             sys.settrace(before)
-        for name in (*map(str, range(20)), *added):
+        for name in (*first, *added):
             scheduler._engine.slots.free(name)
     assert len(added) > 10
     assert 20 <= len(statistics.running_by_name) < 20 + len(added)
