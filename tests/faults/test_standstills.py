@@ -2,38 +2,24 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
 import time
 from typing import Final
 
-from .forks import REPOSITORY
 from .processes import frozen
-from .standstills import LATE, TICK, seconds_of
+from .standstills import LATE, TICK, seconds_of, witnessed
 
 STOPPED: Final = 3 * LATE
 
-PROGRAM: Final = """
-import time
-from tests.faults.standstills import witnessed
-with witnessed() as witness:
-    began = time.monotonic()
-    print("begun", flush=True)
-    input()
-    print(witness.seconds(began, time.monotonic()))
-"""
-
 
 def test_who_was_stopped_has_seen_for_how_long() -> None:
-    with subprocess.Popen(
-        [sys.executable, "-c", PROGRAM], cwd=REPOSITORY, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "begun\n"
-        with frozen(process.pid):
+    with witnessed() as witness:
+        began = time.monotonic()
+        with frozen(witness.pid):
             time.sleep(STOPPED)  # It is about the time.
-        seen, _ = process.communicate("\n")
-    assert float(seen) > STOPPED - TICK
+        assert witness.seconds(began, time.monotonic()) > STOPPED - TICK
+        assert witness.without_standstills(began, time.monotonic()) < time.monotonic() - began - STOPPED + TICK
+        after = time.monotonic()
+        assert witness.seconds(after - TICK / 2, after) < TICK
 
 
 def test_only_what_is_between_two_moments_is_counted() -> None:
