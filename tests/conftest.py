@@ -61,6 +61,14 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
+    # Where pytest-xdist is not there, nobody asks for it.
+    from tests.support.scheduling import GroupedScheduling
+
+    return GroupedScheduling(config, log)
+
+
 @pytest.fixture(scope="session")
 def mongod(mongod: EmbeddedServer) -> EmbeddedServer:
     """The one of the library's plugin, hastened."""

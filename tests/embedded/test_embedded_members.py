@@ -16,8 +16,6 @@ from trio_monque.errors import MonqueConnectionError
 
 Client = pymongo.MongoClient[dict[str, object]]
 
-pytestmark = pytest.mark.xdist_group("three members")  # One set of them, for all tests.
-
 
 @pytest.fixture(scope="module")
 def three() -> Iterator[EmbeddedServer]:

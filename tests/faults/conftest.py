@@ -6,7 +6,7 @@ import secrets
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 import pytest
 from pymongo import MongoClient
@@ -22,15 +22,6 @@ from .standstills import Witness, witnessed
 
 # These tests freeze processes, and look into /proc.
 collect_ignore_glob = [] if sys.platform == "linux" else ["test_*.py"]
-
-LOAD: Final = pytest.mark.xdist_group("load")
-"""Tests that give the machine all that it can do: one after the other."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    for item in items:
-        if not {"own_server", "three_members"}.isdisjoint(getattr(item, "fixturenames", ())):
-            item.add_marker(LOAD)
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from benchmarks.contention import shared
 from benchmarks.processes import Child, child
 from trio_monque.embedded import EmbeddedServer
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.xdist_group("load")]
+pytestmark = pytest.mark.timeout(120)
 
 
 @pytest.fixture(scope="module")

@@ -29,9 +29,6 @@ RANGES = 20
 NAMES = len(many_jobs.NAMES) + 1
 
 
-pytestmark = pytest.mark.xdist_group("hundred thousand")  # They are stored once, for all tests.
-
-
 @pytest.fixture(scope="module")
 def many(client: MongoClient[Any]) -> Iterator[Database]:
     database = client[f"monque_test_{secrets.token_hex(6)}"]

@@ -1,0 +1,35 @@
+"""Which tests run in one process of pytest-xdist, one after the other, and which wherever there is time.
+
+By their files, as the process that hands them out knows nothing else of them. The marks of pytest-xdist do nothing
+with some versions of pytest.
+"""
+
+from __future__ import annotations
+
+from typing import Final
+
+from xdist.scheduler import LoadScopeScheduling
+
+LOAD: Final = "what gives the machine all that it can do"
+
+_UNDER_LOAD: Final = ("tests/faults/", "tests/scheduler/test_contention.py")
+_BUT: Final = "tests/faults/test_seeded_schedules.py"
+"""Each is one process in virtual time."""
+
+_TOGETHER: Final = ("tests/store/test_hundred_thousand.py", "tests/embedded/test_embedded_members.py")
+"""What they begin with takes long, and is for all tests of the file."""
+
+
+def group_of(nodeid: str) -> str:
+    """Tests of one group run in one process."""
+    path = nodeid.partition("::")[0]
+    if path.startswith(_UNDER_LOAD) and path != _BUT:
+        return LOAD
+    return path if path in _TOGETHER else nodeid
+
+
+class GroupedScheduling(LoadScopeScheduling):
+    """Hands out groups in the order of the collection, to whoever has nothing else to do."""
+
+    def _split_scope(self, nodeid: str) -> str:
+        return group_of(nodeid)
