@@ -27,7 +27,7 @@ from .scenario import JOBS, SEED, Scenario
 from .standstills import Witness
 from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = pytest.mark.timeout(300)
 
 ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 100
@@ -93,7 +93,7 @@ def run_under(torments: Sequence[Torment], members: ReplicaSet, scenario: Scenar
 
             def goes_on(by: int = MEANWHILE) -> None:
                 enough = acknowledged() + by
-                wait_until(lambda: acknowledged() >= enough, "the load goes on", seconds=30)
+                wait_until(lambda: acknowledged() >= enough, "the load goes on", seconds=90)
 
             for torment in torments:
                 goes_on(AFTER_ENOUGH)

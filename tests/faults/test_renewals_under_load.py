@@ -25,9 +25,9 @@ from trio_monque.store.types import Database
 
 from .traffic import kind_of
 
-HEARTBEAT: Final = 0.4
+HEARTBEAT: Final = 1.0
 TASKS: Final = 200
-BEATS: Final = 5
+BEATS: Final = 3
 
 
 class Beats:

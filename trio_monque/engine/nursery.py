@@ -248,9 +248,12 @@ class Engine(Generic[ClaimT, SettlementT]):
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
         if cut_short:
             self._source.tell(notices.CutShort(cut_short))
-        await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
-        self._runner.abandon_threads()
-        self.reaper.lose_patience()
+        try:
+            await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
+        finally:
+            # Also where the hard end came first, to a process that stood still: nothing else would end these waits.
+            self._runner.abandon_threads()
+            self.reaper.lose_patience()
 
     async def _give_back(self) -> None:
         """The last act, where the settler crashed: what it left behind is released, by the whole fence."""
