@@ -25,9 +25,9 @@ from trio_monque.store.types import Database
 
 from .traffic import kind_of
 
-HEARTBEAT: Final = 1.0
+HEARTBEAT: Final = 1.5
 TASKS: Final = 200
-BEATS: Final = 3
+BEATS: Final = 2
 
 
 class Beats:
