@@ -212,12 +212,12 @@ def runs_are_under_holds(evidence: DocumentEvidence) -> Iterator[str]:
 
 
 def runs_do_not_overlap(evidence: DocumentEvidence) -> Iterator[str]:
-    """Those of the killed and of the frozen ended then. Those that a standstill of the machine befell are left out."""
+    """Those of the killed and of the frozen ended then. Of those that a long standstill befell, nothing is known."""
     for of_document in by_job(evidence.runs):
         latest = of_document[0]
         for earlier, run in pairwise(of_document):
             latest = max(latest, earlier, key=lambda one: one.end)
-            if run.start <= latest.end and not evidence.stood_still(latest.start, run.start):
+            if run.start <= latest.end and not evidence.could_not_renew(latest.start, run.start, evidence.lease):
                 yield f"two runs at once: of {latest.process} and of {run.process}, document {run.job}"
 
 

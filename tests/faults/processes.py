@@ -136,8 +136,9 @@ def worker_process(
         "database": database,
         "records": str(records),
         "unfenced": unfenced,
+        "options": options,
     }
-    order["options"], log = options, records.with_name(f"{name}.log")
+    log = records.with_name(f"{name}.log")
     if is_fresh:
         with log.open("w") as file, FreshProcess(module, order, file) as fresh:
             try:

@@ -46,11 +46,16 @@ class Evidence:
     standstills: Sequence[Standstill] = ()
 
     def stood_still(self, since: datetime | float, until: datetime | float) -> float:
-        """For how many seconds between these moments, each of which is the server's time or the clock of the records.
-
-        A standstill that outlasts a lease is a freeze of every process, and of each in the midst of what it does.
-        """
+        """For how many seconds between these moments, by the server's time or by the clock of the records."""
         return seconds_of(self.standstills, self._recorded(since), self._recorded(until))
+
+    def could_not_renew(self, since: datetime | float, until: datetime | float, lease: float) -> bool:
+        """Whether the machine stood still so long between these moments that such a lease may have run out in that.
+
+        Such a standstill is a freeze of every process, and of each in the midst of what it does. At least two thirds of
+        a lease are left when the next renewal is due, and a run ends a sixth before it: half of one are left to it.
+        """
+        return self.stood_still(since, until) >= lease / 2
 
     def _recorded(self, moment: datetime | float) -> float:
         return (moment - self.origin).total_seconds() if isinstance(moment, datetime) else moment
@@ -226,7 +231,7 @@ def heartbeats_never_decrease(evidence: Evidence) -> Iterator[str]:
 
 
 def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
-    """And no claim is run twice. Runs that a standstill of the machine befell are not compared."""
+    """And no claim is run twice. Of runs that a long standstill of the machine befell, nothing is known."""
     starts = Counter((one.job, one.attempt) for one in evidence._of("start"))
     for (job, attempt), count in starts.items():
         if count > 1:
@@ -235,7 +240,7 @@ def runs_do_not_overlap(evidence: Evidence) -> Iterator[str]:
         latest = of_job[0]
         for earlier, run in pairwise(of_job):
             latest = max(latest, earlier, key=lambda one: one.end)
-            if run.start <= latest.end and not evidence.stood_still(latest.start, run.start):
+            if run.start <= latest.end and not evidence.could_not_renew(latest.start, run.start, evidence.lease):
                 yield f"two runs at once: attempts {latest.attempt} and {run.attempt} of job {run.job}"
             if run.attempt <= earlier.attempt:
                 yield f"attempts do not grow: {earlier.attempt}, then {run.attempt} of job {run.job}"
@@ -360,7 +365,9 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
     stranded = {
         (claim.job, claim.token)
         for claim in evidence.claims
-        if claim.ended and claim.ended[0] == "rescued" and evidence.stood_still(claim.beat_at, claim.ended[1].at)
+        if claim.ended
+        and claim.ended[0] == "rescued"
+        and evidence.could_not_renew(claim.beat_at, claim.ended[1].at, claim.lease)
     }
     lost = {(one.job, token) for token, records in evidence.by_token("lost").items() for one in records}
     told = {(one.job, token) for token, records in evidence.by_token("told completed").items() for one in records}

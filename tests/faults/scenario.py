@@ -39,13 +39,12 @@ ARRIVAL: Final = 0.1
 
 # What is promised is one lease and one pass of the reaper. The rest is for commands on a machine that is busy; what it
 # stands still altogether is not counted.
-RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 2.0
+RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "worker_concurrency": 20,
     "heartbeat_interval": HEARTBEAT,
     "operation_timeout": 2.0,
-    "max_rescues": 20,
     "base_retry_interval": 0.02,
     "poll_interval": 0.05,
 }

@@ -37,7 +37,8 @@ def test_jobs_of_a_killed_and_of_a_frozen_process_complete_and_nothing_is_done_u
         third.end()
     evidence = scenario.check(rescued_within=RESCUED_WITHIN)
     rescued = [claim for claim in evidence.claims if claim.ended and claim.ended[0] == "rescued"]
-    assert {claim.by for claim in rescued} >= {"killed", "frozen"}
+    by = {claim.by for claim in rescued}
+    assert by == {"killed", "frozen"} or (evidence.standstills and by > {"killed", "frozen"})
     (thawed_at,) = (record.at for record in evidence.records if record.what == "thawed")
     starts = [record for record in evidence.records if record.what == "start"]
     assert {record.process for record in starts} == {"killed", "frozen", "third"}

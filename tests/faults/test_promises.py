@@ -285,3 +285,9 @@ def test_what_a_standstill_of_the_machine_has_done_is_excused_and_what_it_has_no
     assert not list(getattr(promises, rule)(replace(evidence, standstills=STOOD_STILL)))
     elsewhere = ((0.1, 0.9), (9.0, 12.0))
     assert list(getattr(promises, rule)(replace(evidence, standstills=elsewhere)))
+
+
+@pytest.mark.parametrize("what", ["done, and to be done again", "run beside one that did not die"])
+def test_standstill_in_which_no_lease_runs_out_excuses_nothing(what: str) -> None:
+    evidence, rule = FORGED[what]
+    assert list(getattr(promises, rule)(replace(evidence, standstills=((1.2, 1.2 + 0.49 * LEASE),))))

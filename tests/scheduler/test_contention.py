@@ -39,11 +39,11 @@ def test_four_processes_get_a_fair_share_each(client: MongoClient[Any], workers:
     assert found["lost"] <= 0.2, found
 
 
-def test_eight_processes_lose_few_of_their_candidates(
+def test_eight_processes_lose_at_most_a_fifth_of_their_candidates(
     client: MongoClient[Any], workers: Callable[[int], list[Child]]
 ) -> None:
     # Without the answer to contention it is 40 % and more. With it, one in eight to one in six: more on a machine that
-    # does other things, where looks grow old. That it is less than a fifth is shown in virtual time.
+    # does other things, where looks grow old.
     found = shared(client, workers(8), 5000, concurrency=10)
     assert found["runs"] == 5000
-    assert found["lost"] <= 0.25, found
+    assert found["lost"] <= 0.2, found

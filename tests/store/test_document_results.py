@@ -14,14 +14,14 @@ import pytest
 from bson import Binary, Decimal128, Int64
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from hypothesis import HealthCheck, assume, example, given, settings
+from hypothesis import assume, example, given
 from hypothesis import strategies as st
 from pymongo import errors as driver
 
 from tests.support.bson_values import KEYS, SCALARS, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
-from tests.support.thoroughly import examples
+from tests.support.thoroughly import the_same_examples
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store import document_results
 from trio_monque.store.document_endings import (
@@ -321,13 +321,7 @@ def _raw(documents: Collection) -> list[bytes]:
     return [one.raw for one in documents.with_options(codec_options=options).find(sort={"_id": 1})]
 
 
-@settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    max_examples=examples(80, 250),
-    suppress_health_check=list(HealthCheck),
-)
+@the_same_examples(80, 250)
 @given(
     ids=st.lists(IDS, min_size=3, max_size=5),
     names=st.lists(NAMES, min_size=1, max_size=4, unique=True),

@@ -14,7 +14,7 @@ import pytest
 from bson import Binary, Decimal128
 from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
-from hypothesis import HealthCheck, example, given, settings
+from hypothesis import example, given
 from hypothesis import strategies as st
 from pymongo import MongoClient
 
@@ -22,7 +22,7 @@ from tests.support.bson_values import ABSENT, NOTHING, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, stamp
-from tests.support.thoroughly import examples
+from tests.support.thoroughly import the_same_examples
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import claim_id
@@ -211,13 +211,7 @@ def raw_of(jobs: Collection, job: Job) -> dict[str, bytes]:
     return {name: bson.encode({"": value}) for name, value in raw.items()}
 
 
-@settings(
-    deadline=None,
-    derandomize=True,
-    database=None,
-    max_examples=examples(50, 150),
-    suppress_health_check=list(HealthCheck),
-)
+@the_same_examples(50, 150)
 @given(results=st.lists(VALUES, min_size=2, max_size=5), before=VALUES | NOTHING, data=VALUES)
 @example(results=[{"a": 1}, {"b": 2}], before={"a": {"c": 3}, "b": 3}, data={"$id": 1, "a.b": 2})
 @example(results=[1.0, True, -0.0], before=1, data=None)
