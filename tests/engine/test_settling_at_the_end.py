@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from typing import Any
+
 import pytest
 import trio
 from trio.testing import MockClock
@@ -28,6 +31,26 @@ async def test_settlements_that_fail_until_the_hard_end_are_named(autojump_clock
     assert trio.current_time() == 10 + 4 + HARD_BOUND
     assert engine.unfinished == (1, 2, 3)
     assert engine.stop.crashes == []
+
+
+@pytest.mark.usefixtures("virtual_pauses")
+async def test_settlements_that_fail_are_tried_often_in_the_little_time_that_is_left(autojump_clock: MockClock) -> None:
+    class Flaky(Shelf):
+        tries = 0
+
+        async def settle(self, batch: Any) -> Sequence[bool]:
+            self.tries += 1
+            if self.tries <= 30:
+                raise NotNowError
+            return await super().settle(batch)
+
+    shelf = Flaky(items=[1, 2, 3], handler=sleeping(0))
+    engine = engine_of(shelf, cleanup_timeout=4.0)
+    async with running(engine):
+        await trio.sleep(1)
+        engine.stop.cut()
+    assert engine.unfinished == ()
+    assert sorted(shelf.settled) == [1, 2, 3]
 
 
 async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(autojump_clock: MockClock) -> None:

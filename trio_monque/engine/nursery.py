@@ -64,7 +64,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._limits = limits
         pauses = Pauses()
         beat = limits.heartbeat_interval
-        self._settler: Settler[SettlementT] = Settler(source, pauses)
+        self._settler: Settler[SettlementT] = Settler(source, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
         self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)

@@ -33,9 +33,12 @@ class _Ticket(NamedTuple):
 class Settler(Generic[SettlementT]):
     """Writes the ends of runs, in groups. No task waits for that: a task that does costs as much as its run did."""
 
-    def __init__(self, source: Source[Any, SettlementT], pauses: Pauses) -> None:
+    def __init__(
+        self, source: Source[Any, SettlementT], pauses: Pauses, *, is_short_of_time: Callable[[], bool] = lambda: False
+    ) -> None:
         self._source = source
         self._pauses = pauses
+        self._is_short_of_time = is_short_of_time
         self._waiting: list[_Ticket] = []
         self._arrived = trio.Event()
         self._is_gone = False
@@ -106,4 +109,5 @@ class Settler(Generic[SettlementT]):
                 self.progress.answered(len(written))
                 return written
             await self._pauses.after_fault(delay)
-            delay = min(2 * delay, LONGEST_RETRY)
+            # What is not written by the hard end is left to its lease, and done again.
+            delay = FIRST_RETRY if self._is_short_of_time() else min(2 * delay, LONGEST_RETRY)
