@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -11,10 +11,12 @@ import trio
 from bson import ObjectId
 from pymongo import MongoClient
 
+from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, handle
 from trio_monque import Job, JobStatus, Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
 from trio_monque.client import enqueue_many
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import inserting
 from trio_monque.store.codec import document_of
 from trio_monque.store.types import Collection, Database
@@ -192,6 +194,47 @@ async def test_enqueue_whose_first_sending_was_applied_late_and_has_run_is_that_
     again = inserting.insert_unless_key_is_in_use(store, new)
     assert (again.id, again.status) == (first.id, "completed")
     assert jobs.count_documents({}) == 1
+
+
+ENQUEUE: dict[str, Callable[[Monque], Any]] = {
+    "one": lambda monque: monque.enqueue("greet"),
+    "many": lambda monque: monque.enqueue_many([NewJob(name="greet"), NewJob(name="greet")]),
+    "unique": lambda monque: monque.enqueue_many([NewJob(name="greet", unique_key=key) for key in "ab"]),
+}
+
+
+@pytest.mark.parametrize("how", ENQUEUE)
+async def test_jobs_that_no_majority_has_are_not_announced_as_enqueued(
+    mongod: EmbeddedServer, db: Database, jobs: Collection, how: str
+) -> None:
+    """One member has written them, and a failover undoes that before the library looks again."""
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        monque = Monque(client[db.name], write_concern=5, skip_index_creation=True)  # There is one member.
+        interceptor.before(lambda name, _: name == "find", lambda: jobs.delete_many({}))
+        try:
+            enqueued = await ENQUEUE[how](monque)
+        except (MonqueConnectionError, PartlyEnqueuedError) as error:
+            assert error.unknown_outcome
+            enqueued = getattr(error, "enqueued", ())
+    assert interceptor.times == 1
+    # With unique keys, each is sent again alone, and looked up again.
+    assert len(enqueued) == (2 if how == "unique" else 0) == jobs.count_documents({"uniqueKey": {"$exists": True}})
+
+
+@pytest.mark.parametrize("how", ENQUEUE)
+async def test_insert_that_was_interrupted_is_looked_up_and_sent_again(
+    monque: Monque, proxy: LossyProxy, jobs: Collection, how: str
+) -> None:
+    """A router reports it for each job, as it reports a refusal; but it may have been applied."""
+    count = 1 if how == "one" else 2
+    interrupted = [{"index": place, "code": 11602, "errmsg": "interrupted by an election"} for place in range(count)]
+    proxy.answer(
+        "update" if how == "unique" else "insert", {"ok": 1, "n": 0, "nModified": 0, "writeErrors": interrupted}
+    )
+    await ENQUEUE[how](monque)
+    assert len(proxy.lost) == 1
+    assert jobs.count_documents({}) == count
 
 
 def parcel_with_key(key: str) -> inserting.Parcel:

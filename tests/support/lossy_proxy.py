@@ -26,6 +26,7 @@ class _Rule:
     matches: Callable[[Command], bool]
     loss: Loss
     after: Callable[[], object]
+    reply: Command | None = None
 
 
 @dataclass
@@ -55,6 +56,11 @@ class LossyProxy:
         rule = _Rule(lambda command: next(iter(command)) == name and matches(command), loss, after)
         with self._lock:
             self._rules.extend([rule] * times)
+
+    def answer(self, name: str, reply: Command) -> None:
+        """Answers the next command of that name itself: as a router does, whose shard was interrupted."""
+        with self._lock:
+            self._rules.append(_Rule(lambda command: next(iter(command)) == name, Loss.REQUEST, lambda: None, reply))
 
     def forget(self) -> None:
         """Loses nothing any more, and what was lost is forgotten."""
@@ -120,6 +126,9 @@ def _requests(proxy: LossyProxy, client: socket.socket, upstream: socket.socket,
     with suppress(OSError):
         while message := wire.message(client):
             rule = proxy.rule_for(wire.command(message))
+            if rule is not None and rule.reply is not None:
+                client.sendall(wire.reply_to(message, rule.reply))
+                continue
             if rule is not None and rule.loss is Loss.REQUEST:
                 rule.after()
                 break

@@ -41,6 +41,12 @@ def answers(reply: bytes) -> int:
     return int(_HEADER.unpack_from(reply)[2])
 
 
+def reply_to(request: bytes, body: Command) -> bytes:
+    """An OP_MSG that answers this message."""
+    content = bytes(5) + bson.encode(body)  # No flags; a section of kind 0.
+    return _HEADER.pack(_HEADER.size + len(content), 0, request_id(request), _OP_MSG) + content
+
+
 def command(of: bytes) -> Command:
     """The body of an OP_MSG, with its first document sequence, if there is one, under "documents"."""
     if _HEADER.unpack_from(of)[3] != _OP_MSG:

@@ -1,0 +1,236 @@
+"""Reads that decide what became of a write: each one asks for what a majority has, after the write of its session.
+
+A local read on a primary that is cut off finds writes that are rolled back later. One member cannot show that, so
+these tests read what is sent to the server.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any, Final
+
+import pytest
+from bson.codec_options import DatetimeConversion
+from pymongo import MongoClient
+
+from tests.support import locked as letters
+from tests.support.interception import Recorder
+from tests.support.store import PAST, claim, handle, insert, stamp
+from trio_monque.document_lock import Lock, freed
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.jobs import transitions
+from trio_monque.jobs.bulk_transitions import cancel_selected
+from trio_monque.jobs.selectors import JobSelector
+from trio_monque.store import bulk, claiming, document_endings, document_locks, inserting, leases, managing, settling
+from trio_monque.store.codec import document_of
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.document_endings import Ending
+from trio_monque.store.document_locks import Takeaway
+from trio_monque.store.types import Database
+
+LATER: Final = PAST + timedelta(minutes=1)
+
+Act = Callable[[], object]
+
+# --- Jobs: each prepares what is needed, and returns the call that has to read ---
+
+
+def stored(store: JobCollection) -> Act:
+    job = insert(store)
+    return lambda: inserting.stored(store, [job.id])
+
+
+def stored_job(store: JobCollection) -> Act:
+    job = insert(store)
+    return lambda: inserting.stored_job(store, job.id)
+
+
+def holders(store: JobCollection) -> Act:
+    job = insert(store, unique_key="k")
+    return lambda: inserting.holders(store, [job])
+
+
+def echo_of_an_insert(store: JobCollection) -> Act:
+    """The job of the first sending has ended: its key is free again, and its id is not."""
+    job = replace(insert(store), unique_key="k")
+    return lambda: inserting.insert_unless_key_is_in_use(store, inserting.Parcel(job, document_of(job)))
+
+
+def claim_of_less_than_was_seen(store: JobCollection) -> Act:
+    jobs = [insert(store), insert(store)]
+    store.collection.update_one({"_id": jobs[0].id}, {"$set": {"status": "cancelled"}})
+    return lambda: claiming.take(store, jobs, PAST, stamp())
+
+
+def claim_without_an_answer(store: JobCollection) -> Act:
+    mark = stamp()
+    claim(store, 1, mark)
+    return lambda: claiming.resolve(store, mark, LATER)
+
+
+def renewal_of_a_lost_claim(store: JobCollection) -> Act:
+    held = claim(store, 2)
+    store.collection.update_one({"_id": held[0].id}, {"$set": {"status": "pending"}})
+    return lambda: leases.renew(store, held, LATER)
+
+
+def renewal_of_an_unwanted_run(store: JobCollection) -> Act:
+    held = claim(store, 1)
+    store.collection.update_one({"_id": held[0].id}, {"$set": {"cancelRequestedAt": PAST}})
+    return lambda: leases.renew(store, held, LATER)
+
+
+def settlement_of_a_lost_claim(store: JobCollection) -> Act:
+    (job,) = claim(store, 1)
+    store.collection.update_one({"_id": job.id}, {"$set": {"status": "pending"}})
+    return lambda: settling.settle(store, settling.grouped([transitions.complete(job, LATER)], "r"))
+
+
+def change_without_an_answer(store: JobCollection) -> Act:
+    job = insert(store)
+    change = transitions.cancel_pending(job.id, LATER)
+    managing.apply_if_allowed(store, change)
+    return lambda: managing.apply_again(store, change)
+
+
+def bulk_change_without_an_answer(store: JobCollection) -> Act:
+    change = cancel_selected(JobSelector(), (insert(store), insert(store)), LATER)
+    return lambda: bulk.find_out(store, [change], "r")
+
+
+def bulk_change_that_is_refused(store: JobCollection) -> Act:
+    jobs = insert(store), insert(store)
+    store.collection.database.command("collMod", store.collection.name, validator={"status": "pending"})
+    change = cancel_selected(JobSelector(), jobs, LATER)
+    return lambda: bulk.cancel(store, [change], "r")
+
+
+def bulk_change_that_did_not_match_all(store: JobCollection) -> Act:
+    change = cancel_selected(JobSelector(), (insert(store),), LATER)
+    return lambda: bulk.signed(store, [change], "r")
+
+
+def bulk_deletion_without_an_answer(store: JobCollection) -> Act:
+    jobs = [insert(store)]
+    return lambda: bulk.find_out_deleted(store, jobs, {})
+
+
+def bulk_deletion_that_did_not_match_all(store: JobCollection) -> Act:
+    jobs = [insert(store)]
+    return lambda: bulk.gone(store, jobs)
+
+
+# --- Documents ---
+
+
+def letters_of(store: JobCollection) -> letters.LockedCollection:
+    return letters.handle(store.collection.database["letters"])
+
+
+def claim_of_documents(store: JobCollection) -> Act:
+    locked = letters_of(store)
+    locked.collection.insert_many([{"_id": 0}, {"_id": 1}])
+    return lambda: document_locks.take(locked, [0, 1], letters.NOW, letters.stamp())
+
+
+def claim_of_documents_that_are_decoded_by_the_caller(store: JobCollection) -> Act:
+    plain = letters_of(store).collection
+    options = plain.codec_options.with_options(datetime_conversion=DatetimeConversion.DATETIME_MS)
+    locked = letters.handle(plain.with_options(codec_options=options))
+    plain.insert_one({"_id": 0})
+    return lambda: document_locks.take(locked, [0], letters.NOW, letters.stamp())
+
+
+def claim_of_documents_without_an_answer(store: JobCollection) -> Act:
+    locked, mark = letters_of(store), letters.stamp()
+    locked.collection.insert_one({"_id": 0})
+    letters.claim(locked, 1, mark)
+    return lambda: document_locks.resolve(locked, mark, LATER)
+
+
+def renewal_of_a_document_that_is_lost(store: JobCollection) -> Act:
+    locked = letters_of(store)
+    locked.collection.insert_one({"_id": 0})
+    return lambda: document_locks.renew(locked, [(letters.fence(letters.stamp()), [0])], LATER)
+
+
+def rescue_of_a_document_that_changed(store: JobCollection) -> Act:
+    locked = letters_of(store)
+    locked.collection.insert_one({"_id": 0})
+    seen = Lock("dead", letters.NOW, 20.0, "dead:x")
+    return lambda: document_locks.rescue(locked, [Takeaway(0, seen, freed(1, letters.NOW))])
+
+
+def end_of_a_document_that_is_lost(store: JobCollection) -> Act:
+    locked = letters_of(store)
+    locked.collection.insert_one({"_id": 0})
+    return lambda: document_endings.settle(locked, [Ending(0, letters.fence(letters.stamp()))])
+
+
+@pytest.fixture
+def recorder() -> Recorder:
+    return Recorder()
+
+
+@pytest.fixture
+def store(mongod: EmbeddedServer, db: Database, recorder: Recorder) -> Any:
+    db.create_collection("monque_jobs")
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        yield handle(client[db.name])
+
+
+def observed(recorder: Recorder, act: Act) -> tuple[list[Mapping[str, Any]], list[Mapping[str, Any]]]:
+    """The writes and the reads that the call sends."""
+    recorder.commands.clear()
+    with suppress(MonqueConnectionError):
+        act()
+    sent = recorder.commands
+    reads = [command for name, command in sent if name in ("find", "aggregate")]
+    return [command for name, command in sent if name not in ("find", "aggregate", "endSessions")], reads
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        stored,
+        stored_job,
+        holders,
+        echo_of_an_insert,
+        bulk_change_that_did_not_match_all,
+        bulk_deletion_that_did_not_match_all,
+    ],
+)
+def test_read_by_itself_decides_by_what_a_majority_has(
+    store: JobCollection, recorder: Recorder, prepare: Callable[[JobCollection], Act]
+) -> None:
+    _, reads = observed(recorder, prepare(store))
+    assert [read["readConcern"]["level"] for read in reads] == ["majority"]
+
+
+@pytest.mark.parametrize(
+    "prepare",
+    [
+        claim_of_less_than_was_seen, claim_without_an_answer, renewal_of_a_lost_claim, renewal_of_an_unwanted_run,
+        settlement_of_a_lost_claim, change_without_an_answer, bulk_change_without_an_answer,
+        bulk_change_that_is_refused, bulk_deletion_without_an_answer, claim_of_documents,
+        claim_of_documents_that_are_decoded_by_the_caller, claim_of_documents_without_an_answer,
+        renewal_of_a_document_that_is_lost, rescue_of_a_document_that_changed, end_of_a_document_that_is_lost,
+    ],
+)  # fmt: skip
+def test_read_behind_a_write_sees_what_that_write_left_on_a_majority(
+    store: JobCollection, recorder: Recorder, prepare: Callable[[JobCollection], Act]
+) -> None:
+    """The write proves that this primary is one, and the session makes the read wait for what the write saw."""
+    writes, reads = observed(recorder, prepare(store))
+    assert writes, "a read alone proves nothing"
+    assert reads
+    for write in writes:
+        assert write["writeConcern"] == {"w": "majority"}
+    for read in reads:
+        assert read["readConcern"]["level"] == "majority"
+        assert "afterClusterTime" in read["readConcern"]
+        assert read["lsid"] == writes[0]["lsid"]
