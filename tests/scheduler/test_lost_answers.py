@@ -17,7 +17,7 @@ from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
-from tests.support.interception import Recorder, written_by
+from tests.support.interception import written_by
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import (
@@ -34,9 +34,8 @@ from trio_monque import (
 )
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.disowned import DisownedClaims
-from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming, managing, settling
+from trio_monque.store import claiming
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce
@@ -219,35 +218,6 @@ async def test_release_whose_answer_was_lost_is_sent_again_before_leaving_ends(
     # A claim that was in flight meanwhile may have taken it once more, and given it back, too.
     assert scheduler.report.released >= 1
     assert scheduler.report.unfinished == ()
-
-
-@pytest.mark.parametrize("what", ["a claim", "what was taken", "settlements", "a change by hand"])
-def test_what_is_resolved_is_read_as_a_majority_holds_it(mongod: EmbeddedServer, db: Database, what: str) -> None:
-    recorder = Recorder()
-    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
-        store = handle(client[db.name])
-        mark = stamp()
-        (job,) = claim(store, 1, mark)
-        recorder.commands.clear()
-        if what == "a claim":
-            claiming.resolve(store, mark, PAST)
-        elif what == "what was taken":
-            # One has changed, so the copies from before the write are not exact.
-            both = [insert(store), insert(store)]
-            db["monque_jobs"].update_one({"_id": both[1].id}, {"$set": {"attempts": 1}})
-            recorder.commands.clear()
-            assert len(claiming.take(store, both, PAST, stamp()).jobs) == 1
-        elif what == "a change by hand":
-            managing.apply_again(store, transitions.cancel_pending(job.id, PAST))
-            recorder.commands[0] = ("update", recorder.commands[0][1])  # As findAndModify.
-        else:
-            db["monque_jobs"].update_one({}, {"$set": {"claimedBy": "another"}})
-            settling.settle(store, settling.grouped([transitions.complete(job, PAST)], "r"))
-        (write, read, *_) = recorder.commands
-    assert (write[0], read[0]) == ("update", "find")
-    assert read[1]["readConcern"]["level"] == "majority"
-    assert read[1]["readConcern"]["afterClusterTime"]  # Behind the write: in the same causal session.
-    assert read[1]["lsid"] == write[1]["lsid"]
 
 
 def test_claim_that_was_made_in_part_is_unknown_and_found_out(db: Database) -> None:

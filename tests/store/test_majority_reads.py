@@ -30,6 +30,7 @@ from trio_monque.store.codec import document_of
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.document_endings import Ending
 from trio_monque.store.document_locks import Takeaway
+from trio_monque.store.locked_collection import LockedCollection
 from trio_monque.store.types import Database
 
 LATER: Final = PAST + timedelta(minutes=1)
@@ -127,7 +128,7 @@ def bulk_deletion_that_did_not_match_all(store: JobCollection) -> Act:
 # --- Documents ---
 
 
-def letters_of(store: JobCollection) -> letters.LockedCollection:
+def letters_of(store: JobCollection) -> LockedCollection:
     return letters.handle(store.collection.database["letters"])
 
 

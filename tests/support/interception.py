@@ -17,10 +17,10 @@ class Interceptor(monitoring.CommandListener):
 
     def __init__(self) -> None:
         self._matches: Callable[[str, Any], bool] | None = None
-        self._meanwhile: Callable[[], None] = lambda: None
+        self._meanwhile: Callable[[], object] = lambda: None
         self.times = 0
 
-    def before(self, matches: Callable[[str, Any], bool], meanwhile: Callable[[], None]) -> None:
+    def before(self, matches: Callable[[str, Any], bool], meanwhile: Callable[[], object]) -> None:
         self._matches, self._meanwhile = matches, meanwhile
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
