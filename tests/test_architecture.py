@@ -15,10 +15,12 @@ PACKAGE = Path(__file__).parents[1] / "trio_monque"
 
 # Each room may import only from the rooms listed, and from itself. Nobody imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
-    "errors": set(),
+    "safe_text": set(),
+    "log": {"safe_text"},
+    "errors": {"safe_text"},
     "checks": {"errors"},
     "options": {"errors", "checks"},
-    "backoff": {"errors"},
+    "backoff": {"errors", "log"},
     "observations": set(),
     "clock": {"errors"},
     "document_lock": {"options"},
@@ -27,9 +29,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
-    "jobs": {"errors", "checks", "options", "backoff"},
-    "store": {"errors", "options", "clock", "threads", "patience", "jobs", "document_lock"},
+    "jobs": {"safe_text", "errors", "checks", "options", "backoff"},
+    "store": {"safe_text", "log", "errors", "options", "clock", "threads", "patience", "jobs", "document_lock"},
     "client": {
+        "log",
         "errors",
         "checks",
         "options",
@@ -42,9 +45,11 @@ MAY_IMPORT: dict[str, set[str]] = {
         "store",
     },
     # How claimed things are run. Knows no job and no MongoDB.
-    "engine": {"errors", "options", "backoff", "observations", "clock", "hold", "patience"},
+    "engine": {"log", "errors", "options", "backoff", "observations", "clock", "hold", "patience"},
     # Where the two columns meet.
     "scheduler": {
+        "safe_text",
+        "log",
         "errors",
         "checks",
         "options",
@@ -60,6 +65,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
     },
     "claims": {
+        "safe_text",
+        "log",
         "errors",
         "checks",
         "options",

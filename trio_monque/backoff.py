@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-logger = logging.getLogger("trio_monque")
+from .log import logger_of
+
+logger = logger_of()
 
 SHORTEST = 0.001
 """One millisecond: BSON dates hold no less, and a retry that is due at once would spin."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
+from .safe_text import LONGEST_TEXT, one_line, shown, without_secrets
+
 
 class MonqueError(Exception):
     """The root of every error that this library raises on purpose."""
@@ -26,7 +28,7 @@ class InvalidOptionError(MonqueError, ValueError):
     """
 
     def __init__(self, option: str, value: object, problem: str) -> None:
-        super().__init__(f"{option}={value!r}: {problem}")
+        super().__init__(f"{option}={shown(value)}: {problem}")
         self.option = option
         self.value = value
 
@@ -44,8 +46,7 @@ class InvalidJobIdentifierError(MonqueError, ValueError):
     """
 
     def __init__(self, field: str, value: object, problem: str) -> None:
-        shown = repr(value)
-        super().__init__(f"{field}={shown if len(shown) <= 80 else shown[:77] + '...'}: {problem}")
+        super().__init__(f"{field}={shown(value, 80)}: {problem}")
         self.field = field
         self.value = value
 
@@ -80,7 +81,7 @@ class InvalidCronError(MonqueError, ValueError):
 
     def __init__(self, expression: object, problem: str) -> None:
         super().__init__(
-            f"cron expression {expression!r}: {problem}. Five fields are expected "
+            f"cron expression {shown(expression)}: {one_line(problem)}. Five fields are expected "
             "(minute hour day-of-month month day-of-week), for example '0 9 * * 1-5'"
         )
         self.expression = expression
@@ -98,7 +99,7 @@ class WorkerRegistrationError(MonqueError, ValueError):
     """
 
     def __init__(self, name: str, problem: str) -> None:
-        super().__init__(f"worker {name!r}: {problem}")
+        super().__init__(f"worker {shown(name)}: {problem}")
         self.name = name
 
 
@@ -135,9 +136,9 @@ class FilterStillMatchesError(MonqueError):
 
     def __init__(self, document_id: object, filter: object) -> None:  # noqa: A002  # As it is called everywhere.
         super().__init__(
-            f"document {document_id!r} was finished and still matches {filter!r}: it would be claimed without end. "
-            "Finish with an update that makes the filter false, for example finish({'$set': {'status': 'done'}}) "
-            "for {'status': 'new'}"
+            f"document {shown(document_id)} was finished and still matches {shown(filter)}: it would be claimed "
+            "without end. Finish with an update that makes the filter false, for example "
+            "finish({'$set': {'status': 'done'}}) for {'status': 'new'}"
         )
         self.document_id = document_id
         self.filter = filter
@@ -160,7 +161,9 @@ class BrokenDocumentError(MonqueError, ValueError):
     """
 
     def __init__(self, document_id: object, problem: str) -> None:
-        super().__init__(f"document {document_id} is no job: {problem}. Mend it, or delete it")
+        # What it holds was written by others: an error must be as fit for a log as any other.
+        problem = one_line(without_secrets(problem[: 4 * LONGEST_TEXT]))
+        super().__init__(f"document {one_line(str(document_id), 80)} is no job: {problem}. Mend it, or delete it")
         self.document_id = document_id
         self.problem = problem
 

@@ -6,6 +6,7 @@ import ctypes
 import os
 import signal
 import socket
+import stat
 import sys
 import tempfile
 from pathlib import Path
@@ -223,5 +224,19 @@ def test_folder_of_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
 
 def test_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(EmbeddedServerError, match=r"member0 cannot be made"):
+    with pytest.raises(EmbeddedServerError, match=r"file cannot be made"):
         embedded_mongod(folder=tmp_path / "file").__enter__()
+
+
+def test_kept_folder_is_readable_for_its_user_alone(tmp_path: Path) -> None:
+    """Also one that others could read before; a folder with other things in it keeps its mode, the data does not."""
+    made, open_before, shared = tmp_path / "new" / "data", tmp_path / "open", tmp_path / "shared"
+    for folder in (open_before / "member0", shared):
+        folder.mkdir(parents=True)
+    (shared / "notes").touch()
+    for folder in (open_before, open_before / "member0", shared):
+        folder.chmod(0o755)
+    for folder in (made, open_before, shared):
+        data_folder.prepare(folder, 1, lambda: None)
+    folders = (made, made / "member0", open_before, open_before / "member0", shared, shared / "member0")
+    assert [stat.S_IMODE(folder.stat().st_mode) for folder in folders] == [0o700] * 4 + [0o755, 0o700]

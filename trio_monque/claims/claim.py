@@ -13,6 +13,7 @@ from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
+from ..safe_text import shown
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, Released
 
@@ -118,10 +119,11 @@ class Claim(Generic[DocT]):
                 self.end_work()
         if is_held:
             problem = None if settlement.settled is None else settlement.settled.error
-            raise InvalidUpdateError(f"the server refuses to write the end of document {self.id!r}: {problem}")
+            raise InvalidUpdateError(f"the server refuses to write the end of document {shown(self.id)}: {problem}")
         if not written and settlement.is_unclear:
             raise MonqueConnectionError(
-                f"nobody knows whether document {self.id!r} was finished: the answer was lost, and its lease is over",
+                f"it is not known whether document {shown(self.id)} was finished: the answer was lost, and "
+                "its lease is over",
                 unknown_outcome=True,
             )
         if not written:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager, suppress
 from functools import partial
@@ -15,6 +14,7 @@ from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
 from ..errors import ClaimLostError, InvalidOptionError
 from ..jobs.events import Event
+from ..log import logger_of
 from ..store.types import TypedCollection
 from .claim import Claim
 from .gate import Gate
@@ -23,7 +23,7 @@ from .life import Claiming
 from .options import ClaimConfig, ClaimOptions, claim_config
 from .telling import ClaimsReport
 
-logger = logging.getLogger("trio_monque.claims")
+logger = logger_of("claims")
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 from ..document_lock import Fence, LockStamp
 from ..options import LEASE_IN_BEATS
+from ..safe_text import shown
 
 CLOCKS: Final = 1 / 6
 """Of a beat: by so much the clock of a program that knows only `by` and `until` may run ahead."""
@@ -82,4 +83,4 @@ class HeldDocument:
         return self.tries + 1
 
     def __str__(self) -> str:
-        return f"{self.id!r} (try {self.attempt})"
+        return f"{shown(self.id)} (try {self.attempt})"

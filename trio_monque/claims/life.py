@@ -18,6 +18,7 @@ from ..engine.nursery import Engine
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError, MonqueError, ScanRefusedError
 from ..jobs.verdicts import RetryPolicy
+from ..safe_text import shown
 from ..store import document_indexes
 from ..store.connection import check_collection, check_pool
 from ..store.locked_collection import LockedCollection
@@ -115,9 +116,10 @@ class Claiming:
         is_served = document_indexes.is_served(self._locked, self._time.clock.now())
         if not (is_served or self._config.allow_scan) and document_indexes.is_large(self._locked):
             raise ScanRefusedError(
-                f"no index of {self._locked.collection.full_name} serves the filter {self._locked.shown_filter!r}, and "
-                "each look would read all of its documents: call create_claim_index(collection, filter) once, with the "
-                "same lock_field and sort, or say allow_scan=True"
+                f"no index of {self._locked.collection.full_name} serves the filter "
+                f"{shown(self._locked.shown_filter)}, and each look would read all of "
+                "its documents: call create_claim_index(collection, filter) once, with the same lock_field and sort, "
+                "or say allow_scan=True"
             )
 
     async def _run_listened_to(self, task_status: trio.TaskStatus[None]) -> None:

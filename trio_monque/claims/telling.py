@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -10,11 +9,12 @@ from ..client.bus import Bus
 from ..document_lock import NEVER
 from ..engine import notices
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, reason_of
+from ..log import logger_of
 from . import events
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 
-logger = logging.getLogger("trio_monque.claims")
+logger = logger_of("claims")
 
 # In one log record.
 MOST_NAMED: Final = 10

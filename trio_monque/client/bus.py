@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import logging
 import math
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
@@ -20,11 +19,12 @@ from ..callables import is_async
 from ..clock import is_on_run
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
+from ..log import logger_of
 from ..patience import Patience, with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .event_stream import MOST_UNHEARD, EventStream
 
-logger = logging.getLogger("trio_monque.events")
+logger = logger_of("events")
 
 EventT = TypeVar("EventT", bound=Event)
 Listener = Callable[[EventT], None] | Callable[[EventT], Awaitable[None]]

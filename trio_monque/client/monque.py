@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Literal, TypeVar, Unpack
@@ -14,6 +13,7 @@ from ..jobs.events import Event
 from ..jobs.job import Job
 from ..jobs.selection import JobFilter, JobSort
 from ..jobs.selectors import Statuses, checked_name
+from ..log import logger_of
 from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database
 from ..store.offload import Door
@@ -34,7 +34,7 @@ from .recovering import Recovering, SyncRecovering
 from .stats_cache import StatsCache
 from .wake_board import Announcer, Nobody
 
-logger = logging.getLogger("trio_monque")
+logger = logger_of()
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -10,8 +9,9 @@ from typing import Final
 
 from ..jobs import events
 from ..jobs.job import Job, JobStatus
+from ..log import logger_of
 
-logger = logging.getLogger("trio_monque")
+logger = logger_of()
 
 MOST_NAMED: Final = 10
 

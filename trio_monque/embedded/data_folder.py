@@ -34,17 +34,25 @@ def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]
         )
     folders = [folder / f"member{index}" for index in range(members)]
     deadline = time.monotonic() + _RELEASE_SECONDS
+    if not folder.is_dir() or stored == len(list(folder.iterdir())):  # Others' files beside it need their own mode.
+        _make_private(folder)
     for member in folders:
-        try:
-            member.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise EmbeddedServerError(f"the folder {member} cannot be made: {error}") from error
+        _make_private(member)
         while _is_locked(member / "mongod.lock"):
             check()
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(in_use(folder))
             time.sleep(_POLL_SECONDS)
     return folders
+
+
+def _make_private(folder: Path) -> None:
+    """Makes the folder, or closes the one that is there, for this user alone: the server in it asks for no password."""
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        folder.chmod(0o700)
+    except OSError as error:
+        raise EmbeddedServerError(f"the folder {folder} cannot be made, or not private: {error}") from error
 
 
 def in_use(folder: Path | None) -> str:

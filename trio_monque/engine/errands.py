@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from typing import Any, NoReturn
 
 import trio
 
+from ..log import logger_of
 from .heartbeat import LONGEST_RETRY, RETRY_SHARE
 from .pauses import Pauses
 from .progress import Progress
 from .runner import Runner
 from .source import Source
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 
 class Errands:

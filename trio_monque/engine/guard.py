@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Awaitable, Callable
 
 import trio
 
+from ..log import logger_of
 from .progress import Progress
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 
 class Stop:

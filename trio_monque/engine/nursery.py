@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
+from ..log import logger_of
 from . import notices
 from .claimer import Claimer
 from .company import Company
@@ -35,7 +35,7 @@ from .waker import Waker
 from .watchdog import Watchdog, name_the_unwilling
 from .watcher import Watcher
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 from collections.abc import Sequence
 from functools import partial
@@ -10,6 +9,7 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ..log import logger_of
 from ..patience import drop_patience, keep_patience
 from . import notices
 from .early_settlements import EarlySettlements
@@ -24,7 +24,7 @@ from .slots import Slots
 from .source import Source
 from .wake import WakeSignal
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")

@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from typing import Any, Final, Generic, NamedTuple, TypeVar
 
 import trio
 
+from ..log import logger_of
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
 from .source import Source
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 SettlementT = TypeVar("SettlementT")
 

@@ -6,7 +6,6 @@ more. While a handler blocks the loop no beat is sent, and beyond the lease its 
 
 from __future__ import annotations
 
-import logging
 import sys
 import threading
 import time
@@ -18,9 +17,10 @@ from typing import Any, Final
 
 import trio
 
+from ..log import OwnLines, logger_of
 from .run import Run
 
-logger = logging.getLogger("trio_monque.engine")
+logger = logger_of("engine")
 
 LOOK_INTERVAL: Final = 0.25
 BLOCKED_AFTER: Final = 1.0
@@ -111,7 +111,11 @@ class Watchdog:
             "the event loop is blocked for %.1f s, and no claim is renewed meanwhile, by %s:\n%s",
             seconds,
             "something outside of the handlers" if culprit is None else f"the handler of {culprit.claim}",
-            "".join(traceback.format_list(traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1]))),
+            OwnLines(
+                "".join(
+                    traceback.format_list(traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1]))
+                )
+            ),
         )
 
 
@@ -148,7 +152,7 @@ async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]], *, ever_
                 logger.error(
                     "leaving waits for the handler of %s, which swallows its cancellation:\n%s",
                     run.claim,
-                    _where(run.task),
+                    OwnLines(_where(run.task)),
                 )
         await trio.sleep(pause)
         if ever_less:

@@ -21,6 +21,7 @@ from zoneinfo import ZoneInfo, ZoneInfoNotFoundError, available_timezones
 from cronsim import CronSim, CronSimError
 
 from ..errors import InvalidCronError, InvalidOptionError
+from ..safe_text import shown
 
 ALIASES: Final = {
     "@hourly": "0 * * * *",
@@ -107,7 +108,7 @@ def check_timezone(expression: str, timezone: object) -> str:
         advice = "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
     else:
         advice = "an IANA name such as 'Europe/Berlin' is expected"
-    raise InvalidCronError(expression, f"its time zone {timezone!r} is unknown; {advice}")
+    raise InvalidCronError(expression, f"its time zone {shown(timezone)} is unknown; {advice}")
 
 
 # --- When it falls due ---
@@ -261,7 +262,7 @@ def _zone(expression: str, timezone: str | None) -> tzinfo:
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
     except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # It was there when the names were read.
-        raise InvalidCronError(expression, f"its time zone {timezone!r} cannot be read: {error}") from error
+        raise InvalidCronError(expression, f"its time zone {shown(timezone)} cannot be read: {error}") from error
 
 
 # --- In words ---
@@ -272,7 +273,7 @@ def _problem(fields: str, error: CronSimError) -> str:
     if name not in TAKEN:
         return str(error)
     given = fields.split()[list(TAKEN).index(name)]
-    return f"its {name} {given!r} is not understood; it takes {TAKEN[name]}, with lists, ranges and steps"
+    return f"its {name} {shown(given)} is not understood; it takes {TAKEN[name]}, with lists, ranges and steps"
 
 
 def _described(fields: str, zone: str) -> str:

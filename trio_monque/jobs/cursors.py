@@ -17,6 +17,7 @@ from typing import Any, Final
 from bson import ObjectId
 
 from ..errors import InvalidCursorError
+from ..safe_text import shown
 from .job import Job
 
 
@@ -131,10 +132,10 @@ def _iso(moment: datetime) -> str:
 def _check_order(cursor: object, its: tuple[str, str], by: str, direction: str) -> None:
     if its != (ORDERS[by], direction):
         raise InvalidCursorError(
-            f"cursor {cursor!r} belongs to the order by {its[0]}, {its[1]}, and {by}, {direction} was asked for: "
+            f"cursor {shown(cursor)} belongs to the order by {its[0]}, {its[1]}, and {by}, {direction} was asked for: "
             "go on in its order, or begin without a cursor"
         )
 
 
 def _malformed(cursor: object, problem: str) -> InvalidCursorError:
-    return InvalidCursorError(f"{cursor!r} is no cursor of a page: {problem}. Pass what a page's `cursor` was")
+    return InvalidCursorError(f"{shown(cursor)} is no cursor of a page: {problem}. Pass what a page's `cursor` was")

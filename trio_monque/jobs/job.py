@@ -10,6 +10,8 @@ from typing import Any, Final
 
 from bson import ObjectId
 
+from ..safe_text import LONGEST_VALUE, one_line
+
 
 class JobStatus(StrEnum):
     """Where a job is in its life; the transitions between them are in `transitions.py`."""
@@ -88,7 +90,7 @@ class Job:
     errors: Sequence[Mapping[str, Any]] = ()
 
     def __str__(self) -> str:
-        return f"{self.name} {self.id} ({self.status}, attempt {self.attempts})"
+        return f"{one_line(self.name, LONGEST_VALUE)} {self.id} ({self.status}, attempt {self.attempts})"
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Job:

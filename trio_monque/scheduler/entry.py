@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import secrets
 import socket
@@ -18,10 +17,11 @@ from ..engine.beats import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, is_alive, most_held
 from ..jobs.job import Job
+from ..log import logger_of
 from ..options import SchedulerConfig
 from ..store import instances
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 # Others come and go with the same id between our two commands. It cannot go on for ever by chance.
 MOST_ROUNDS: Final = 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
@@ -28,6 +27,7 @@ from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
+from ..log import logger_of
 from ..observations import Sighting
 from ..options import SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
@@ -44,7 +44,7 @@ from .settlements import Batch, JobSettlement, SettlementRefusedError, is_pendin
 from .telling import Teller
 from .workers import Worker, Workers
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import logging
 from functools import partial
 from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from ..backoff import Backoff, asked_backoff
 from ..jobs.verdicts import ErrorTypes, RetryPolicy
+from ..log import logger_of
 from ..options import SchedulerConfig
 from .workers import Worker, WorkerSettings
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 
 class Policies:

@@ -19,13 +19,14 @@ from ..engine.progress import Progress
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import Instance, clamped
 from ..jobs.job import Job
+from ..log import logger_of
 from ..observations import Observations, Sighting
 from ..options import SchedulerConfig
 from ..store import instances
 from ..store.offload import Channel, Door
 from .entry import Entry
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 PRUNED_AFTER_BEATS: Final = 10
 """Heartbeat intervals of its own after which an entry that was not seen to change is removed, by whoever saw it."""

@@ -22,12 +22,13 @@ from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
+from ..log import logger_of
 from ..options import Retention
 from ..store import instances, retention
 from ..store.offload import Channel, Door
 from ..store.retention import Expired
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 T = TypeVar("T")
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
@@ -12,11 +11,12 @@ from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import Transition, applied
 from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, reason_of
+from ..log import logger_of
 from ..store import settling
 from ..store.settling import Fate, Statement
 from .logs import about
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 
 @dataclass(slots=True, eq=False)

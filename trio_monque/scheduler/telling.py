@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from dataclasses import dataclass
 
 from ..client.bus import Bus
@@ -19,12 +18,13 @@ from ..jobs.verdicts import (
     reason_of,
     will_retry,
 )
+from ..log import logger_of
 from ..store.settling import Fate
 from .logs import about
 from .settlements import JobSettlement, settled
 from .statistics import Tally
 
-logger = logging.getLogger("trio_monque.scheduler")
+logger = logger_of("scheduler")
 
 # In one log record; all of them are in the event and in the report.
 MOST_NAMED = 10

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from typing import Any, Final
 
@@ -13,6 +12,8 @@ from pymongo.cursor import RawBatchCursor
 from ..errors import BrokenDocumentError
 from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import JobStatus
+from ..log import logger_of
+from ..safe_text import shown
 from .codec import OWN_OPTIONS, RawDocument
 from .connection import JobCollection
 from .fields import FIELD
@@ -24,7 +25,7 @@ MOST_IN_A_BATCH: Final = 1000
 MOST_BYTES_SHOWN: Final = 1024
 MOST_FIELDS_SHOWN: Final = 100
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 # Of what is passed over, at once: each of them may have to be read alone.
 MOST_LOOKED_AT: Final = 100
@@ -91,7 +92,7 @@ def _problem(jobs: JobCollection, document: Any) -> str | None:
     except BrokenDocumentError as error:
         return error.problem
     if job.status is JobStatus.PENDING and job.claimed_by is not None:
-        return f"it is pending, and still bears {FIELD['claimed_by']}={job.claimed_by!r}"
+        return f"it is pending, and still bears {FIELD['claimed_by']}={shown(job.claimed_by)}"
     return None
 
 

@@ -6,7 +6,6 @@ where a session has to join them.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -20,12 +19,13 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.bulk_transitions import Change
 from ..jobs.job import Job
+from ..log import logger_of
 from .codec import filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import PASSING_CODES, command
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 _BY_ID: Final = {"_id": 1}
 _DUPLICATE_KEY: Final = 11000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -21,12 +20,14 @@ from pymongo.write_concern import WriteConcern
 from ..clock import wall_clock
 from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..jobs.job import Job
+from ..log import logger_of
+from ..safe_text import one_line, uri_without_secrets, without_secrets_of
 from .codec import OWN_OPTIONS, Codec
 from .known import Known
 from .outcomes import Interference, command, translated
 from .types import Collection, Database
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 # A sample that took longer says little about the server's clock: by half of that it may be wrong.
 LONGEST_ROUND_TRIP = 0.5
@@ -213,29 +214,32 @@ def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Databa
         MonqueConnectionError: The string is wrong, or the server does not answer; says which.
     """
     milliseconds = round(timeout * 1000)
-    try:
-        client: MongoClient[Any] = MongoClient(
-            uri,
-            serverSelectionTimeoutMS=milliseconds,
-            connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
-            appname="trio_monque",
-        )
-    except (driver.PyMongoError, ValueError, OSError) as error:  # OSError: a certificate file that is not there.
-        raise MonqueConnectionError(
-            f"{_without_password(uri)!r} cannot be used as a MongoDB connection string ({error}): "
-            "one looks like mongodb://localhost:27017"
-        ) from error
+    client = _client_of(uri, milliseconds)
     try:
         try:
             with pymongo.timeout(timeout):
                 client.admin.command("ping")
         except driver.PyMongoError as error:
-            raise translated(error, f"reach {_without_password(uri)}") from error
+            raise translated(error, f"reach {uri_without_secrets(uri)}") from error
         yield client.get_default_database(database)
     finally:
         client.close()
 
 
-def _without_password(uri: str) -> str:
-    scheme, separator, rest = uri.partition("://")
-    return f"{scheme}{separator}{rest.rsplit('@', 1)[-1]}"
+def _client_of(uri: str, milliseconds: int) -> MongoClient[Any]:
+    try:
+        return MongoClient(
+            uri,
+            serverSelectionTimeoutMS=milliseconds,
+            connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
+            appname="trio_monque",
+        )
+    except (driver.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a missing certificate file.
+        problem = one_line(without_secrets_of(uri, str(error)))
+        # What the driver says may repeat a part of the password, and a traceback shows the cause, too.
+        cause = error if problem == str(error) else None
+    # Outside of the handler: there, the error of the driver would be the context of this one all the same.
+    raise MonqueConnectionError(
+        f"{uri_without_secrets(uri)!r} cannot be used as a MongoDB connection string ({problem}): "
+        "one looks like mongodb://localhost:27017"
+    ) from cause

@@ -14,6 +14,7 @@ from bson import ObjectId, tz_util
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import ON_EXHAUSTED
+from ..safe_text import shown
 from .fields import DEFAULTS, FIELD, REQUIRED
 
 _ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
@@ -166,7 +167,7 @@ def _check(values: Mapping[str, Any]) -> None:
 
 
 def _broken(values: Mapping[str, Any], attribute: str) -> BrokenDocumentError:
-    return BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {values[attribute]!r}")
+    return BrokenDocumentError(values.get("id"), f"its {FIELD[attribute]} is {shown(values[attribute])}")
 
 
 def _in_utc(moment: datetime) -> datetime:

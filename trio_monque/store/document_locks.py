@@ -5,7 +5,6 @@ How they end with a result is in `document_endings.py`.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator, Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,6 +15,7 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock
+from ..log import logger_of
 from .document_endings import send
 from .locked_collection import BY_ID, LockedCollection, as_stored
 from .outcomes import PASSING_CODES, command
@@ -33,7 +33,7 @@ __all__ = [
     "take",
 ]
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 # Ten thousand in one statement keep the server busy for a quarter of a second, and all else waits.
 MOST_IN_ONE_STATEMENT: Final = 1000

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
@@ -17,12 +16,13 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..document_lock import NEVER, Lock, LockState, state_of
+from ..log import logger_of
 from .codec import OWN_OPTIONS
 from .locked_collection import BY_ID, LockedCollection
 from .outcomes import command
 from .snapshots import at_one_moment
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 MOST_IN_A_BATCH: Final = 1000
 

@@ -6,7 +6,6 @@ one id exactly one is inserted; every later write is for the incarnation that wr
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -15,6 +14,7 @@ from pymongo import errors as driver
 
 from ..jobs.instance import Instance
 from ..jobs.job import Job
+from ..log import logger_of
 from .codec import OWN_OPTIONS
 from .connection import JobCollection
 from .fields import FIELD
@@ -22,7 +22,7 @@ from .outcomes import command
 from .rescuing import CLAIMED, IN_ORDER
 from .types import Collection
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 PAUSE: Final = "pause:"
 _IS_PAUSE: Final = {"_id": {"$gte": PAUSE, "$lt": "pause;"}}  # The character after the colon.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -17,6 +16,7 @@ from pymongo import ASCENDING
 
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
+from ..log import logger_of
 from . import broken, indexes
 from .codec import OWN_OPTIONS, filter_of
 from .connection import JobCollection
@@ -24,7 +24,7 @@ from .fields import FIELD
 from .outcomes import command
 from .types import Collection
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200

@@ -11,6 +11,7 @@ from bson.errors import InvalidDocument
 from pymongo import errors as driver
 
 from ..errors import AggregationTimeoutError, InvalidPayloadError, MonqueConnectionError, MonqueError
+from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -221,4 +222,5 @@ def _first_line(error: BaseException) -> str:
     for appended in (" (configured timeouts:", ", Timeout: ", ", full error:"):
         text = text.split(appended)[0]
     text = text.strip(" ,")
-    return text.splitlines()[0] if text else type(error).__name__
+    # It repeats what was stored (the keys of a duplicate, say), and whatever a server or a proxy answers.
+    return one_line(without_secrets(text.splitlines()[0][: 4 * LONGEST_TEXT])) if text else type(error).__name__

@@ -7,7 +7,6 @@ jobs were settled by it.
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping, Sequence, Set
 from enum import Enum, auto
 from typing import Any, Final
@@ -18,6 +17,7 @@ from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
 from ..jobs.fences import ClaimId
+from ..log import logger_of
 from .codec import filter_of
 from .connection import JobCollection
 from .fields import FIELD
@@ -26,7 +26,7 @@ from .statements import Statement, grouped, requests_of, statements_for
 
 __all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 _BY_ID = {"_id": 1}
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
@@ -14,9 +13,10 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..document_lock import LockStamp, laid_aside, read_lock
+from ..log import logger_of
 from .locked_collection import BY_ID, LockedCollection
 
-logger = logging.getLogger("trio_monque.store")
+logger = logger_of("store")
 
 
 # The server's own first batch is of a hundred, and each further one is a round trip.

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 
@@ -22,6 +22,6 @@ class DemoOptions:
     folder: Path
     pattern: str = "*.py"
     most_files: int | None = None
-    uri: str | None = None
+    uri: str | None = field(default=None, repr=False)  # It may hold a password.
     keep: bool = False
     job_seconds: float = 0.0

@@ -1,0 +1,60 @@
+"""Records of the library: text of others is on one line, bounded, and without secrets, whichever call wrote them."""
+
+from __future__ import annotations
+
+import ast
+import logging
+from pathlib import Path
+
+import pytest
+
+import trio_monque
+from trio_monque.log import OwnLines, logger_of
+
+PACKAGE = Path(trio_monque.__file__).parent
+
+
+class UnspeakableError(Exception):
+    def __str__(self) -> str:
+        raise ValueError
+
+
+@pytest.mark.parametrize(
+    ("template", "arguments", "expected"),
+    [
+        ("%s failed: %s", ("a\nERROR forged", ValueError("b\x1b[2J")), r"a\nERROR forged failed: b\x1b[2J"),
+        ("%d jobs, %.1f s", (3, 1.25), "3 jobs, 1.2 s"),
+        ("counts: %s", ({"a": 1},), "counts: {'a': 1}"),
+        ("%r and %s", ("a\n", "a"), r"'a\n' and a"),
+        ("at mongodb://h, with %s", ("mongodb://a:hunter2@h",), "at mongodb://h, with mongodb://***@h"),
+        ("failed: %s", (UnspeakableError(),), "failed: <UnspeakableError that cannot be shown>"),
+        ("blocked at:\n%s", (OwnLines("one\ntwo"),), "blocked at:\none\ntwo"),
+    ],
+)  # fmt: skip
+def test_text_of_others_is_made_fit(
+    caplog: pytest.LogCaptureFixture, template: str, arguments: tuple[object, ...], expected: str
+) -> None:
+    logger_of("scheduler").warning(template, *arguments)
+    (record,) = caplog.records
+    assert record.getMessage() == expected
+    assert record.msg == template  # Services group records by it.
+
+
+def test_ten_megabytes_are_a_thousand_characters(caplog: pytest.LogCaptureFixture) -> None:
+    logger_of("store").warning("%s is no job: %r", "x" * 10**7, "y" * 10**7)
+    assert len(caplog.records[0].getMessage()) < 2100
+
+
+def test_secret_is_not_cut_in_two(caplog: pytest.LogCaptureFixture) -> None:
+    """Without the `@` behind it, it would not be known as one."""
+    logger_of().warning("%s", "." * 975 + " mongodb://root:hunter2hunter2hunter2@h")
+    assert "hunter2" not in caplog.text
+
+
+def test_every_logger_of_the_library_makes_text_fit() -> None:
+    for path in PACKAGE.rglob("*.py"):
+        if path in (PACKAGE / "log.py", PACKAGE / "cli" / "demo" / "log_lines.py"):
+            continue
+        calls = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
+        assert "getLogger" not in calls, f"{path} has a logger that is not from logger_of"
+    assert all(logging.getLogger(f"trio_monque.{part}").filters for part in ("scheduler", "engine", "store", "events"))

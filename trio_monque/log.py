@@ -1,0 +1,57 @@
+"""The library's loggers. Text of others in their records is on one line, bounded, and without secrets."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from typing import Final
+
+from .safe_text import LONGEST_TEXT, one_line, shown, without_secrets
+
+_LOOKED_AT: Final = 4 * LONGEST_TEXT
+"""Characters of a text in which secrets are looked for: more than is shown, so that none is cut in two."""
+
+
+def logger_of(part: str = "") -> logging.Logger:
+    """The logger of a part of the library: `trio_monque.<part>`, or `trio_monque`."""
+    logger = logging.getLogger(f"trio_monque.{part}" if part else "trio_monque")
+    logger.addFilter(_make_fit)  # Adding it twice adds it once.
+    return logger
+
+
+class OwnLines(str):
+    """Several lines that this library made itself, such as frames: a record may have them as they are."""
+
+    __slots__ = ()
+
+
+def fit(text: str) -> str:
+    """A text of others as a record may have it."""
+    return one_line(without_secrets(text[:_LOOKED_AT]))
+
+
+def _make_fit(record: logging.LogRecord) -> bool:
+    """A filter of the loggers, so that no call can forget it. The template stays: services group records by it."""
+    arguments = record.args
+    if isinstance(arguments, Mapping):  # A lone one, which `logging` unpacks.
+        arguments = (arguments,)
+    record.args = tuple(one if isinstance(one, int | float | OwnLines) else _Fit(one) for one in arguments or ())
+    return True
+
+
+class _Fit:
+    """An argument of a record, for `%s` and for `%r`."""
+
+    __slots__ = ("_value",)
+
+    def __init__(self, value: object) -> None:
+        self._value = value
+
+    def __str__(self) -> str:
+        try:
+            return fit(str(self._value))
+        except Exception:  # noqa: BLE001  # An error whose message raises, say: its record must not raise as well.
+            return f"<{type(self._value).__name__} that cannot be shown>"
+
+    def __repr__(self) -> str:
+        return shown(self._value, LONGEST_TEXT)

@@ -1,0 +1,132 @@
+"""Text that somebody else wrote, made fit for a log line or an error message: no secrets, one line, bounded. Pure.
+
+Names, fail reasons and broken documents come from the database; messages of the driver may repeat a connection
+string. A line break in one of them would look like a second log line, and a broken document may have 16 MB.
+"""
+
+from __future__ import annotations
+
+import re
+import reprlib
+from collections.abc import Mapping
+from typing import Any, Final
+from urllib.parse import unquote_plus
+
+LONGEST_VALUE: Final = 200
+"""Characters of a value in an error message."""
+
+LONGEST_TEXT: Final = 1000
+"""Characters of a text in a log line."""
+
+HIDDEN: Final = "***"
+
+# Any option with such a name: drivers and servers add new ones, and proxies have theirs.
+_SECRET_NAME: Final = r"\w*(?:passw(?:or)?d|passphrase|secret|session_?token|credential|authmechanismproperties)\w*"
+# As in a query string (`name=value&`) and as in a repr (`name='value'`, `'name': 'value'`). Pieces behind it that
+# have no `=` belong to a value with an unescaped `&` or `;`.
+_SECRET_OPTION: Final = re.compile(
+    rf"""(?ix) ( (?<!\w){_SECRET_NAME} ['"]? ) (?: ( \s*[:=]\s* ) ('[^']*'|"[^"]*") | ( = | %3D )
+    [^\s&;'"]* (?: [&;] [^\s&;='"]* (?=[&;\s'"]|$) )* )"""
+)
+_SESSION_TOKEN: Final = re.compile(r"""(?i)(AWS_SESSION_TOKEN\s*['"]?\s*[:=]\s*)['"]?[^\s,&;'"}]+""")
+# A password may have an unescaped `@`, `/` or `?`, which is the usual mistake: the last `@` counts.
+_MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]*(?:@|%40)")
+# In URIs of others, no further than to the end of the user's part: there are many with an `@` in their path.
+_OTHER_USER: Final = re.compile(r"\b([A-Za-z][\w+.-]*://)[^\s/?#'\"@]*:[^\s/?#'\"]*@")
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:?/{2,3}|[A-Za-z][A-Za-z0-9+.-]*:/")
+_HOST: Final = re.compile(r"\[[^\]]*\](?::\d+)?|[^:]*(?::\d{1,5})?")
+
+
+def without_secrets(text: str) -> str:
+    """The text, with what may be a password of a connection string hidden: users' parts, secret options."""
+    if "@" in text or "%40" in text:
+        text = _OTHER_USER.sub(rf"\1{HIDDEN}@", _MONGODB_USER.sub(rf"\1{HIDDEN}@", text))
+    if "=" in text or ":" in text or "%3" in text:
+        text = _SESSION_TOKEN.sub(rf"\1{HIDDEN}", _SECRET_OPTION.sub(_hidden_option, text))
+    return text
+
+
+def _hidden_option(found: re.Match[str]) -> str:
+    return f"{found[1]}{found[2] or found[4]}{HIDDEN}"
+
+
+def uri_without_secrets(uri: object) -> str:
+    """What is shown of a value that is meant as a connection string, also where its scheme is missing or wrong.
+
+    Its hosts, its database and its harmless options. Where it cannot be told where its password ends, less.
+    """
+    if not isinstance(uri, str):
+        return shown(uri)
+    scheme, _, at, behind = _user_of(uri)
+    address, separator, options = behind.partition("?")
+    hosts, slash, database = address.partition("/")
+    # A password without a host: it stands where a port would.
+    hosts = ",".join(
+        host if _HOST.fullmatch(host) else f"{host.partition(':')[0]}:{HIDDEN}" for host in hosts.split(",")
+    )
+    hidden = f"{HIDDEN}@" if at else ""
+    return one_line(f"{scheme}{hidden}{hosts}{slash}{database}{separator}{without_secrets(options)}", LONGEST_VALUE)
+
+
+def _user_of(uri: str) -> tuple[str, str, str, str]:
+    """Its scheme, its user's part with the password, the separator behind that, and the rest."""
+    begin = _SCHEME.match(uri)
+    scheme, rest = (uri[: begin.end()], uri[begin.end() :]) if begin else ("", uri)
+    # With "%40", all of it was escaped, with the separator.
+    return (scheme, *rest.rpartition("%40" if "%40" in rest and "@" not in rest else "@"))
+
+
+def without_secrets_of(uri: object, text: str) -> str:
+    """A text about a connection string, such as an error of the driver's: no part of its password is left in it."""
+    if isinstance(uri, str):
+        hidden = [_user_of(uri)[1], *(found[0].partition("=")[2] for found in _SECRET_OPTION.finditer(uri))]
+        pieces = re.split(r"[:@/?#&=,;]|%3A|%40", ":".join(hidden))
+        for piece in sorted({*pieces, *map(unquote_plus, pieces)}, key=len, reverse=True):
+            if piece:
+                text = re.sub(rf"(?<!\w){re.escape(piece)}(?!\w)" if len(piece) < 4 else re.escape(piece), HIDDEN, text)
+    return without_secrets(text)
+
+
+def one_line(text: str, longest: int = LONGEST_TEXT) -> str:
+    """The text, with line breaks and whatever else cannot be printed escaped, and no longer than that."""
+    is_cut = len(text) > longest
+    if is_cut:
+        text = text[: longest - 1]
+    if not text.isprintable():
+        text = "".join(one if one.isprintable() else one.encode("unicode_escape").decode() for one in text)
+        is_cut = is_cut or len(text) > longest
+        text = text[: longest - 1] if is_cut else text
+    return f"{text}…" if is_cut else text
+
+
+def shown(value: object, longest: int = LONGEST_VALUE) -> str:
+    """A value as an error message shows it: its repr, as far as that fits, and without secrets."""
+    return one_line(without_secrets(_REPR.repr(value)), longest)
+
+
+class _Repr(reprlib.Repr):
+    """Looks at no more of a large value than is shown, and keeps the order of its keys."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.maxlevel = 6
+        self.maxdict = self.maxlist = self.maxtuple = self.maxset = self.maxfrozenset = self.maxdeque = 20
+        self.maxstring = self.maxother = self.maxlong = LONGEST_TEXT
+
+    def repr_dict(self, x: Mapping[Any, Any], level: int) -> str:
+        if level <= 0:
+            return "{...}"
+        shown = [f"{self.repr1(key, level - 1)}: {self.repr1(x[key], level - 1)}" for key in list(x)[: self.maxdict]]
+        return "{" + ", ".join([*shown, "..."] if len(x) > self.maxdict else shown) + "}"
+
+    def repr_instance(self, x: object, level: int) -> str:  # As reprlib calls it.
+        try:
+            if isinstance(x, str | bytes):
+                x = x[: self.maxstring]
+            return repr(x)[: self.maxother]
+        except Exception:  # noqa: BLE001  # Whatever its author did: it is only to be shown.
+            return f"<{type(x).__name__}>"
+
+
+_REPR: Final = _Repr()
