@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 import runpy
 import secrets
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from datetime import timedelta
@@ -18,7 +21,7 @@ import trio_monque
 import trio_monque.testing
 from tests.faults import document_promises, promises
 from tests.protocol import mutations, test_lease_arithmetic
-from tests.support.programs import ROOT, fenced_blocks, run_program
+from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import Monque, MonqueError, Retention
 from trio_monque.claims.options import ClaimConfig
@@ -31,6 +34,7 @@ from trio_monque.jobs.transition import Transition
 from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store import indexes, leases, settling
 from trio_monque.store.connection import JobCollection
+from trio_monque.store.offload import CONNECTIONS_NEEDED
 from trio_monque.store.types import Database
 from trio_monque.testing import plugin
 
@@ -207,11 +211,101 @@ def _told_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
     return written, removed
 
 
-def test_program_of_the_first_steps_runs_and_prints_what_is_told(mongod: EmbeddedServer, db: Database) -> None:
-    page = DOCS / "tutorial/first-steps.md"
-    (program,) = (block for block in fenced_blocks(page, "python") if "embedded_mongod" in block)
-    (told,) = fenced_blocks(page, "text")
-    assert run_program("-c", program, uri=mongod.uri, database=db.name) == told
+FIRST_STEPS = DOCS / "tutorial/first-steps.md"
+
+
+def test_program_of_the_first_steps_runs_and_prints_what_the_page_says(mongod: EmbeddedServer, db: Database) -> None:
+    (program,) = (block for block in fenced_blocks(FIRST_STEPS, "python") if "embedded_mongod" in block)
+    (printed,) = fenced_blocks(FIRST_STEPS, "text")
+    assert run_program("-c", program, uri=mongod.uri, database=db.name) == printed
+
+
+@pytest.fixture
+def first_steps(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> Path:
+    """A folder with the files of the page, which use the tests' server and a database of the test's own."""
+    for block in fenced_blocks(FIRST_STEPS, "python"):
+        if name := re.match(r"# (\w+\.py)\n", block):
+            own = block.replace('client["shop"]', f'client["{db.name}"]')
+            own = own.replace("mongodb://localhost:27017/?replicaSet=rs0", mongod.uri)
+            (tmp_path / name[1]).write_text(own, encoding="utf-8")
+    assert {path.name for path in tmp_path.iterdir()} == {"jobs.py", "test_jobs.py", "work.py", "order.py"}
+    return tmp_path
+
+
+def test_tests_of_the_first_steps_pass(first_steps: Path, mongod: EmbeddedServer, db: Database) -> None:
+    (command,) = (block for block in fenced_blocks(FIRST_STEPS, "") if block.startswith("pytest "))
+    *options, file = command.split()[1:]
+    arguments = ["-m", "pytest", "-q", "-c", os.devnull, "-W", "error", *options, str(first_steps / file)]
+    assert "3 passed" in run_program(*arguments, uri=mongod.uri, database=db.name)
+
+
+def test_two_programs_of_the_first_steps_work_together(first_steps: Path, mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program(str(first_steps / "order.py"), uri=mongod.uri, database=db.name)
+    assert printed == "enqueued send\n"
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONUNBUFFERED": "1"}
+    command = [sys.executable, str(first_steps / "work.py")]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as worker:
+        assert worker.stdout is not None
+        assert worker.stdout.readline() == "sent to ada@example.org\n"
+        worker.terminate()
+    assert worker.returncode == 0
+    assert db["monque_jobs"].count_documents({"name": "send", "status": "completed"}) == 1
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_code_is_in_the_page_and_quotes_a_file_to_the_letter(page: Path) -> None:
+    """Pages are read where nothing builds them, too: an include would show no code there."""
+    assert "literalinclude" not in page.read_text(encoding="utf-8")
+    for file, code in quoted_blocks(page):
+        assert code in (ROOT / file).read_text(encoding="utf-8") + "\n", f"{page.name} quotes {file} wrongly"
+
+
+# What pages said once, and what is not so.
+UNTRUE = (
+    "What handlers return is not stored",
+    "Not raised yet",
+    "Nothing deletes them by itself",
+    "Not there yet: taking over claims",
+    "connection pool of\nat least 16",
+    "(see below)",
+)
+
+
+@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
+def test_page_does_not_say_again_what_is_untrue(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    assert [phrase for phrase in UNTRUE if phrase in text] == []
+
+
+def test_number_of_connections_is_the_one_that_is_checked() -> None:
+    """In prose and in docstrings: the number comes from the channels, and has changed before."""
+    pages = [*PAGES, ROOT / "README.md", *(ROOT / "trio_monque").rglob("*.py")]
+    found = {
+        int(number)
+        for page in pages
+        for text in [page.read_text(encoding="utf-8")]
+        for number in re.findall(r"(\d+) connections|maxPoolSize`? of at least (\d+)|pool of\s+at least (\d+)", text)
+        for number in number
+        if number
+    }
+    assert found == {CONNECTIONS_NEEDED}
+
+
+def test_page_on_logging_has_every_logger() -> None:
+    loggers = {
+        name
+        for path in (ROOT / "trio_monque").rglob("*.py")
+        for name in re.findall(r'getLogger\("(trio_monque[\w.]*)"\)', path.read_text(encoding="utf-8"))
+    }
+    assert loggers <= {row[0].strip("`") for row in rows("how-to/log.md", "# Log")}
+
+
+def test_every_row_of_every_table_has_as_many_cells_as_its_head() -> None:
+    for page in PAGES:
+        text = re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
+        for table in re.findall(r"(?:^\|.*\n)+", text, flags=re.MULTILINE):
+            counts = {len(re.findall(r"(?<!\\)\|", re.sub(r"`[^`]*`", "", row))) for row in table.splitlines()}
+            assert len(counts) == 1, f"{page.name}: {table.splitlines()[0]}"
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))

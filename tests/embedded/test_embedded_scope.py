@@ -115,9 +115,9 @@ def during_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obje
     def arrange(act: Callable[[], object]) -> None:
         form = replica_set.form
 
-        def act_and_form(ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
+        def act_and_form(name: str, ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
             act()
-            form(ports, check, deadline)
+            form(name, ports, check, deadline)
 
         monkeypatch.setattr(replica_set, "form", act_and_form)
 

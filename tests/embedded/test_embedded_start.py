@@ -115,7 +115,7 @@ def test_lost_executable_bit_where_nothing_may_be_changed_makes_a_copy(
 def test_port_that_is_taken_is_named(temporary_folder: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
-        with pytest.raises(EmbeddedServerError, match=f"port {port}.* is taken.*leave the port out") as caught:
+        with pytest.raises(EmbeddedServerError, match=f"port {port}.* is taken.*give another port") as caught:
             embedded_mongod(port=port).__enter__()
     assert any("Address already in use" in line for line in caught.value.log_tail)
     assert list(temporary_folder.iterdir()) == []

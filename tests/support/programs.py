@@ -39,6 +39,19 @@ def run_program(*arguments: str, uri: str, database: str) -> str:
 
 
 def fenced_blocks(page: Path, language: str) -> list[str]:
-    """The code blocks of a Markdown page that are of this language ("" for none)."""
-    blocks = re.findall(r"^```(.*?)\n(.*?)^```$", page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)
-    return [code for named, code in blocks if named == language]
+    """The code blocks of a Markdown page in this language ("" for none), without those that quote a file."""
+    return [code for file, named, code in _blocks(page) if named == language and not file]
+
+
+def quoted_blocks(page: Path) -> list[tuple[str, str]]:
+    """The code blocks that quote a file of the repository: the file, and the code.
+
+    `<!-- from examples/hello.py -->` stands in the line before such a block. An include would be shorter, and would
+    leave the page without its code where Markdown is read without a documentation builder.
+    """
+    return [(file, code) for file, _, code in _blocks(page) if file]
+
+
+def _blocks(page: Path) -> list[tuple[str, str, str]]:
+    pattern = r"^(?:<!-- from (\S+) -->\n)?```(.*?)\n(.*?)^```$"
+    return re.findall(pattern, page.read_text(encoding="utf-8"), flags=re.MULTILINE | re.DOTALL)

@@ -42,8 +42,8 @@ def standalone_server(*arguments: str) -> Iterator[str]:
     (port,) = launcher._choose_ports(launcher.LaunchOptions(1, None, None))
     data = folder / "data"
     data.mkdir()
-    as_member = launcher._command(find_binary(folder), port, data)
-    alone = [part for part in as_member.command if part not in ("--replSet", replica_set.NAME)]
+    as_member = launcher._command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
+    alone = [part for part in as_member.command if part not in ("--replSet", replica_set.DEFAULT_NAME)]
     alone += arguments
     server = SupervisedServers([ServerCommand(alone, as_member.environment, as_member.log)], grace=0.0, remove=folder)
     try:

@@ -141,6 +141,19 @@ def test_plain(monque, monque_db, number):
         assert not set(names) & set(client.list_database_names())
 
 
+def test_database_that_a_test_never_wrote_to_is_not_dropped(project: pytest.Pytester, mongod: EmbeddedServer) -> None:
+    """A drop waits for a majority and for the journal, although there is nothing to drop."""
+
+    def drops() -> int:
+        with MongoClient[dict[str, Any]](mongod.uri) as client:
+            return int(client.admin.command("serverStatus")["metrics"]["commands"]["dropDatabase"]["total"])
+
+    before = drops()
+    project.makepyfile("def test_plain(monque):\n    assert monque.sync.get_jobs() == []\n")
+    run(project, passed=1)
+    assert drops() == before
+
+
 def test_failed_assertion_points_to_the_line_of_the_test(project: pytest.Pytester) -> None:
     project.makepyfile(
         """

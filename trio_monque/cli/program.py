@@ -8,10 +8,11 @@ from collections.abc import Iterator, Sequence
 from importlib import metadata
 
 from ..errors import EmbeddedServerError, MonqueError
+from . import server
 from .demo import command as demo
 from .statuses import FAILED, INTERRUPTED, SUCCEEDED
 
-_COMMANDS = (demo,)
+_COMMANDS = (demo, server)
 
 
 def main(argv: Sequence[str] | None = None) -> int:

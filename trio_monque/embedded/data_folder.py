@@ -8,9 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 
 from ..errors import EmbeddedServerError
+from .replica_set import DEFAULT_NAME
 
 _RELEASE_SECONDS = 3.0  # what the server of a program that was just killed needs to end, and more
 _POLL_SECONDS = 0.05
+_NAME_FILE = "replica_set"
 
 
 def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]:
@@ -53,6 +55,25 @@ def _make_private(folder: Path) -> None:
         folder.chmod(0o700)
     except OSError as error:
         raise EmbeddedServerError(f"the folder {folder} cannot be made, or not private: {error}") from error
+
+
+def keep_name(folder: Path, name: str) -> None:
+    """Remember what the replica set of a folder is called: its server refuses to serve it under another name.
+
+    Raises:
+        EmbeddedServerError: The folder holds a set of another name.
+    """
+    first = folder / "member0"
+    file = first / _NAME_FILE
+    # A folder of an earlier release has data and no such file; all of its sets had the default name.
+    has_data = any(first.iterdir())
+    stored = file.read_text().strip() if file.exists() else DEFAULT_NAME if has_data else name
+    if stored != name:
+        raise EmbeddedServerError(
+            f"the folder {folder} holds the replica set {stored!r}, not {name!r}: "
+            f"give replica_set={stored!r}, or another folder"
+        )
+    file.write_text(name)
 
 
 def in_use(folder: Path | None) -> str:

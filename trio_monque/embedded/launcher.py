@@ -24,16 +24,22 @@ _PORT_ATTEMPTS = 5
 # replication threads.
 _GRACE_SECONDS = 5.0
 _POLL_SECONDS = 0.005
-_OTHER_PORT = "end what listens there, or leave the port out to get a free one"
+_OTHER_PORT = "end what listens there, or give another port"
 
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What was asked for; see `embedded_mongod`."""
+    """What was asked for; see `embedded_mongod`.
+
+    Attributes:
+        always_start: Start a server although MONQUE_MONGODB_URI names one.
+    """
 
     members: int
     port: int | None
     folder: Path | None
+    replica_set: str = replica_set.DEFAULT_NAME
+    always_start: bool = False
 
 
 class Launch:
@@ -87,16 +93,18 @@ class Launch:
         binary = find_binary(private)
         folder = self._options.folder or private / "data"
         data_folders = data_folder.prepare(folder, self._options.members, self._check_aborted)
-        commands = [_command(binary, port, data) for port, data in zip(ports, data_folders, strict=True)]
+        name = self._options.replica_set
+        data_folder.keep_name(folder, name)
+        commands = [_command(binary, port, data, name) for port, data in zip(ports, data_folders, strict=True)]
         # What is thrown away needs no orderly end, which would take a second.
         grace = _GRACE_SECONDS if self._options.folder else 0.0
         self._supervised = supervised = SupervisedServers(commands, grace=grace, remove=private)
         for command in commands:
             self._wait_listening(command.log, supervised, deadline)
-        replica_set.form(ports, lambda: self._check(supervised), deadline)
+        replica_set.form(name, ports, lambda: self._check(supervised), deadline)
         processes = zip(ports, supervised.pids, data_folders, strict=True)
         members = [EmbeddedMember(port, pid, data) for port, pid, data in processes]
-        return EmbeddedServer(replica_set.connection_string(ports), members, folder, supervised)
+        return EmbeddedServer(replica_set.connection_string(name, ports), members, folder, supervised)
 
     def _wait_listening(self, log: Path, supervised: SupervisedServers, deadline: float) -> None:
         while not server_log.has_listening_line(log):
@@ -138,13 +146,13 @@ def _choose_ports(options: LaunchOptions) -> list[int]:
             probe.close()
 
 
-def _command(binary: ServerBinary, port: int, data: Path) -> ServerCommand:
+def _command(binary: ServerBinary, port: int, data: Path, name: str) -> ServerCommand:
     command = [
         str(binary.path),
         *("--dbpath", str(data)),
         *("--bind_ip", replica_set.HOST),
         *("--port", str(port)),
-        *("--replSet", replica_set.NAME),
+        *("--replSet", name),
         *("--oplogSize", "256"),  # MB; by default it is a twentieth of the disk
         *("--wiredTigerCacheSizeGB", "1"),  # a limit; by default it is half of the memory
         *("--setParameter", "diagnosticDataCollectionEnabled=false"),

@@ -11,7 +11,7 @@ from ..errors import EmbeddedServerError, MonqueConnectionError
 from ..store.admin import MemberAdmin
 
 HOST = "127.0.0.1"
-NAME = "embedded"
+DEFAULT_NAME = "embedded"
 
 # Short, so that a test of failover does not wait ten seconds for the election. All members are on
 # one machine, so what a longer timeout is for (a slow network) cannot occur.
@@ -20,16 +20,17 @@ _POLL_SECONDS = 0.005
 _NOTE_MS = 200
 
 
-def connection_string(ports: Sequence[int]) -> str:
+def connection_string(name: str, ports: Sequence[int]) -> str:
     """The URI by which a client sees the whole set."""
     hosts = ",".join(f"{HOST}:{port}" for port in ports)
-    return f"mongodb://{hosts}/?replicaSet={NAME}"
+    return f"mongodb://{hosts}/?replicaSet={name}"
 
 
-def form(ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
+def form(name: str, ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
     """Form the set, or move a stored one to these ports; return when a primary and all others are ready.
 
     Args:
+        name: What the set is called.
         ports: Where the members listen.
         check: Called between two looks; what it raises ends the waiting.
         deadline: By `time.monotonic`.
@@ -39,7 +40,7 @@ def form(ports: Sequence[int], check: Callable[[], None], deadline: float) -> No
     """
     with ExitStack() as stack:
         members = [stack.enter_context(MemberAdmin(HOST, port)) for port in ports]
-        _configure(members[0], ports, check, deadline)
+        _configure(members[0], name, ports, check, deadline)
         _wait(lambda: _is_ready(members), check, deadline)
 
 
@@ -57,13 +58,13 @@ def step_down(ports: Sequence[int], seconds: int) -> None:
     raise MonqueConnectionError("no member of the embedded replica set is primary", transient=True)
 
 
-def _configure(first: MemberAdmin, ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
+def _configure(first: MemberAdmin, name: str, ports: Sequence[int], check: Callable[[], None], deadline: float) -> None:
     wanted = [{"_id": index, "host": f"{HOST}:{port}"} for index, port in enumerate(ports)]
     stored = first.stored_configuration()
     if stored is None:
         # Alone at first: a member by itself is primary at once, and three that begin together would
         # wait out the election timeout.
-        first.initiate({"_id": NAME, "members": wanted[:1], "settings": _SETTINGS})
+        first.initiate({"_id": name, "members": wanted[:1], "settings": _SETTINGS})
         _wait(first.is_primary, check, deadline)
         stored = first.stored_configuration() or {}
     if [member["host"] for member in stored["members"]] != [member["host"] for member in wanted]:

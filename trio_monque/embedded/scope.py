@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 from pathlib import Path
 from types import TracebackType
 
@@ -12,6 +13,7 @@ import anyio.to_thread
 from ..errors import EmbeddedServerError, InvalidOptionError, MonqueConnectionError
 from ..store import admin
 from .launcher import Launch, LaunchOptions
+from .replica_set import DEFAULT_NAME
 from .server import EmbeddedServer
 
 _URI_VARIABLE = "MONQUE_MONGODB_URI"
@@ -64,7 +66,7 @@ class EmbeddedMongod:
 
     def _enter(self, launch: Launch) -> EmbeddedServer:
         try:
-            uri = os.environ.get(_URI_VARIABLE)
+            uri = None if self._options.always_start else os.environ.get(_URI_VARIABLE)
             if uri and self._options.members == 1:
                 self._server = _named(uri)
             else:
@@ -89,7 +91,11 @@ class EmbeddedMongod:
 
 
 def embedded_mongod(
-    *, members: int = 1, port: int | None = None, folder: str | os.PathLike[str] | None = None
+    *,
+    members: int = 1,
+    port: int | None = None,
+    folder: str | os.PathLike[str] | None = None,
+    replica_set: str = DEFAULT_NAME,
 ) -> EmbeddedMongod:
     """A real MongoDB server as a replica set, for development and tests only.
 
@@ -101,6 +107,7 @@ def embedded_mongod(
         port: Where to listen on 127.0.0.1, the second and third member on the two ports after it. By
             default free ones.
         folder: Where to keep the data between runs. By default a temporary folder, removed at the end.
+        replica_set: The name of the replica set, as clients give it in `replicaSet=`. A folder keeps its name.
 
     Raises:
         InvalidOptionError: A value cannot work.
@@ -111,7 +118,14 @@ def embedded_mongod(
     if port is not None and not 1 <= port <= 65_536 - members:
         raise InvalidOptionError("port", port, f"must be from 1 to {65_536 - members}")
     kept = None if folder is None else Path(folder).resolve()
-    return EmbeddedMongod(LaunchOptions(members, port, kept))
+    return EmbeddedMongod(LaunchOptions(members, port, kept, check_replica_set(replica_set)))
+
+
+def check_replica_set(name: object) -> str:
+    """The name, if a replica set can have it and a URI can carry it; raises InvalidOptionError otherwise."""
+    if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
+        return name
+    raise InvalidOptionError("replica_set", name, "must be 1 to 64 characters of A-Z, a-z, 0-9, `_`, `.` and `-`")
 
 
 def _named(uri: str) -> EmbeddedServer:

@@ -42,7 +42,9 @@ def monque_db(monque_client: MongoClient) -> Iterator[Database]:
     name = f"monque_test_{secrets.token_hex(6)}"
     database: Database = monque_client[name]
     yield database
-    monque_client.drop_database(name)
+    # A drop waits for a majority and for the journal, also where there is nothing to drop.
+    if any(monque_client.list_databases(filter={"name": name}, nameOnly=True)):
+        monque_client.drop_database(name)
 
 
 @pytest.fixture
