@@ -7,7 +7,6 @@ import threading
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from types import SimpleNamespace
 from typing import Any, cast
 
 import pytest
@@ -19,12 +18,18 @@ from trio.testing import MockClock
 from tests.support.store import handle
 from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
 from trio_monque.client import server_time
-from trio_monque.clock import ServerClock, virtual_time
+from trio_monque.clock import ClockReadings, ServerClock, virtual_time
 from trio_monque.hold import clock_hold
 from trio_monque.store import connection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 from trio_monque.threads import HoldingLimiter
+
+
+def right_offset() -> float:
+    """What must be added to the steady clock of this machine, where the server runs as well."""
+    readings = ClockReadings.now()
+    return readings.wall - readings.steady
 
 
 async def test_calls_in_flight_hold_the_clock_and_fire_no_timeout(db: Database, autojump_clock: MockClock) -> None:
@@ -78,7 +83,7 @@ async def test_abandoned_thread_holds_the_clock_until_it_has_really_ended(autoju
 
 async def test_now_follows_the_clock_of_the_run(autojump_clock: MockClock) -> None:
     clock = ServerClock()
-    clock.set_offset(12345)  # Of no meaning in virtual time.
+    clock.set_offset(12345, ClockReadings.now())  # Of no meaning in virtual time.
     assert not clock.is_stale()
     start = clock.now()
     assert abs(start - datetime.now(UTC)) < timedelta(seconds=10)
@@ -111,10 +116,11 @@ async def test_threads_that_work_for_the_run_see_its_time(
     assert other["createdAt"] == seen[0]
 
 
-def test_real_clock_is_this_machines_plus_the_offset_to_the_servers() -> None:
+def test_real_clock_is_the_steady_clock_plus_the_offset_to_the_servers() -> None:
     clock = ServerClock()
+    assert abs(clock.now() - datetime.now(UTC)) < timedelta(seconds=10)
     assert clock.is_stale()
-    clock.set_offset(3600)
+    clock.set_offset(right_offset() + 3600, ClockReadings.now())
     assert not clock.is_stale()
     assert timedelta(minutes=59) < clock.now() - datetime.now(UTC) < timedelta(minutes=61)
     assert clock.now().microsecond % 1000 == 0
@@ -125,11 +131,11 @@ async def test_timer_for_a_moment_keeps_the_fraction_of_a_millisecond_that_now_h
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     moment = datetime(2026, 1, 1, tzinfo=UTC)
-    monkeypatch.setattr(clock, "wall_clock", lambda: moment - timedelta(microseconds=10_300))
+    monkeypatch.setattr(clock, "steady_clock", lambda: 1000.0)
     server = ServerClock()
-    server.set_offset(0.01)
+    server.set_offset(moment.timestamp() - 1000.0 - 0.0003, ClockReadings.now())
     assert server.now() == moment - timedelta(milliseconds=1)
-    assert server.seconds_until(moment) == pytest.approx(0.0003)
+    assert server.seconds_until(moment) == pytest.approx(0.0003, abs=1e-6)
     before = trio.current_time()
     timer = server.on_run_clock(moment)
     assert before - 1e-6 < timer - 0.0003 < trio.current_time() + 1e-6
@@ -147,7 +153,7 @@ def test_offset_is_measured_anew_once_the_primary_is_another(db: Database, monke
 
     def measure(_: object) -> float:
         measured.append("anew")
-        return 0.0
+        return right_offset()
 
     monkeypatch.setattr(server_time, "measure_clock_offset", measure)
     monque.sync.enqueue("greet")
@@ -176,7 +182,7 @@ async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_ne
 
     def measure(_: object) -> float:
         measured.append(primary)
-        return offsets[primary]
+        return right_offset() + offsets[primary]
 
     monkeypatch.setattr(server_time, "measure_clock_offset", measure)
     monkeypatch.setattr(server_time, "known_primary", lambda _: (primary, 1))
@@ -210,7 +216,7 @@ async def test_no_live_run_is_rescued_although_the_servers_time_moves(
         finally:
             reasons.append(job.cancel_reason)
 
-    monkeypatch.setattr(server_time, "measure_clock_offset", lambda _: moved)
+    monkeypatch.setattr(server_time, "measure_clock_offset", lambda _: right_offset() + moved)
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
     async with open_scheduler(db, workers, shutdown_timeout=0, **ENDURING) as holder, open_scheduler(db, **quick):
         await holder.enqueue("long")
@@ -242,7 +248,6 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
     db: Database, jobs: Collection, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "wall_clock", lambda: datetime.now(UTC) + timedelta(hours=hours))
-    monkeypatch.setattr(connection, "wall_clock", clock.wall_clock)
     workers, started, told = Workers(), dict[str, datetime](), list[object]()
 
     @workers.register("due")
@@ -314,15 +319,14 @@ def test_first_sample_of_a_client_whose_connection_is_opened_meanwhile_does_not_
     mongod: Any, monkeypatch: pytest.MonkeyPatch, took: Sequence[float], counts: int
 ) -> None:
     """Half of what it took would be added to the server's clock, and delayed jobs would start early by that."""
-    server, sent = LocalTimes(), datetime.now(UTC)
+    server = LocalTimes()
     # The moments before and after each sample; were more asked for, there would be none.
     moments = iter([moment for number, seconds in enumerate(took) for moment in (number, number + seconds)])
-    monkeypatch.setattr(connection, "time", SimpleNamespace(monotonic=lambda: next(moments)))
-    monkeypatch.setattr(connection, "wall_clock", lambda: sent)
+    monkeypatch.setattr(connection, "steady_clock", lambda: next(moments))
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[server]) as client:
         offset = connection.measure_clock_offset(handle(client["x"]))
     assert len(server.told) == len(took) <= connection.SAMPLES
-    assert offset == pytest.approx((server.told[counts] - sent).total_seconds() - took[counts] / 2, abs=1e-6)
+    assert offset == pytest.approx(server.told[counts].timestamp() - counts - took[counts] / 2, abs=1e-6)
 
 
 def test_clock_is_not_told_by_samples_that_are_all_too_slow(mongod: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,19 +1,21 @@
 """What time it is: the server's, or the run's virtual one.
 
-`now` decides when a job is due and nothing else; no guarantee rests on it. In production it is this
-machine's clock plus the offset to the server's. In a run under trio's MockClock it follows the run's
-clock, so that hours of schedule pass in milliseconds.
+`now` decides when a job is due and nothing else; no guarantee rests on it. In production it is the server's time
+at the last measurement plus the time that has passed since, by a clock that cannot be set. This machine's wall clock
+plays no part: NTP, an administrator or a hypervisor may step it by days. In a run under trio's MockClock `now` follows
+the run's clock, so that hours of schedule pass in milliseconds.
 """
 
 from __future__ import annotations
 
-import math
+import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
 from datetime import UTC, datetime, timedelta
-from typing import Final
+from functools import partial
+from typing import Final, NamedTuple
 
 import trio
 
@@ -21,6 +23,15 @@ from .errors import MonqueError
 
 OFFSET_GOOD_FOR = 60.0
 """Seconds after which the offset to the server's clock is measured again before it is used."""
+
+MOST_DISAGREEMENT = 0.1
+"""Seconds by which two clocks of this machine may differ in what they measured since.
+
+NTP slews all of them together, so they differ by far less. A thread that loses the processor between two readings can
+exceed it: that costs one measurement too many.
+"""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 class VirtualTime:
@@ -143,8 +154,62 @@ def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
 
 
 def wall_clock() -> datetime:
-    """This machine's, which may be wrong or step; whoever asks for it adds the offset to the server's."""
+    """The time of day on this machine, which may be wrong and may step. `now` does not go by it."""
     return datetime.now(UTC)
+
+
+def _steady_clock() -> Callable[[], float]:
+    """The clock of this system that cannot be set and that goes on while the machine is suspended."""
+    name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC_RAW"}.get(sys.platform)
+    if name is None:
+        return time.perf_counter  # On Windows it goes on, and is far finer than time.monotonic.
+    clock_id = getattr(time, name)
+    try:
+        time.clock_gettime(clock_id)
+    except OSError:
+        return time.monotonic
+    return partial(time.clock_gettime, clock_id)
+
+
+steady_clock: Final = _steady_clock()
+"""Seconds from an arbitrary origin."""
+
+awake_clock: Final = time.monotonic
+"""Like `steady_clock`, but on Linux and macOS it stops while the machine is suspended."""
+
+
+def seconds_suspended() -> float:
+    """Grows by the time for which the machine is suspended, from an arbitrary start; not on every system."""
+    return steady_clock() - awake_clock()
+
+
+class ClockReadings(NamedTuple):
+    """What the clocks of this machine show at one moment, in seconds. Each has an origin of its own.
+
+    Attributes:
+        steady: Cannot be set, and goes on while the machine is suspended.
+        awake: Cannot be set, and may stop while the machine is suspended.
+        wall: The time of day.
+    """
+
+    steady: float
+    awake: float
+    wall: float
+
+    @classmethod
+    def now(cls) -> ClockReadings:
+        return cls(steady_clock(), awake_clock(), wall_clock().timestamp())
+
+
+def do_clocks_agree(before: ClockReadings, now: ClockReadings) -> bool:
+    """Whether all clocks have measured the same time between two readings.
+
+    They have not where the wall clock was stepped, or the machine was suspended. Both also tell of what stops every
+    clock but the one that is then set right: a virtual machine that was paused, or moved to another host. So an offset
+    to the server's clock that was measured before is not to be relied on.
+    """
+    steady, awake, wall = (after - earlier for after, earlier in zip(now, before, strict=True))
+    return max(steady, awake, wall) - min(steady, awake, wall) <= MOST_DISAGREEMENT
 
 
 def to_milliseconds(moment: datetime) -> datetime:
@@ -152,21 +217,33 @@ def to_milliseconds(moment: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
+class _Offset(NamedTuple):
+    """What must be added to the steady clock to have the server's, and when that was measured; None for not yet."""
+
+    seconds: float
+    measured_at: ClockReadings | None
+
+
 class ServerClock:
     """`now` as the server sees it, in UTC with millisecond precision.
 
-    Shared by threads: `set_offset` writes, `now` and `is_stale` read, each one attribute at a time.
+    Shared by threads: `set_offset` writes one attribute, which all others read once.
     """
 
     def __init__(self) -> None:
-        self._offset = timedelta(0)
-        self._measured = -math.inf
+        # Until the first measurement: the time of day at this moment, and from then on the steady clock.
+        unmeasured = ClockReadings.now()
+        self._offset = _Offset(unmeasured.wall - unmeasured.steady, None)
 
     def now(self) -> datetime:
         virtual = virtual_time()
         if virtual is not None:
             return virtual.now()
-        return to_milliseconds(wall_clock() + self._offset)
+        return _EPOCH + timedelta(milliseconds=int(self._seconds() * 1000))
+
+    def _seconds(self) -> float:
+        """Since 1970, by the server's clock."""
+        return steady_clock() + self._offset.seconds
 
     def on_run_clock(self, moment: datetime) -> float:
         """The moment on trio's clock, which may be in the past. On the run's own thread."""
@@ -178,16 +255,31 @@ class ServerClock:
     def seconds_until(self, moment: datetime) -> float:
         """Negative where it has passed. Exact: `now` has lost its fraction of a millisecond."""
         virtual = virtual_time()
-        now = wall_clock() + self._offset if virtual is None else virtual.now()
-        return (moment - now) / timedelta(seconds=1)
+        if virtual is not None:
+            return (moment - virtual.now()) / timedelta(seconds=1)
+        return (moment - _EPOCH) / timedelta(seconds=1) - self._seconds()
 
     def is_stale(self) -> bool:
-        """Whether the offset should be measured before `now` is used. Never in virtual time."""
-        return virtual_time() is None and time.monotonic() - self._measured > OFFSET_GOOD_FOR
+        """Whether the offset should be measured before `now` is used. Never in virtual time.
 
-    def set_offset(self, seconds: float) -> float:
-        """`seconds` is what must be added to this machine's clock to have the server's. Returns how far it moved."""
-        before = self._offset / timedelta(seconds=1)
-        self._offset = timedelta(seconds=seconds)
-        self._measured = time.monotonic()
+        It is where it is old, and where this machine's clocks disagree since: see `do_clocks_agree`.
+        """
+        if virtual_time() is not None:
+            return False
+        measured_at = self._offset.measured_at
+        if measured_at is None:
+            return True
+        readings = ClockReadings.now()
+        is_old = readings.steady - measured_at.steady > OFFSET_GOOD_FOR
+        return is_old or not do_clocks_agree(measured_at, readings)
+
+    def set_offset(self, seconds: float, measured_at: ClockReadings) -> float:
+        """`seconds` is what must be added to the steady clock to have the server's. Returns how far it moved.
+
+        Args:
+            measured_at: Read before the measurement began: what happens to the clocks while it is under way then
+                shows as well.
+        """
+        before = self._offset.seconds
+        self._offset = _Offset(seconds, measured_at)
         return abs(seconds - before)

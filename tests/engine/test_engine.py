@@ -147,7 +147,7 @@ class Shelf:
     def conclude(self, claim: int, end: RunEnd) -> tuple[int, RunEnd]:
         return claim, end
 
-    def prepare(self, settlements: Sequence[tuple[int, RunEnd]]) -> list[tuple[int, RunEnd]]:
+    async def prepare(self, settlements: Sequence[tuple[int, RunEnd]]) -> list[tuple[int, RunEnd]]:
         return list(settlements)
 
     async def settle(self, batch: list[tuple[int, RunEnd]]) -> Sequence[bool]:

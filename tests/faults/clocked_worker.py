@@ -3,6 +3,7 @@
 Takes these options beside the scheduler's:
 
 - `machine_off`: Seconds by which the machine's clock is wrong.
+- `steps`: The machine's clock steps back and forth, by minutes to days, several times a second.
 - `mutation`: What is made to go by the clock, although nothing may: one of MUTATIONS.
 
 By how much the server's time is moved stands in a file beside the records, and is read whenever that time is
@@ -16,6 +17,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from random import Random
 from typing import Any, Final
 
 import pytest
@@ -23,6 +25,7 @@ import pytest
 from trio_monque import Job, clock
 from trio_monque.client import server_time
 from trio_monque.client.rescuing import Rescuer
+from trio_monque.clock import ServerClock
 from trio_monque.engine.beats import Beats
 from trio_monque.engine.source import ClaimState
 from trio_monque.observations import Sighting
@@ -32,6 +35,9 @@ from trio_monque.store.connection import JobCollection
 
 from . import mixed_worker
 from .records import Recorder
+
+SECONDS_BETWEEN_STEPS: Final = 0.3
+STEPS: Final = tuple(sign * seconds for seconds in (60.0, 300.0, 3600.0, 86400.0, 2 * 86400.0) for sign in (-1, 1))
 
 
 def clock_file(records: Path) -> Path:
@@ -68,8 +74,15 @@ def falsify_clocks(patch: pytest.MonkeyPatch, name: str, records: Path, machine_
         return offset + moved
 
     patch.setattr(clock, "wall_clock", wrong_wall_clock)
-    patch.setattr(connection, "wall_clock", wrong_wall_clock)
     patch.setattr(server_time, "measure_clock_offset", measure_moved)
+
+
+def step_wall_clock(patch: pytest.MonkeyPatch, name: str) -> None:
+    def stepping_wall_clock() -> datetime:
+        step = Random(f"{name} {time.monotonic() // SECONDS_BETWEEN_STEPS}").choice(STEPS)
+        return datetime.now(UTC) + timedelta(seconds=step)
+
+    patch.setattr(clock, "wall_clock", stepping_wall_clock)
 
 
 def write_down_renewals(patch: pytest.MonkeyPatch, name: str, records: Path) -> None:
@@ -106,9 +119,21 @@ def beat_by_the_clock(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Beats, "next", lambda _, now: now)
 
 
+def go_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
+    """The server's time is the machine's wall clock plus an offset, and no step of that clock is noticed."""
+
+    def by_the_wall() -> float:
+        return clock.wall_clock().timestamp()
+
+    patch.setattr(clock, "steady_clock", by_the_wall)
+    patch.setattr(connection, "steady_clock", by_the_wall)
+    patch.setattr(ServerClock, "is_stale", lambda known: known._offset.measured_at is None)
+
+
 MUTATIONS: Final[Mapping[str, Callable[[pytest.MonkeyPatch], None]]] = {
     "rescues": rescue_by_the_clock,
     "beats": beat_by_the_clock,
+    "due times": go_by_the_wall_clock,
 }
 
 
@@ -116,6 +141,8 @@ def work(order: dict[str, Any]) -> None:
     name, records, options = order["name"], Path(order["records"]), order["options"]
     with pytest.MonkeyPatch.context() as patch:
         falsify_clocks(patch, name, records, options.pop("machine_off", 0.0))
+        if options.pop("steps", False):
+            step_wall_clock(patch, name)
         write_down_renewals(patch, name, records)
         if (mutation := options.pop("mutation", None)) is not None:
             MUTATIONS[mutation](patch)

@@ -28,6 +28,7 @@ from trio_monque import (
     Workers,
     open_scheduler,
 )
+from trio_monque.clock import ClockReadings
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.events import Event
 from trio_monque.store.types import Collection, Database
@@ -320,7 +321,8 @@ async def test_clocks_an_hour_apart_play_no_part(
             await trio.sleep(0.01)
         async with open_scheduler(db, **quick) as rescuer:
             monkeypatch.setattr(rescuer._ground, "measure_clock_offset", lambda: None)  # It would be mended.
-            rescuer._ground.clock.set_offset(3600.0 * hours)
+            readings = ClockReadings.now()
+            rescuer._ground.clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
             claimed_by_a_dead_one(handle(db), 1, "dead-ones", every=0.2)
             with trio.fail_after(30):
                 while not jobs.count_documents({"name": "dead-ones", "status": "pending", "rescues": 1}):

@@ -71,7 +71,7 @@ class DocumentClaims:
         self._places = count()
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
-        now = await self._now()
+        now = await self._time.refreshed(self._door, Channel.CLAIMS)
         most = self._pace.begin(trio.current_time(), demand.total)
         if most < demand.total:
             demand = replace(demand, total=most, lanes={LANE: most})
@@ -142,11 +142,6 @@ class DocumentClaims:
             self._disowned.add(cycle, [one.id for one in found], until=trio.current_time() + lease)
         return found
 
-    async def _now(self) -> datetime:
-        if self._time.is_clock_stale():
-            await self._door.call(self._time.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return self._time.clock.now()
-
     async def next_due(self, lanes: Set[str]) -> Due | None:
         # Not after now: what came to be free since the look would be neither claimed nor told.
         ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
@@ -159,7 +154,7 @@ class DocumentClaims:
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""
-        now = self._time.clock.now()
+        now = await self._time.refreshed(self._door, Channel.CLAIMS)
         ask = partial(document_looks.is_anything_left, self._locked, now)
         return await self._door.call(ask, abandon_on_cancel=True)
 

@@ -49,7 +49,7 @@ class Rescues:
 
     def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
         found = document_looks.observe(self._locked)
-        now = self._time.clock.now()
+        now = self._time.now()
         return [self._sighting(one, now) for one in found if (one.key, one.lock.token) not in ours]
 
     def _sighting(self, seen: SeenLock, now: datetime) -> Sighting[SeenLock]:
@@ -65,7 +65,10 @@ class Rescues:
 
     async def rescue(self, dead: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
         """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""
-        sent = self._unanswered = self._unanswered or [self._takeaway(one) for one in dead]
+        if not self._unanswered:
+            now = await self._time.refreshed(self._door, Channel.CLAIMS)
+            self._unanswered = [self._takeaway(one, now) for one in dead]
+        sent = self._unanswered
         take = partial(document_locks.rescue, self._locked, sent)
         taken = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
         self._unanswered = ()
@@ -85,7 +88,7 @@ class Rescues:
             for one in rescued
         ]
 
-    def _takeaway(self, seen: SeenLock) -> Takeaway:
+    def _takeaway(self, seen: SeenLock, now: datetime) -> Takeaway:
         lock = seen.lock
         error = MonqueError(f"its holder {lock.by} died, or has stopped renewing its lock")
-        return Takeaway(seen.id, lock, lock_after_try(lock.tries + 1, error, self._time.clock.now(), self._policy))
+        return Takeaway(seen.id, lock, lock_after_try(lock.tries + 1, error, now, self._policy))

@@ -132,8 +132,8 @@ class DocumentSource:
     def conclude(self, claim: HeldDocument, end: RunEnd) -> DocumentSettlement:
         return DocumentSettlement(claim, outcome_of(end, self.time_limit(claim), self._policy))
 
-    def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
-        now = self._time.clock.now()
+    async def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
+        now = await self._time.refreshed(self._door, Channel.RENEWALS)
         for one in settlements:
             one.ending = ending_of(one.held, one.outcome, now, self._policy)
         return settlements
@@ -185,7 +185,9 @@ class DocumentSource:
         if not claims:
             return []
         every = self._config.heartbeat_interval
-        until = renewed_until(self._beats.next(self._time.clock.now()), every)
+        # A program that knows only `until` goes by that date.
+        now = await self._time.refreshed(self._door, Channel.RENEWALS)
+        until = renewed_until(self._beats.next(now), every)
         sent = trio.current_time()
         cycles: dict[Cycle, list[HeldDocument]] = {}
         for claim in claims:

@@ -130,7 +130,7 @@ class Taking:
         if not self._marks:
             return None
         dead = self._unchanged(rescuing.read(self._ground.jobs, list(self._marks)))
-        now = self._ground.clock.now()
+        now = self._ground.now()
         rescues = {claim: decide_rescue(job, now, self._policy) for claim, job in dead.items()}
         # Of what ends, everything is told; and its history goes on.
         ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]

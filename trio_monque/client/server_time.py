@@ -5,15 +5,19 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
-from ..clock import ServerClock, virtual_time
+from ..clock import ClockReadings, ServerClock, virtual_time
 from ..store.connection import Reaching, known_primary, measure_clock_offset
+from ..store.offload import Channel, Door
 
 MOST_DRIFT = 0.05
 """Seconds by which the offset to the server's clock may change without anybody being told."""
 
 
 class ServerTime:
-    """Measured where it is unknown, old, or another server's. Its calls block, but for `clock`'s."""
+    """Measured again before it is used where it may be wrong: see `is_clock_stale`.
+
+    Its calls block, but for `clock`'s and `refreshed`.
+    """
 
     def __init__(self, reaching: Reaching) -> None:
         self.clock = ServerClock()
@@ -23,13 +27,23 @@ class ServerTime:
         self._timekeeper: tuple[str, int] | None = None
 
     def now(self) -> datetime:
-        """The server's time; measures the offset to it first where that is unknown, old, or another server's."""
+        """The server's time; asks the server first where `is_clock_stale`."""
         if self.is_clock_stale():
             self.measure_clock_offset()
         return self.clock.now()
 
+    async def refreshed(self, door: Door, channel: Channel) -> datetime:
+        """The same, from async code. It waits only where the server must be asked."""
+        if self.is_clock_stale():
+            await door.call(self.measure_clock_offset, channel=channel, abandon_on_cancel=True)
+        return self.clock.now()
+
     def is_clock_stale(self) -> bool:
-        """Whether the offset should be measured before the time is used. Never in virtual time."""
+        """Whether the offset should be measured before the time is used. Never in virtual time.
+
+        It should where it is unknown, old or another server's, and where this machine's clocks show that the wall
+        clock was stepped or the machine was suspended.
+        """
         if self.clock.is_stale():
             return True
         primary = known_primary(self._reaching)
@@ -37,9 +51,9 @@ class ServerTime:
 
     def measure_clock_offset(self) -> None:
         # Asked before: where the primary changes meanwhile, it is measured once more.
-        primary = known_primary(self._reaching)
+        primary, before = known_primary(self._reaching), ClockReadings.now()
         offset = measure_clock_offset(self._reaching)
         if offset is not None:
             self._timekeeper = primary or known_primary(self._reaching)
-            if self.clock.set_offset(offset) > MOST_DRIFT:
+            if self.clock.set_offset(offset, before) > MOST_DRIFT:
                 self.clock_moved()

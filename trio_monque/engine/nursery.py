@@ -67,7 +67,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         self._settler: Settler[SettlementT] = Settler(source, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
         self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
-        self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set)
+        self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set, lambda: self.waker.look())
         self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
         self.waker = Waker(
             source,
@@ -264,7 +264,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
         given_back = [self._source.conclude(claim, end) for claim, end in ends]
         try:
-            written = await self._source.settle(self._source.prepare(given_back))
+            written = await self._source.settle(await self._source.prepare(given_back))
         except Exception:
             logger.exception("%d claims could not be given back: they end with their leases", len(left))
             return

@@ -94,11 +94,13 @@ class Settler(Generic[SettlementT]):
         told.set()
 
     async def _commit(self, settlements: list[SettlementT]) -> list[bool | None]:
-        batch = self._source.prepare(settlements)
+        batch: Any = None
         delay = FIRST_RETRY
         while True:
             self.progress.ask()
             try:
+                if batch is None:
+                    batch = await self._source.prepare(settlements)
                 written = list(await self._source.settle(batch))
             except Exception as error:
                 if not self._source.is_transient(error):

@@ -135,8 +135,11 @@ class Source(Protocol[ClaimT, SettlementT]):
         """What the end of a run means. Decided once, and not changed by what happens until it is written."""
         ...
 
-    def prepare(self, settlements: Sequence[SettlementT]) -> Any:
-        """The batch that writes these: made once, so that the same can be sent again after an unknown outcome."""
+    async def prepare(self, settlements: Sequence[SettlementT]) -> Any:
+        """The batch that writes these: made once, so that the same can be sent again after an unknown outcome.
+
+        It waits only where the time is not known for sure, by which what is due later is written.
+        """
         ...
 
     async def settle(self, batch: Any) -> Sequence[bool | None]:

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 import trio
 
+from ..clock import MOST_DISAGREEMENT, seconds_suspended
 from ..log import OwnLines, logger_of
 from .run import Run
 
@@ -30,12 +31,23 @@ BLOCKED_AFTER: Final = 1.0
 class Watchdog:
     """A thread that asks the loop for a sign of life, and logs what blocks it where none comes.
 
+    It also notices that the machine was suspended: trio's timers stand still meanwhile.
+
+    Args:
+        resumed: Called on the loop after that.
+
     Attributes:
         blocked: How many times the loop was blocked for longer than a second.
     """
 
-    def __init__(self, running: Callable[[], Sequence[Run[Any]]], is_leaving: Callable[[], bool]) -> None:
+    def __init__(
+        self,
+        running: Callable[[], Sequence[Run[Any]]],
+        is_leaving: Callable[[], bool],
+        resumed: Callable[[], None] = lambda: None,
+    ) -> None:
         self.blocked = 0
+        self._resumed = resumed
         self._running = running
         self._is_leaving = is_leaving
         self._ended = threading.Event()
@@ -69,8 +81,12 @@ class Watchdog:
     def _watch(self, token: trio.lowlevel.TrioToken, loop: int) -> None:
         looked_at = time.monotonic()
         asked_at = told_at = self._answered_at = 0.0
+        slept = seconds_suspended()
         while not self._ended.wait(LOOK_INTERVAL):
             now = time.monotonic()
+            before, slept = slept, seconds_suspended()
+            if slept - before > MOST_DISAGREEMENT:
+                self._tell_resumed(token, slept - before)
             stood_still = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
             if self._answered_at >= asked_at:
@@ -86,6 +102,14 @@ class Watchdog:
                     self.blocked += 1
                 told_at = now
                 self._tell(sys._current_frames().get(loop), now - asked_at)  # noqa: SLF001  # For exactly this.
+
+    def _tell_resumed(self, token: trio.lowlevel.TrioToken, seconds: float) -> None:
+        logger.warning(
+            "the machine was suspended for %.1f s; no claim was renewed meanwhile, and jobs that came due start now",
+            seconds,
+        )
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(self._resumed)
 
     def _tell_answer(self, seconds: float, *, was_told: bool) -> None:
         if was_told:

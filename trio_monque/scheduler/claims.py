@@ -73,7 +73,7 @@ class Claims:
         self._candidates = Candidates(JobFinder(ground, door, workers, paused, self.leased))
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        now = await self._now()
+        now = await self._ground.refreshed(self._door, Channel.CLAIMS)
         chosen = await self._candidates.choose(demand, now)
         may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
         if not chosen:
@@ -93,7 +93,7 @@ class Claims:
         return self._granted(replace(taken, more=taken.more or may_be_more))
 
     async def claim_one(self, tip: Tip) -> Granted[Job]:
-        key, now = tip.key, await self._now()
+        key, now = tip.key, await self._ground.refreshed(self._door, Channel.CLAIMS)
         assert isinstance(key, JobKey)
         if self._ground.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's time was measured anew.
@@ -116,11 +116,6 @@ class Claims:
     def contention(self) -> Contention:
         """How much other instances take of what is seen here."""
         return self._candidates.contention
-
-    async def _now(self) -> datetime:
-        if self._ground.is_clock_stale():
-            await self._door.call(self._ground.measure_clock_offset, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return self._ground.clock.now()
 
     def _stamp(self, now: datetime) -> ClaimStamp:
         self._beats.claimed(now)

@@ -7,7 +7,7 @@ import secrets
 import socket
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from importlib import metadata
 from typing import Final
 
@@ -138,12 +138,12 @@ class Entry:
         seen = instances.read(jobs, entry.id)
         return None if seen is None or seen.incarnation == entry.incarnation else seen
 
-    def renewed(self, names: Sequence[str], held: Sequence[Job], *, draining: bool) -> Instance:
-        """What the next beat writes."""
+    def renewed(self, names: Sequence[str], held: Sequence[Job], now: datetime, *, draining: bool) -> Instance:
+        """What the next beat writes; `now` is the server's time."""
         assert self._entry is not None, "it enters first"
         self._entry = replace(
             self._entry,
-            last_heartbeat=self._beats.next(self._ground.clock.now()),
+            last_heartbeat=self._beats.next(now),
             names=_told_of(names),
             draining=draining,
             held=len(held),

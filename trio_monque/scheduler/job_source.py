@@ -142,8 +142,9 @@ class JobSource:
     def _snapshot(self, value: Any) -> Any:
         return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers)
 
-    def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
-        return prepared(settlements, self._ground.clock.now(), secrets.token_hex(8))
+    async def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
+        now = await self._ground.refreshed(self._door, Channel.RENEWALS)
+        return prepared(settlements, now, secrets.token_hex(8))
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
         while batch.statements:
@@ -176,7 +177,7 @@ class JobSource:
             except BrokenDocumentError as error:
                 logger.warning("%s; its claim is given back", error)
                 settlement.verdict = CutShort()
-        return self.prepare(undecided).statements
+        return (await self.prepare(undecided)).statements
 
     async def _with_current_schedule(self, job: Job) -> Job:
         current = await self._door.call(

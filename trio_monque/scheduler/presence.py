@@ -142,7 +142,8 @@ class Presence:
         return True
 
     async def _beat_and_look(self) -> None:
-        entry = self._entry.renewed(self._names(), self._held(), draining=self._stop.draining.is_set())
+        now = await self._ground.refreshed(self._door, Channel.CLAIMS)
+        entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
         other = await self._door.hand_over(
             partial(self._entry.beat, entry),
             # Too late: what it wrote would be the entry of somebody who has left.

@@ -44,7 +44,7 @@ class Rescues:
     def _look(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
         """In a thread: where there are thousands, even this would keep the loop busy."""
         found = self._rescuer.look()
-        now = self._ground.clock.now()
+        now = self._ground.now()
         return [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:

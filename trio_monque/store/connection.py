@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -17,7 +16,7 @@ from pymongo.database import Database as PyMongoDatabase
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from ..clock import wall_clock
+from ..clock import steady_clock
 from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
 from ..jobs.job import Job
 from ..log import logger_of
@@ -174,17 +173,17 @@ def check_pool(database: Database, needed: int) -> None:
 
 @command("reach the database", writes=False)
 def measure_clock_offset(reaching: Reaching) -> float | None:
-    """Seconds to add to this machine's clock to have the primary's; None where each sample was too slow to tell."""
+    """Seconds to add to the steady clock to have the primary's; None where each sample was too slow to tell."""
     fastest, offset = LONGEST_ROUND_TRIP, None
     for _ in range(SAMPLES):
-        sent = wall_clock()
-        started = time.monotonic()
+        # Not time.monotonic(): a sample during which the machine was suspended must count as slow.
+        sent = steady_clock()
         answer = reaching.collection.database.command(
             "hello", read_preference=ReadPreference.PRIMARY, codec_options=OWN_OPTIONS
         )
-        took = time.monotonic() - started
+        took = steady_clock() - sent
         if took <= fastest:
-            fastest, offset = took, float((answer["localTime"] - sent).total_seconds() - took / 2)
+            fastest, offset = took, float(answer["localTime"].timestamp() - sent - took / 2)
         if took <= GOOD_ROUND_TRIP or took > LONGEST_ROUND_TRIP:
             break
     return offset

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from datetime import UTC, datetime
+from datetime import datetime
 from weakref import WeakKeyDictionary
 
 import trio
@@ -11,7 +11,7 @@ import trio.testing
 
 from ..checks import check_seconds
 from ..client.wake_board import Neighbour, have_all_look, neighbours
-from ..clock import begin_virtual_time, virtual_time
+from ..clock import begin_virtual_time, virtual_time, wall_clock
 from ..errors import InvalidOptionError, MonqueError
 from ..hold import clock_hold
 from ..scheduler.scheduler import Scheduler
@@ -42,7 +42,7 @@ def start_virtual_time(moment: datetime) -> None:
 def now() -> datetime:
     """The time of this run as its jobs see it: virtual under a virtual clock, UTC."""
     virtual = virtual_time()
-    return datetime.now(UTC) if virtual is None else virtual.now()
+    return wall_clock() if virtual is None else virtual.now()
 
 
 async def quiesce() -> None:
