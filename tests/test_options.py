@@ -125,10 +125,12 @@ async def test_combination_that_cannot_hold_is_refused(
 
 
 async def test_unknown_option_is_refused_by_name(unreachable: Database) -> None:
-    with pytest.raises(InvalidOptionError, match="heartbeat=30: is no option"):
+    with pytest.raises(
+        InvalidOptionError, match="heartbeat=30: is not an option of a scheduler: did you mean 'heartbeat_interval'"
+    ):
         async with open_scheduler(unreachable, heartbeat=30):  # type: ignore[call-arg]
             pass
-    with pytest.raises(InvalidOptionError, match="poll_interval=1: is no option of a client"):
+    with pytest.raises(InvalidOptionError, match="poll_interval=1: is not an option of a client"):
         Monque(unreachable, poll_interval=1)  # type: ignore[call-arg]
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import math
 import re
+from collections.abc import Collection, Mapping
+from difflib import get_close_matches
 
 from .errors import InvalidOptionError
 
@@ -58,6 +60,21 @@ def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
         check_number(option, value, at_least=0)
     else:
         check_number(option, value, above=0)
+
+
+# What other libraries call it, where that is spelled unlike ours.
+_ALSO_CALLED = {"countdown": "delay", "eta": "run_at", "run_in": "delay", "when": "run_at", "attempts": "max_retries"}
+
+
+def check_known(given: Mapping[str, object], known: Collection[str], whose: str) -> None:
+    """Unless every option is one of these; `whose` is what has the options, for the message."""
+    for name in given:
+        if name not in known:
+            near = [_ALSO_CALLED[name]] if _ALSO_CALLED.get(name) in known else get_close_matches(name, known, 1)
+            meant = f": did you mean {near[0]!r}?" if near else "."
+            raise InvalidOptionError(
+                name, given[name], f"is not an option of {whose}{meant} There are {', '.join(sorted(known))}"
+            )
 
 
 def check_flag(option: str, value: object) -> None:

@@ -52,21 +52,25 @@ class InvalidJobIdentifierError(MonqueError, ValueError):
 
 
 class InvalidPayloadError(MonqueError, ValueError):
-    """The data of a job cannot be encoded as BSON; the encoder's error is the cause."""
+    """The data of a job, or what its handler gave to be stored, cannot be encoded as BSON.
+
+    The message says which value inside is wrong, and what to store instead. The encoder's error is the cause.
+    """
 
 
 class PayloadTooLargeError(InvalidPayloadError):
-    """The data of a job is larger than allowed.
+    """The data of a job, or what its handler gave to be stored, is larger than allowed.
 
     Attributes:
         actual: Size in bytes, as BSON.
         maximum: The limit in bytes (`max_payload_size`, or what a MongoDB document can hold).
     """
 
-    def __init__(self, actual: int, maximum: int) -> None:
+    def __init__(self, actual: int, maximum: int, what: str = "data") -> None:
+        reference = "enqueue a reference to it" if what == "data" else "give a reference to it instead"
         super().__init__(
-            f"the job's data is {actual} bytes as BSON, more than the {maximum} allowed: "
-            "store it elsewhere and enqueue a reference to it, or raise max_payload_size"
+            f"the job's {what} is {actual} bytes as BSON, more than the {maximum} allowed: "
+            f"store it elsewhere and {reference}, or raise max_payload_size"
         )
         self.actual = actual
         self.maximum = maximum

@@ -10,7 +10,7 @@ import os
 import secrets
 import socket
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TypedDict
 
 from .checks import (
@@ -18,6 +18,7 @@ from .checks import (
     check_count,
     check_flag,
     check_instance_id,
+    check_known,
     check_number,
     check_write_concern,
 )
@@ -249,7 +250,7 @@ class SchedulerConfig(ClientConfig):
 
 def client_config(given: ClientOptions) -> ClientConfig:
     """Checks the options of a client; raises InvalidOptionError naming the wrong one."""
-    _check_known(given, ClientConfig, "a client")
+    check_known(given, ClientOptions.__annotations__, "a client")
     return ClientConfig(**given)
 
 
@@ -260,11 +261,5 @@ def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
         for name, value in given.items()
         if not (name == "scheduler_instance_id" and value is None)  # None asks for the default.
     }
-    _check_known(values, SchedulerConfig, "a scheduler")
+    check_known(values, SchedulerOptions.__annotations__, "a scheduler")
     return SchedulerConfig(**values)  # type: ignore[arg-type]  # The TypedDict and the class agree: a test holds them together.
-
-
-def _check_known(given: Mapping[str, object], config: type[ClientConfig], whose: str) -> None:
-    known = {field.name for field in fields(config)}
-    for name in given.keys() - known:
-        raise InvalidOptionError(name, given[name], f"is no option of {whose}; there are {', '.join(sorted(known))}")

@@ -259,9 +259,13 @@ async def test_filter_and_handler_are_checked(things: Collection, autojump_clock
         with pytest.raises(InvalidOptionError, match="filter"):
             async with open_claims(things, one):
                 raise AssertionError("never entered")
-    handlers: list[Any] = [None, lambda claim: None, "handler"]
-    for one in handlers:
-        with pytest.raises(InvalidOptionError, match="handler"):
+
+    async def without_a_claim() -> None: ...
+
+    handlers: list[Any] = [(None, "not callable"), (lambda claim: None, "must be an async function")]
+    handlers += [(without_a_claim, "takes no argument, and is called with one argument, the claim")]
+    for one, problem in handlers:
+        with pytest.raises(InvalidOptionError, match=f"handler=.*{problem}"):
             await run_claims(things, OPEN, one)
     with pytest.raises(InvalidOptionError):
         await readmit(things)

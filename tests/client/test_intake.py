@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import anyio
@@ -18,6 +19,7 @@ from tests.support.impatience import impatient_driver
 from tests.support.interception import Recorder
 from trio_monque import (
     InvalidJobIdentifierError,
+    InvalidOptionError,
     InvalidPayloadError,
     JobStatus,
     Monque,
@@ -306,3 +308,27 @@ def test_every_way_in_works_on_every_backend(db: Database, backend: str, options
     assert anyio.run(main, backend=backend, backend_options=options) == [
         "document", "enqueue", "many", "many-unique", "now", "schedule", "unique",
     ]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("option", "meant"),
+    [
+        ("dealy", "delay"),
+        ("unique", "unique_key"),
+        ("countdown", "delay"),
+        ("eta", "run_at"),
+        ("retries", "max_retries"),
+    ],
+)
+async def test_unknown_option_is_refused_with_the_nearest_one(db: Database, option: str, meant: str) -> None:
+    monque: Any = Monque(db)
+    expected = rf"^{option}=5: is not an option of (enqueue|document): did you mean '{meant}'\? There are delay, "
+    for call in (monque.enqueue, monque.document):
+        with pytest.raises(InvalidOptionError, match=expected):
+            await call("greet", **{option: 5})
+    with pytest.raises(InvalidOptionError, match=expected):
+        await trio.to_thread.run_sync(partial(monque.sync.enqueue, "greet", **{option: 5}))
+    with pytest.raises(
+        InvalidOptionError, match=r"^timezon='UTC': is not an option of schedule: did you mean 'timezone'"
+    ):
+        await monque.schedule("@daily", "greet", timezon="UTC")

@@ -140,3 +140,85 @@ def test_scheduler_outside_of_trio_says_what_to_do() -> None:
 
     with pytest.raises(MonqueError, match="inside trio.run"):
         asyncio.run(main())
+
+
+class Mailer:
+    def send(self, job: RunningJob[Any]) -> None: ...
+
+    async def send_all(self, job: RunningJob[Any], folder: str) -> None: ...
+
+
+async def asynchronous(job: RunningJob[Any]) -> None: ...
+
+
+@pytest.mark.parametrize(
+    ("handler", "problem"),
+    [
+        (lambda: None, "takes no argument, and is called with one argument, the job: add it"),
+        (lambda job, pool: None, r"takes 2 arguments \(job, pool\), .* functools.partial, or use resources="),
+        (lambda *, job: None, r"takes 1 argument \(job\)"),
+        (Mailer.send, r"takes 2 arguments \(self, job\), .* register the method of an instance"),
+        (Mailer().send_all, r"takes 2 arguments \(job, folder\)"),
+        (Mailer, "is the class Mailer"),
+        (partial(lambda a, b: None, 1, 2), "takes no argument"),
+        ("greet", "'greet' is not callable"),
+    ],
+)  # fmt: skip
+def test_handler_that_does_not_take_one_job_is_refused_at_registration(handler: Any, problem: str) -> None:
+    with pytest.raises(WorkerRegistrationError, match=problem):
+        Workers().register("greet", handler)
+
+
+def test_called_handler_is_refused() -> None:
+    wrong: Any = asynchronous(None)  # type: ignore[arg-type]
+    with pytest.raises(WorkerRegistrationError, match=r"register the function itself, asynchronous and not"):
+        Workers().register("greet", wrong)
+
+
+@pytest.mark.parametrize(
+    "handler",
+    [
+        lambda job: None,
+        lambda job, pool=None: None,
+        lambda *args, **kwargs: None,
+        partial(lambda pool, job: None, 1),
+        Mailer().send,
+        print,
+    ],
+)  # fmt: skip
+def test_handler_that_takes_a_job_is_registered(handler: Any) -> None:
+    assert Workers().register("greet", handler).handler is handler
+
+
+def test_decorator_without_a_name_says_how_it_is_written() -> None:
+    workers: Any = Workers()
+    with pytest.raises(WorkerRegistrationError, match=r"'asynchronous'.*write @workers.register\('send-email'\)"):
+        workers.register(asynchronous)
+    with pytest.raises(WorkerRegistrationError, match=r"write @workers.cron\('0 9"):
+        workers.cron("@daily", asynchronous)
+
+
+def test_unknown_option_of_a_worker_is_refused_with_the_nearest() -> None:
+    workers: Any = Workers()
+    with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'max_retries'\?"):
+        workers.register("greet", asynchronous, retries=3)
+    with pytest.raises(InvalidOptionError, match=r"did you mean 'timezone'\?|is not an option of a worker"):
+        workers.cron("@daily", "report", timezon="UTC")
+
+
+async def test_one_function_runs_under_several_names(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    """The decorators are stacked: the second one gets a Worker, which is called as its function is."""
+    workers, ran = Workers(), []
+
+    @workers.register("one")
+    @workers.register("two")
+    async def handler(job: RunningJob[Any]) -> None:
+        ran.append(job.name)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("one")
+        await scheduler.enqueue("two")
+        await drain(scheduler)
+    assert sorted(ran) == ["one", "two"]

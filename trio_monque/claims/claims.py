@@ -9,7 +9,7 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 import trio
 
-from ..callables import is_async
+from ..callables import is_async, problem_of_handler
 from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
 from ..errors import ClaimLostError, InvalidOptionError
@@ -177,8 +177,8 @@ async def run_claims(
     Cancelled, it cuts: handlers are cancelled, their documents given back, and it ends within `cleanup_timeout` plus
     two seconds. Arguments, options and errors are those of `open_claims`.
     """
-    if not is_async(handler):
-        raise InvalidOptionError("handler", handler, "must be an async function of one claim")
+    if problem := problem_of_handler(handler, "claim") or ("" if is_async(handler) else "must be an async function"):
+        raise InvalidOptionError("handler", handler, problem)
     config = claim_config(options)
     gate = Gate(config.concurrency)
     claiming = Claiming(collection, filter, config, listeners, partial(_work, handler, gate))

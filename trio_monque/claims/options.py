@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from ..checks import check_count, check_flag, check_instance_id, check_number, check_seconds
+from ..checks import check_count, check_flag, check_instance_id, check_known, check_number, check_seconds
 from ..errors import InvalidOptionError
 from ..options import LONGEST_BEAT, SHORTEST_BEAT, instance_id
 
@@ -114,9 +114,7 @@ def claim_config(given: Mapping[str, Any]) -> ClaimConfig:
     """Checks the options; raises InvalidOptionError naming the wrong one."""
     # None asks for the default.
     values = {name: value for name, value in given.items() if not (name == "instance_id" and value is None)}
-    known = {one.name for one in fields(ClaimConfig)}
-    for name in values.keys() - known:
-        raise InvalidOptionError(name, values[name], f"is no option of claims; there are {', '.join(sorted(known))}")
+    check_known(values, ClaimOptions.__annotations__, "claims")
     return ClaimConfig(**values)
 
 

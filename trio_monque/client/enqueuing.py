@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any, Unpack
 
+from ..checks import check_known
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions, Named, NewJob, name_of
@@ -67,6 +68,7 @@ class Enqueuing:
                 Something about the job cannot be; nothing was sent.
             MonqueConnectionError: The database did not take it; with `unknown_outcome`, it may have.
         """
+        check_known(options, JobOptions.__annotations__, "enqueue")
         self._intake.check_session(session)
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
         with self._announcer.also_if_lost():

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, TypedDict, Unpack
 
+from ..checks import check_known
 from ..jobs import cron as schedules
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
@@ -43,6 +44,7 @@ class Producer:
         **options: Unpack[JobOptions],
     ) -> Job:
         """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
+        check_known(options, JobOptions.__annotations__, "enqueue")
         self._intake.check_session(session)
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
         with self._announcer.also_if_lost():
@@ -72,6 +74,7 @@ class Producer:
         **options: Unpack[ScheduleOptions],
     ) -> Job:
         """See `Monque.schedule`."""
+        check_known(options, ScheduleOptions.__annotations__, "schedule")
         check_on_conflict(on_conflict)
         draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
         with self._announcer.also_if_lost():
@@ -81,6 +84,7 @@ class Producer:
 
     def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
         """See `Monque.document`."""
+        check_known(options, JobOptions.__annotations__, "document")
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
         self._ground.ensure_indexes()
         return document_of(draft.at(self._ground.now()))

@@ -10,6 +10,8 @@ from bson.codec_options import CodecOptions
 
 from ..errors import InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD
+from ..safe_text import LONGEST_TEXT, one_line, without_secrets
+from .unstorable import why_unstorable
 
 # A document's length (4), the value's type and empty key (2), and the document's end (1).
 _ENVELOPE: Final = 7
@@ -41,13 +43,14 @@ def _is_instance(data: Any, expected: type) -> bool:
         return True
 
 
-def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any]) -> bytes:
+def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> bytes:
     """Returns the data as the BSON document `{"": data}`: encoded once, for its size and for the sending.
 
     Args:
         data: The payload; its size is that of the document, less the few bytes around it.
         maximum: Bytes; None for what fits into a document.
         codec_options: The caller's, as they are used for writing.
+        what: What the caller knows it as, for messages.
 
     Raises:
         InvalidPayloadError: `data` cannot be stored; the encoder's error is the cause.
@@ -56,21 +59,22 @@ def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[An
     try:
         encoded = bson.encode({"": data}, codec_options=codec_options)
     except Exception as error:
-        raise InvalidPayloadError(f"the job's data cannot be stored as BSON: {error}") from error
+        problem = one_line(why_unstorable(data, what, codec_options) or without_secrets(str(error)[:LONGEST_TEXT]))
+        raise InvalidPayloadError(f"the job's {what} cannot be stored as BSON: {problem}") from error
     size = len(encoded) - _ENVELOPE
     limit = LARGEST_PAYLOAD if maximum is None else maximum
     if size > limit:
-        raise PayloadTooLargeError(size, limit)
+        raise PayloadTooLargeError(size, limit, what)
     return encoded
 
 
-def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any]) -> Any:
+def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> Any:
     """The value as it will be stored, whatever becomes of the caller's object until then.
 
     Raises:
         InvalidPayloadError, PayloadTooLargeError: It cannot be stored.
     """
-    return unpacked(check_payload(value, maximum, codec_options), codec_options)
+    return unpacked(check_payload(value, maximum, codec_options, what), codec_options)
 
 
 def unpacked(payload: bytes, codec_options: CodecOptions[Any]) -> Any:

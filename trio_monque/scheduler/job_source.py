@@ -134,13 +134,14 @@ class JobSource:
             if isinstance(verdict, Succeeded) and verdict.result is not None:
                 # A result is encoded before it joins a batch: one that cannot be stored fails its own job and no
                 # other, and what becomes of the handler's object until it is written changes nothing.
-                verdict = Succeeded(self._snapshot(verdict.result))
+                verdict = Succeeded(self._snapshot(verdict.result, "result"))
         except Exception as error:  # noqa: BLE001  # A fault in what a user's code gave: its own job has failed.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
 
-    def _snapshot(self, value: Any) -> Any:
-        return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers)
+    def _snapshot(self, value: Any, name: str) -> Any:
+        what = "saved state" if name == "saved" else name
+        return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers, what)
 
     async def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
         now = await self._ground.refreshed(self._door, Channel.RENEWALS)
@@ -248,7 +249,7 @@ class JobSource:
 
     async def report(self, run: Run[Job], name: str, value: Any) -> Any:
         """Writes what a handler saves or reports of its run; see `RunningJob.save`."""
-        value = self._snapshot(value)
+        value = self._snapshot(value, name)
         if run.reason is CancelReason.LOST:
             raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
         transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import inspect
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from functools import update_wrapper
 from types import MappingProxyType
 from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
 
-from ..callables import is_async
-from ..checks import check_count, check_seconds, check_whole
+from ..callables import is_async, problem_of_handler
+from ..checks import check_count, check_known, check_seconds, check_whole
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_name, check_on_exhausted
@@ -82,6 +81,16 @@ class WorkerSettings:
         check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
         for option in ("retry_on", "discard_on"):
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
+
+
+def _checked(name: object, options: WorkerOptions, example: str) -> WorkerSettings:
+    if callable(name):
+        raise WorkerRegistrationError(
+            getattr(name, "__name__", repr(name)), f"its decorator needs the name of its jobs: write {example}"
+        )
+    check_name(name)
+    check_known(options, WorkerOptions.__annotations__, "a worker")
+    return WorkerSettings(**options)
 
 
 def _error_types(option: str, given: object) -> ErrorTypes | None:
@@ -178,8 +187,7 @@ class Workers:
             WorkerRegistrationError: The name is taken, or the handler cannot be called.
             InvalidOptionError: An option cannot be.
         """
-        check_name(name)
-        settings = WorkerSettings(**options)
+        settings = _checked(name, options, "@workers.register('send-email')")
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             return self._add(name, function, settings, replace=replace)
@@ -215,10 +223,9 @@ class Workers:
             InvalidCronError: The expression or the zone cannot be understood.
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
+        settings = _checked(name, options, "@workers.cron('0 9 * * *', 'daily-report')")
         check_on_exhausted(on_exhausted)
         declaration = CronDeclaration(normalised(expression), check_timezone(expression, timezone), data, on_exhausted)
-        check_name(name)
-        settings = WorkerSettings(**options)
 
         def add(function: Handler[T]) -> Worker[T]:
             worker = self._add(name, function, settings, replace=replace)
@@ -228,10 +235,10 @@ class Workers:
         return add
 
     def _add(self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool) -> Worker[Any]:
-        if not callable(handler):
-            raise WorkerRegistrationError(name, f"its handler {handler!r} is not callable")
-        if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
-            raise WorkerRegistrationError(name, "its handler is a generator: a handler returns, it does not yield")
+        if isinstance(handler, Worker):  # One function for several names: the decorators are stacked.
+            handler = handler.handler
+        if problem := problem_of_handler(handler, "job"):
+            raise WorkerRegistrationError(name, problem)
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
         worker: Worker[Any] = Worker(name, handler, settings)

@@ -205,7 +205,7 @@ class _Alone(JobSource):
         return super().conclude(claim, end)
 
     async def report(self, run: Run[Job], name: str, value: Any) -> Any:
-        value = self._snapshot(value)
+        value = self._snapshot(value, name)
         await trio.lowlevel.checkpoint()
         self.reports.append((name, value))
         return value

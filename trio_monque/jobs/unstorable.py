@@ -1,0 +1,121 @@
+"""Why a value cannot be stored as BSON: where in it the fault is, and what to store instead. Pure.
+
+The encoder names neither the place nor what to do, and may repeat the whole document. It is asked first; this is
+called only when it has refused.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import datetime
+import inspect
+from collections.abc import Iterator, Mapping
+from decimal import Decimal
+from enum import Enum
+from pathlib import PurePath
+from typing import Any, Final
+from uuid import UUID
+
+import bson
+from bson.codec_options import CodecOptions
+
+from ..safe_text import shown
+
+_LARGEST_INT: Final = 2**63
+
+# The first that fits: a datetime is a date, and an Enum may be a str.
+_INSTEAD: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
+    (Enum, "store its .value"),
+    ((set, frozenset), "store a list, for example sorted(...)"),
+    (Decimal, "store a str, or bson.Decimal128(...)"),
+    (datetime.datetime, "store one that is between the years 1 and 9999 in UTC"),
+    (datetime.date, "store a datetime, or the str of .isoformat()"),
+    (datetime.time, "store the str of .isoformat()"),
+    (datetime.timedelta, "store the number of .total_seconds()"),
+    (UUID, "store a str, or make the client with uuidRepresentation='standard'"),
+    (PurePath, "store a str"),
+    ((bytearray, memoryview), "store bytes(...)"),
+    (complex, "store a list of its two parts"),
+    (BaseException, "store the str of it"),
+    (type, "store its name"),
+)
+
+
+def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -> str | None:
+    """Where the first fault is, and what to do, such as "data['tags'] is a set: store a list"; None if it is not found.
+
+    Args:
+        value: What the encoder has refused.
+        root: What the value is called, before the path inside it.
+        codec_options: By which it was encoded.
+    """
+    walked: list[tuple[str, object, frozenset[int]]] = [(root, value, frozenset())]
+    while walked:  # Not by recursion: it may be nested deeper than Python's stack.
+        path, one, around = walked.pop()
+        if id(one) in around:
+            return f"{path} contains itself"
+        if isinstance(one, Mapping) or type(one) in (list, tuple):
+            for key in one if isinstance(one, Mapping) else ():
+                if problem := _problem_of_key(key):
+                    return f"{path} {problem}"
+            inside = around | {id(one)}
+            walked.extend((f"{path}[{shown(key)}]", inner, inside) for key, inner in reversed(list(_parts(one))))
+        elif problem := _problem_of(one, codec_options):
+            return f"{path} {problem}"
+    return None
+
+
+def _parts(container: Any) -> Iterator[tuple[object, object]]:
+    return iter(container.items()) if isinstance(container, Mapping) else iter(enumerate(container))
+
+
+def _problem_of_key(key: object) -> str | None:
+    if not isinstance(key, str):
+        return f"has the key {shown(key)}, of type {type(key).__name__}: keys are strings"
+    if "\0" in key:
+        return f"has the key {shown(key)}: keys have no NUL character"
+    return None if _is_text(key) else f"has the key {shown(key)}, which is no valid Unicode"
+
+
+def _problem_of(value: object, codec_options: CodecOptions[Any]) -> str | None:
+    if value is None or type(value) in (bool, float, bytes):
+        return None
+    if type(value) is str:
+        return None if _is_text(value) else f"is {shown(value)}, which is not valid Unicode: it has lone surrogates"
+    if type(value) is int:
+        return None if -_LARGEST_INT <= value < _LARGEST_INT else "is an int of more than 64 bits: store a str"
+    try:
+        bson.encode({"": value}, codec_options=codec_options)
+    except Exception:  # noqa: BLE001  # Encoders of the caller's may raise anything.
+        return f"is {_a(type(value).__name__)}, which BSON does not have: {_instead_of(value)}"
+    return None
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _instead_of(value: object) -> str:
+    if inspect.isawaitable(value):
+        return "await it first"
+    for types, advice in _INSTEAD:
+        if isinstance(value, types):
+            return advice
+    if dataclasses.is_dataclass(value):
+        return "store dataclasses.asdict(...)"
+    for method in ("model_dump", "_asdict", "item", "tolist"):  # pydantic, named tuples, numpy.
+        if hasattr(value, method):
+            return f"store what its .{method}() returns"
+    if inspect.isroutine(value):
+        return "store its name, or what it returns"
+    if hasattr(value, "__iter__"):
+        return "store list(...) of it"
+    return "store a str, a number, a list or a dict of what the worker needs"
+
+
+def _a(noun: str) -> str:
+    return f"an {noun}" if noun[:1] in "aeiouAEIO" else f"a {noun}"
