@@ -125,7 +125,7 @@ SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "fail": lambda job: transitions.fail(job, PAST, transitions.Failure("no")),
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
-    "rescue": lambda job: transitions.rescue(replace(job, last_heartbeat=BEAT), PAST, job.next_run_at),
+    "rescue": lambda job: transitions.rescue(replace(job, last_heartbeat=BEAT, renewed_at=BEAT), PAST, job.next_run_at),
     "retry": lambda job: transitions.retry(job, PAST, transitions.Failure("no"), PAST + timedelta(seconds=2)),
     "snooze": lambda job: transitions.snooze(job, PAST, PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),

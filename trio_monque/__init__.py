@@ -29,6 +29,7 @@ from .errors import (
     PartlyEnqueuedError,
     PayloadTooLargeError,
     ScanRefusedError,
+    ScheduleEndedError,
     WorkerRegistrationError,
 )
 from .jobs.answers import CursorPage, QueueStats, QueueView, WorkerView
@@ -140,6 +141,7 @@ __all__ = [
     "RunningClaims",
     "RunningJob",
     "ScanRefusedError",
+    "ScheduleEndedError",
     "ScheduleExhausted",
     "SchedulePreview",
     "Scheduler",

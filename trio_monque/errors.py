@@ -91,6 +91,21 @@ class InvalidCronError(MonqueError, ValueError):
         self.expression = expression
 
 
+class ScheduleEndedError(InvalidCronError):
+    """A recurring job has failed for good: this library does not understand its stored cron expression or time zone.
+
+    `__cause__` is the error of the last run; None where that run succeeded.
+    """
+
+    def __init__(self, invalid: InvalidCronError, last_run: str) -> None:
+        MonqueError.__init__(
+            self,
+            f"the schedule has ended ({last_run}), as its next run cannot be computed: {invalid}. "
+            "Declare the schedule again, with an expression of this form",
+        )
+        self.expression = invalid.expression
+
+
 class InvalidCursorError(MonqueError, ValueError):
     """A page cursor that this library did not make, or that belongs to another sort order."""
 

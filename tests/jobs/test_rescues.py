@@ -52,10 +52,18 @@ def test_each_part_of_a_claim_is_in_its_mark() -> None:
         {"claimed_by": "x"},
         {"locked_at": NOW + timedelta(1)},
         {"claim_token": None},
-        {"last_heartbeat": NOW + timedelta(1)},
+        {"renewed_at": NOW + timedelta(1)},
     )
     assert len({mark_of(CLAIMED), *(mark_of(replace(CLAIMED, **change)) for change in changes)}) == 5
     assert mark_of(replace(CLAIMED, updated_at=NOW + timedelta(1))) == mark_of(CLAIMED)
+
+
+def test_heartbeat_is_no_sign_of_life_of_a_holder_that_writes_a_field_of_its_own() -> None:
+    """A Node process with the same instance id renews the heartbeat of every claim under that id."""
+    assert mark_of(replace(CLAIMED, last_heartbeat=NOW + timedelta(1))) == mark_of(CLAIMED)
+    of_an_older_release = replace(CLAIMED, claim_token=f"us:{round(NOW.timestamp() * 1000)}:0123456789ab")
+    for job in (FOREIGN, of_an_older_release):
+        assert mark_of(replace(job, last_heartbeat=NOW + timedelta(1))) != mark_of(job)
 
 
 @pytest.mark.parametrize("now", [NOW - timedelta(days=400), NOW, NOW + timedelta(days=400)])

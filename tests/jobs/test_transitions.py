@@ -50,7 +50,7 @@ def test_every_end_of_a_claim_is_fenced_by_all_five_and_clears_the_claim(end: st
         "claim_token": STAMP.claim_token,
     }.items() <= transition.guard.items()
     after = applied(job, transition)
-    assert [getattr(after, field) for field in CLAIM_FIELDS] == [None] * 5
+    assert [getattr(after, field) for field in CLAIM_FIELDS] == [None] * len(CLAIM_FIELDS)
     assert after.cancel_requested_at is None
     assert after.updated_at == LATER
     assert after.attempts == 1

@@ -49,7 +49,7 @@ def retry(model: Model, job_id: ObjectId) -> Answer:
     job.status, job.updated_at, job.next_run_at = "pending", model.now, model.now
     job.fail_count, job.fail_reason, job.rescues = 0, None, 0
     job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
-    job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = None
+    job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = job.renewed_at = None
     job.rev += 1
     return job
 

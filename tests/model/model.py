@@ -114,7 +114,7 @@ class Model:
         job.claimed_by, job.locked_at, job.claim_token = by, self.now, token
         job.token_of = (by, self.now)
         job.last_heartbeat, job.heartbeat_interval = self.now, 30.0
-        job.cancel_requested_at = None
+        job.cancel_requested_at = job.renewed_at = None
         job.attempts += 1
         job.updated_at = self.now
 
@@ -135,6 +135,7 @@ class Model:
             else:
                 assert job.last_heartbeat is not None
                 job.last_heartbeat = max(job.last_heartbeat, self.now)
+                job.renewed_at = max(job.renewed_at or self.now, self.now)
                 job.updated_at = self.now
         return lost
 
@@ -142,6 +143,8 @@ class Model:
         if (job := self.holds(copy)) is None:
             return False
         job.saved, job.updated_at = saved, self.now
+        if copy.its_occurrence is not None:
+            job.saved_for = copy.its_occurrence
         return True
 
     def release_all(self, of: ModelJob) -> int:
@@ -170,7 +173,8 @@ class Model:
             return "LOST"
         name, write = self._meant(ending)
         is_rescue = ending.verdict == "rescue"
-        if is_rescue and job.last_heartbeat != ending.copy.last_heartbeat:
+        sign = "renewed_at" if ending.copy.is_claimed_by_us else "last_heartbeat"
+        if is_rescue and getattr(job, sign) != getattr(ending.copy, sign):
             return "LOST"
         # A request on another library's claim was left behind by an earlier claim of ours.
         obeys = name != "complete" and not (is_rescue and not ending.copy.is_claimed_by_us)
@@ -208,7 +212,7 @@ class Model:
         return "fail", self._fail
 
     def _meant_by_a_death(self, copy: ModelJob) -> tuple[str, Callable[[ModelJob, Ending], None]]:
-        if copy.rescues + 1 <= (MAX_RESCUES if copy.max_rescues is None else copy.max_rescues):
+        if copy.deaths + 1 <= (MAX_RESCUES if copy.max_rescues is None else copy.max_rescues):
             return "rescue", self._rescue
         if copy.repeat_interval is not None and copy.on_exhausted != "fail":
             return "go_on", self._go_on_exhausted
@@ -217,7 +221,7 @@ class Model:
     def _end_claim(self, job: ModelJob, status: str, at: datetime) -> None:
         job.status, job.updated_at = status, at
         job.claimed_by = job.locked_at = job.claim_token = job.token_of = None
-        job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = None
+        job.last_heartbeat = job.heartbeat_interval = job.cancel_requested_at = job.renewed_at = None
 
     def _end_run(self, job: ModelJob, status: str, ending: Ending) -> None:
         self._end_claim(job, status, ending.at)
@@ -225,13 +229,20 @@ class Model:
 
     def _rescue(self, job: ModelJob, ending: Ending) -> None:
         self._end_claim(job, "pending", ending.at)
-        job.rescues += 1
-        job.next_run_at = min(ending.copy.next_run_at, ending.at)
+        job.rescues = ending.copy.deaths + 1
+        job.next_run_at = job.resumes_at = min(ending.copy.next_run_at, ending.at)
+        self._resume(job, ending)
+
+    def _resume(self, job: ModelJob, ending: Ending) -> None:
+        """It is left pending for another try at the same occurrence."""
+        if ending.copy.its_occurrence is not None:
+            job.occurrence, job.resumes_at = ending.copy.its_occurrence, job.next_run_at
 
     def _snooze(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
         job.next_run_at = ending.at + timedelta(seconds=SOON)
         job.rescues = 0
+        self._resume(job, ending)
 
     def _complete(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "completed", ending)
@@ -252,6 +263,7 @@ class Model:
         assert job.repeat_interval is not None
         job.next_run_at = occurrence_after(ending.at, job.repeat_interval)
         job.fail_count, job.saved, job.rescues = 0, None, 0
+        job.saved_for = job.occurrence = job.resumes_at = None
 
     def _retry(self, job: ModelJob, ending: Ending) -> None:
         self._end_run(job, "pending", ending)
@@ -259,6 +271,7 @@ class Model:
         delay = SOON if ending.verdict == "fail soon" else min(BASE_DELAY * 2**job.fail_count, LONGEST_DELAY)
         job.next_run_at = ending.at + timedelta(seconds=delay)
         job.rescues = 0
+        self._resume(job, ending)
         self._record(job, ending)
 
     def _fail(self, job: ModelJob, ending: Ending) -> None:
@@ -275,7 +288,7 @@ class Model:
     def _record(self, job: ModelJob, ending: Ending) -> None:
         reason = "enough" if ending.verdict == "discard" else "ValueError: no"
         if ending.verdict == "rescue":
-            deaths = ending.copy.rescues + 1
+            deaths = ending.copy.deaths + 1
             reason = f"died {deaths} time{'s' if deaths > 1 else ''} while running"
         job.fail_reason = reason
         job.errors = (*job.errors, (ending.at, job.attempts, reason))[-MOST_ERRORS:]

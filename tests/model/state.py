@@ -51,6 +51,7 @@ class ModelJob:
     token_of: tuple[str, datetime] | None = None
     last_heartbeat: datetime | None = None
     heartbeat_interval: float | None = None
+    renewed_at: datetime | None = None
     attempts: int = 0
     receipt: str | None = None
     rescues: int = 0
@@ -64,6 +65,9 @@ class ModelJob:
     result: Any = None
     progress: Any = None
     saved: Any = None
+    saved_for: datetime | None = None
+    occurrence: datetime | None = None
+    resumes_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: tuple[tuple[datetime, int, str], ...] = ()
@@ -76,6 +80,23 @@ class ModelJob:
     def is_active(self) -> bool:
         """Whether it blocks its unique key."""
         return self.status in ("pending", "processing")
+
+    @property
+    def is_resumed(self) -> bool:
+        """Whether this library gave the job its due date, for another try at what it tried before."""
+        return self.resumes_at is not None and self.resumes_at == self.next_run_at
+
+    @property
+    def its_occurrence(self) -> datetime | None:
+        """When what is due now was due for the first time; None for a one-off job."""
+        if self.repeat_interval is None:
+            return None
+        return self.occurrence if self.is_resumed and self.occurrence is not None else self.next_run_at
+
+    @property
+    def deaths(self) -> int:
+        """How many claims in a row died, as far as no one else ended a try since."""
+        return 0 if self.resumes_at is not None and not self.is_resumed else self.rescues
 
     @property
     def is_claimed_by_us(self) -> bool:

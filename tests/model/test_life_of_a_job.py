@@ -152,7 +152,7 @@ SLOWLY_FOUND: Final[Mapping[str, Mutation]] = {
     "claim: all but status": _transition_without("claim", "name", "next_run_at", "claimed_by"),
     "claim: pins": _without_pins,
     "settle: token": _settling_without("claimToken"),
-    "rescue: heartbeat": _settling_without("lastHeartbeat"),
+    "rescue: heartbeat": _settling_without("lastHeartbeat", "renewedAt"),
     "renew: owner and lock time": _renewing_without("claimedBy", "lockedAt"),
     "report: owner and lock time": _transition_without("report", "claimed_by", "locked_at"),
     "release_all: cancel request": _transition_without("release_all", "cancel_requested_at"),

@@ -110,6 +110,14 @@ class NodePeer:
             ("lockedAt", "claimedBy", "lastHeartbeat", "failReason"),
         )
 
+    def complete_occurrence(self, job_id: ObjectId, following: datetime) -> bool:
+        """The same for a recurring job."""
+        return self._settle(
+            job_id,
+            {"status": "pending", "nextRunAt": following, "failCount": 0, "updatedAt": now()},
+            ("lockedAt", "claimedBy", "lastHeartbeat", "failReason"),
+        )
+
     def release(self, job_id: ObjectId) -> bool:
         return self._settle(
             job_id, {"status": "pending", "updatedAt": now()}, ("lockedAt", "claimedBy", "lastHeartbeat")
@@ -145,6 +153,13 @@ class NodePeer:
             },
         )
         return bool(retried.modified_count)
+
+    def beat(self, at: datetime | None = None) -> int:
+        """Its heartbeat: of every claim under its id, whoever made it."""
+        at = at or now()
+        return self.jobs.update_many(
+            {"claimedBy": self.instance, "status": "processing"}, {"$set": {"lastHeartbeat": at, "updatedAt": at}}
+        ).modified_count
 
     def recover(self, lock_timeout: timedelta) -> int:
         """What a Node process does at its start: by the age of the lock alone, live heartbeats or not."""

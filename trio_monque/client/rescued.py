@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from ..errors import ScheduleEndedError
 from ..jobs import events
 from ..jobs.job import Job, JobStatus
 from ..log import logger_of
@@ -64,7 +65,7 @@ def _events_of(rescued: Rescued) -> Sequence[events.Event]:
         return []
     goes_on = job.status is JobStatus.PENDING
     what = f"goes on at {job.next_run_at}" if goes_on else "is given up"
-    logger.error("job %s %s: it %s", job, what, error)
+    logger.error("job %s %s: %s%s", job, what, "" if isinstance(error, ScheduleEndedError) else "it ", error)
     failed = events.JobFailed(job, error, will_retry=goes_on)
     return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]
 

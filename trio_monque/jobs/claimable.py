@@ -36,12 +36,21 @@ def is_suspect(job: Job) -> bool:
     return job.rescues >= SUSPECT_FROM
 
 
-def past(job: Job) -> tuple[int, int, int, int]:
-    """What `pins` pins: equal for jobs that can be claimed under one condition."""
-    return job.attempts, job.fail_count, job.rescues, job.rev
+def past(job: Job) -> tuple[int, int, int, int, datetime | None]:
+    """What `pins` pins: equal for jobs that can be claimed under one condition.
+
+    Of a recurring job its due date, too: it tells which occurrence runs, and another one may be due since the look.
+    """
+    due = None if job.repeat_interval is None else job.next_run_at
+    return job.attempts, job.fail_count, job.rescues, job.rev, due
 
 
 def pins(job: Job) -> dict[str, Any]:
     """What pins the copy of a pending job: while these are equal, all that a run relies on is as it was read."""
+    *numbers, due = past(job)
     names = ("attempts", "fail_count", "rescues", "rev")
-    return {name: value or OneOf((None, 0)) for name, value in zip(names, past(job), strict=True)}  # Absent means 0.
+    pinned: dict[str, Any] = {
+        name: value or OneOf((None, 0))
+        for name, value in zip(names, numbers, strict=True)  # Absent means 0.
+    }
+    return pinned if due is None else {**pinned, "next_run_at": due}

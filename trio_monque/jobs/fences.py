@@ -30,7 +30,7 @@ class ClaimStamp:
 
     @classmethod
     def new(cls, claimed_by: str, locked_at: datetime, heartbeat_interval: float, random: str) -> ClaimStamp:
-        token = f"{_token_prefix(claimed_by, locked_at)}{random}"
+        token = f"{_token_prefix(claimed_by, locked_at)}{_RENEWS_APART}{random}"
         return cls(
             claimed_by=claimed_by,
             locked_at=locked_at,
@@ -39,15 +39,44 @@ class ClaimStamp:
         )
 
 
+# Behind the prefix: the holder stores each renewal in `renewedAt` too. Tokens of older releases lack it.
+_RENEWS_APART: Final = "r-"
+
+
 def _token_prefix(claimed_by: str, locked_at: datetime) -> str:
     return f"{claimed_by}:{round(locked_at.timestamp() * 1000)}:"
 
 
 def is_ours(job: Job) -> bool:
     """Whether the job's claim was made by this library: its token belongs to its current owner and lock time."""
+    return _has_token(job, "")
+
+
+def _has_token(job: Job, behind_the_prefix: str) -> bool:
     if job.claimed_by is None or job.locked_at is None or job.claim_token is None:
         return False
-    return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at))
+    return job.claim_token.startswith(_token_prefix(job.claimed_by, job.locked_at) + behind_the_prefix)
+
+
+def sign_of_life(job: Job) -> dict[str, datetime | None]:
+    """The field by which an observer sees that the holder lives, and its value.
+
+    Not `last_heartbeat` where the holder writes a field of its own: a Node process with the same instance id renews
+    the heartbeat of every claim under that id, and would keep the claim of a dead instance of ours for ever.
+    """
+    if _has_token(job, _RENEWS_APART):
+        return {"renewed_at": job.renewed_at}
+    return {"last_heartbeat": job.last_heartbeat}
+
+
+def shares_its_id(job: Job) -> bool:
+    """Whether another process writes the heartbeat of this claim of ours, and so uses the id of its holder.
+
+    The holder writes both fields in one command with one value, and a claim writes the first heartbeat only.
+    """
+    if "renewed_at" not in sign_of_life(job):
+        return False
+    return job.last_heartbeat != (job.locked_at if job.renewed_at is None else job.renewed_at)
 
 
 ClaimId = tuple[ObjectId, str | None]
@@ -60,7 +89,14 @@ def claim_id(job: Job) -> ClaimId:
 
 
 # What a claim writes and every end of a claim clears.
-CLAIM_FIELDS: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token")
+CLAIM_FIELDS: Final = (
+    "claimed_by",
+    "locked_at",
+    "last_heartbeat",
+    "heartbeat_interval",
+    "claim_token",
+    "renewed_at",
+)
 
 
 def fence(job: Job) -> dict[str, Any]:

@@ -9,6 +9,8 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from ..options import LONGEST_BEAT, SHORTEST_BEAT
+from .fences import is_ours, shares_its_id
+from .job import Job
 
 LIVE_FOR_BEATS: Final = 2
 """Heartbeat intervals after its last heartbeat in which an instance, or the holder of a job, is taken to live."""
@@ -59,6 +61,20 @@ class Instance:
 def is_alive(last_heartbeat: datetime, heartbeat_interval: float | None, now: datetime) -> bool:
     """Whether who wrote that heartbeat is taken to live at `now`, the server's time both."""
     return (now - last_heartbeat) / timedelta(seconds=1) <= LIVE_FOR_BEATS * clamped(heartbeat_interval)
+
+
+def is_of_a_stranger(job: Job, now: datetime) -> bool:
+    """Whether this claim proves that another live process uses the id of its holder: Monque for Node, for example."""
+    if is_ours(job):
+        return shares_its_id(job)
+    return job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now)
+
+
+def evidence_of(job: Job) -> str:
+    """The same for people."""
+    if is_ours(job):
+        return f"another process, such as Monque for Node, renewed the claim on job {job.name} {job.id}"
+    return f"another library, such as Monque for Node, claimed job {job.name} {job.id} under it"
 
 
 def clamped(interval: float | None) -> float:

@@ -43,6 +43,8 @@ class Job:
         claimed_by, locked_at, claim_token: The current claim: by which instance, since when, and its
             fencing token.
         last_heartbeat, heartbeat_interval: When the claim was renewed last, and how often it will be.
+        renewed_at: When the instance that made the claim renewed it last; absent before the first renewal. Another
+            process with the same instance id may write `last_heartbeat`, but not this.
         attempts: How often this library claimed the job; strictly grows.
         receipt: Which settlement, or which batch of a bulk action, was written last.
         rescues: How often in a row a claim on it died.
@@ -52,6 +54,9 @@ class Job:
         timeout, max_retries, max_rescues, on_exhausted: What this job says instead of its worker.
         result: What its handler returned, where results are stored.
         progress, saved: What its handler reported, and saved for its next try.
+        saved_for: The occurrence in which a recurring job's handler saved, by the date when it was first due.
+        occurrence: The occurrence of a recurring job that is tried again, by the date when it was first due.
+        resumes_at: The due date that this library wrote last for another try at the same occurrence.
         started_at, finished_at: The last counted run.
         errors: The last errors, oldest first.
     """
@@ -72,6 +77,7 @@ class Job:
     claim_token: str | None = None
     last_heartbeat: datetime | None = None
     heartbeat_interval: float | None = None
+    renewed_at: datetime | None = None
     attempts: int = 0
     receipt: str | None = None
     rescues: int = 0
@@ -85,6 +91,9 @@ class Job:
     result: Any = None
     progress: Any = None
     saved: Any = None
+    saved_for: datetime | None = None
+    occurrence: datetime | None = None
+    resumes_at: datetime | None = None
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()

@@ -10,13 +10,14 @@ from typing import Final
 
 from ..backoff import Backoff
 from ..checks import LARGEST_NUMBER
-from ..errors import InvalidCronError
+from ..errors import InvalidCronError, ScheduleEndedError
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
 from .cron import next_occurrence
-from .fences import is_ours
+from .fences import is_ours, sign_of_life
 from .instance import clamped
 from .job import Job
+from .occurrences import deaths_of
 from .transition import Transition
 from .verdicts import Discard, failure_of
 
@@ -55,7 +56,7 @@ class RescuePolicy:
 
 def mark_of(job: Job) -> Hashable:
     """Which claim it is, and the last sign of life of its holder."""
-    return (job.claimed_by, job.locked_at, job.claim_token, job.last_heartbeat)
+    return (job.claimed_by, job.locked_at, job.claim_token, *sign_of_life(job).values())
 
 
 def lease_of(job: Job) -> float:
@@ -107,7 +108,7 @@ class Rescue:
 
 def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
     """What a death means for the job, which is as its claim was observed. It is never counted as a failure."""
-    deaths = job.rescues + 1
+    deaths = deaths_of(job) + 1
     if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):
         return _given_up(job, now, DiedTooOftenError(deaths))
     # Due as it was: it has its old place in the queue.
@@ -122,7 +123,9 @@ def _given_up(job: Job, now: datetime, error: BaseException) -> Rescue:
         try:
             following = next_occurrence(job.repeat_interval, job.timezone, now)
         except InvalidCronError as invalid:
-            error = invalid
+            ended = ScheduleEndedError(invalid, f"it {error}")
+            ended.__cause__ = error
+            error = ended
         else:
             failure = failure_of(error, job, now)
             return Rescue(transitions.go_on_after_deaths(job, now, following, failure), error)

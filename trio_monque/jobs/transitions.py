@@ -16,8 +16,9 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .claimable import claimable
-from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, stamp_fence
+from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .job import Job, JobStatus
+from .occurrences import OF_ONE_OCCURRENCE, deaths_of, occurrence_of, resumed
 from .transition import OneOf, Transition
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -101,7 +102,8 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
             "updated_at": stamp.locked_at,
         },
         added={"attempts": 1},
-        cleared=("cancel_requested_at",),
+        # Others end claims of ours without clearing these: an older release, and Node.
+        cleared=("cancel_requested_at", "renewed_at"),
     )
 
 
@@ -158,7 +160,7 @@ def go_on(
             **({} if result is None else {"result": result}),
         },
         # What was saved was for another try at this occurrence.
-        cleared=(*_ENDED, "rescues", "saved", *(("fail_reason",) if failure is None else ())),
+        cleared=(*_ENDED, "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
 
@@ -167,7 +169,13 @@ def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> T
     """processing -> pending after a failure, with tries left."""
     return Transition(
         guard=_unless_cancelled(job),
-        set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **failure.written(job)},
+        set={
+            "status": PENDING,
+            "next_run_at": next_run_at,
+            **_ended(job, now),
+            **failure.written(job),
+            **resumed(job, next_run_at),
+        },
         added={"fail_count": 1},
         cleared=(*_ENDED, "rescues"),
         otherwise=cancel_claimed(job, now),
@@ -178,7 +186,7 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     """processing -> pending, as the handler asked: no failure is counted, and what it saved is kept."""
     return Transition(
         guard=_unless_cancelled(job),
-        set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now)},
+        set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **resumed(job, next_run_at)},
         cleared=(*_ENDED, "rescues"),
         otherwise=cancel_claimed(job, now),
     )
@@ -227,7 +235,14 @@ def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
     rescued = Transition(
         # Whether it was one too many, and when the job is due, was decided from this count.
         guard={**fence(job), "rescues": job.rescues or OneOf((None, 0))},
-        set={"status": PENDING, "next_run_at": next_run_at, "updated_at": now, "rescues": job.rescues + 1},
+        set={
+            "status": PENDING,
+            "next_run_at": next_run_at,
+            "updated_at": now,
+            "rescues": deaths_of(job) + 1,
+            "resumes_at": next_run_at,  # Of a one-off job too: Node may fail a try in between.
+            **resumed(job, next_run_at),
+        },
         cleared=_ENDED,
     )
     return _of_the_dead(job, now, rescued)
@@ -256,11 +271,11 @@ def go_on_after_deaths(job: Job, now: datetime, next_run_at: datetime, failure: 
 def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
     """As it must be where somebody else than the holder writes it.
 
-    `job` is as it was observed: besides the fence, its heartbeat must not have moved since. The same for
+    `job` is as it was observed: besides the fence, its holder must not have renewed it since. The same for
     the cancellation of a job whose holder died with a request to cancel it. A request on the claim of
     another library was left behind by an earlier claim of ours, and is not obeyed.
     """
-    unmoved = {"last_heartbeat": job.last_heartbeat}
+    unmoved = sign_of_life(job)
     guard = {name: one for name, one in ending.guard.items() if name != "cancel_requested_at"}
     if not is_ours(job):
         return replace(ending, guard={**guard, **unmoved}, otherwise=None)
@@ -286,6 +301,9 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
 
 def report(job: Job, now: datetime, **reported: Any) -> Transition:
     """What a handler saves or reports: written under the fence, so that a run that lost its claim writes nothing."""
+    occurrence = occurrence_of(job)
+    if "saved" in reported and occurrence is not None:
+        reported["saved_for"] = occurrence
     return Transition(guard=fence(job), set={**reported, "updated_at": now})
 
 

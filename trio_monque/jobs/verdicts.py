@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import traceback
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
 from ..checks import check_seconds
-from ..errors import InvalidCronError, InvalidOptionError
+from ..errors import InvalidCronError, InvalidOptionError, ScheduleEndedError
 from . import transitions
 from .cron import next_occurrence
 from .job import Job, JobStatus
 from .new_job import checked_moment
+from .occurrences import OF_ONE_OCCURRENCE
 from .transition import Transition
 from .transitions import Failure
 
@@ -185,7 +186,11 @@ def leaves_of(error: BaseException) -> list[BaseException]:
 
 
 def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Transition:
-    """The one transition that a verdict means for a job that is claimed by us."""
+    """The one transition that a verdict means for a job that is claimed by us.
+
+    Raises:
+        ScheduleEndedError: The next occurrence cannot be computed; then `end_of_schedule` is what is written.
+    """
     match verdict:
         case CutShort():
             return transitions.release(job, now)
@@ -196,7 +201,7 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
         case Snoozed(snooze):
             return transitions.snooze(job, now, awake_at(snooze, now))
         case Discarded(error):
-            return _give_up(job, now, failure_of(error, job, now))
+            return _give_up(job, now, error)
         case Failed(error, after):
             return _after_failure(job, now, error, after, policy)
 
@@ -204,30 +209,41 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
 def _after_failure(
     job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
 ) -> Transition:
-    failure = failure_of(error, job, now)
     failures = job.fail_count + 1
     max_retries = policy.max_retries if job.max_retries is None else job.max_retries
     if failures >= max_retries:
-        return _give_up(job, now, failure)
+        return _give_up(job, now, error)
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
-    return transitions.retry(job, now, failure, now + timedelta(milliseconds=round(delay * 1000)))
+    following = now + timedelta(milliseconds=round(delay * 1000))
+    return transitions.retry(job, now, failure_of(error, job, now), following)
 
 
-def _give_up(job: Job, now: datetime, failure: Failure) -> Transition:
+def _give_up(job: Job, now: datetime, error: BaseException) -> Transition:
     # A schedule must not die unnoticed of one bad day: it goes on, unless it was told not to.
     if job.repeat_interval is not None and job.on_exhausted != "fail":
-        return _next_occurrence(job, now, failure)
-    return transitions.fail(job, now, failure)
+        return _next_occurrence(job, now, error)
+    return transitions.fail(job, now, failure_of(error, job, now))
 
 
-def _next_occurrence(job: Job, now: datetime, failure: Failure | None = None, result: Any = None) -> Transition:
+def _next_occurrence(job: Job, now: datetime, error: BaseException | None = None, result: Any = None) -> Transition:
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
-    except InvalidCronError as error:
+    except InvalidCronError as invalid:
         # Monque for Node allows lines that this library does not: end loudly, and do not guess.
-        return transitions.fail(job, now, failure_of(error, job, now))
-    return transitions.go_on(job, now, following, failure, result)
+        last_run = "its last run succeeded" if error is None else f"its last run failed: {reason_of(error)}"
+        raise ScheduleEndedError(invalid, last_run) from error
+    return transitions.go_on(job, now, following, None if error is None else failure_of(error, job, now), result)
+
+
+def end_of_schedule(job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError) -> Transition:
+    """What is written where `decide` raised: the job has failed. The result of a run that succeeded is stored."""
+    failed = transitions.fail(job, now, failure_of(ended, job, now))
+    if not isinstance(verdict, Succeeded):
+        return failed
+    stored = {} if verdict.result is None else {"result": verdict.result}
+    # The occurrence is over: a retry by hand is another one.
+    return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
 
 
 def awake_at(snooze: Snooze, now: datetime) -> datetime:

@@ -15,7 +15,7 @@ from ..client.ground import Ground
 from ..client.wake_board import instances_here
 from ..engine.beats import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
-from ..jobs.instance import MOST_NAMES, Instance, is_alive, most_held
+from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job
 from ..log import logger_of
 from ..options import SchedulerConfig
@@ -76,8 +76,9 @@ class Entry:
         for job in instances.claims_of(self._ground.jobs, self._id):
             if job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now):
                 ago = (now - job.last_heartbeat) / timedelta(seconds=1)
+                stranger = f"; {evidence_of(job)}" if is_of_a_stranger(job, now) else ""
                 raise InstanceCollisionError(
-                    self._id, f"job {job} is processing under it, and its claim was renewed {ago:.1f} s ago"
+                    self._id, f"job {job} is processing under it, and its claim was renewed {ago:.1f} s ago{stranger}"
                 )
 
     def _has_entered(self, entry: Instance) -> bool:

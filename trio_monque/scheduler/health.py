@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -50,6 +50,8 @@ class Health:
     Attributes:
         healthy: Whether it does what it is there for. Not before it has started, and not after it has ended.
         reasons: Why not, one sentence each, for an operator; empty where it is healthy.
+        warnings: What needs an operator although the scheduler is healthy, and no restart would help: schedules that
+            ended, as their stored line cannot be understood. The last ten.
         draining: It claims nothing more and ends. That alone is healthy.
         loops: Each loop that has begun, in the order of their beginning.
         event_loop_lag: How long the event loop has not answered the watchdog, or took to answer last. None in virtual
@@ -60,6 +62,7 @@ class Health:
 
     healthy: bool
     reasons: tuple[str, ...]
+    warnings: tuple[str, ...]
     draining: bool
     loops: tuple[LoopHealth, ...]
     event_loop_lag: float | None
@@ -77,7 +80,8 @@ class Observable:
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. From any thread; asks nobody and waits for nothing."""
-        return not self._engine.vitals.examine().reasons
+        found = self._engine.vitals.examine()
+        return not found.reasons and not self._teller.complaints(found.now)
 
     def health(self) -> Health:
         """How the scheduler gets on, and why it does not. From any thread; asks nobody and waits for nothing.
@@ -86,10 +90,12 @@ class Observable:
         `heartbeat_interval`; the heartbeat, when it is longer than `heartbeat_interval`, and as soon as a run was
         stopped because its claim could not be renewed, until renewals succeed. A loop that has crashed stays
         unhealthy, and ends the scheduler. The event loop is unhealthy when it does not answer for a second, and
-        leaving, when handlers do not end in all the time that they have.
+        leaving, when handlers do not end in all the time that they have. The scheduler is unhealthy, too, while
+        another process, such as Monque for Node, uses its instance id.
         """
         found = self._engine.vitals.examine()
-        return _told(found, self._server_time())
+        found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
+        return _told(found, self._server_time(), tuple(self._teller.ended_schedules))
 
     def statistics(self) -> Statistics:
         """What the scheduler has done since its start, and does now. From any thread; asks nobody.
@@ -105,11 +111,12 @@ class Observable:
             return self._ground.clock.now()
 
 
-def _told(found: Examined, now: datetime) -> Health:
+def _told(found: Examined, now: datetime, warnings: tuple[str, ...]) -> Health:
     has_begun = found.answered_at > -math.inf
     return Health(
         healthy=not found.reasons,
         reasons=found.reasons,
+        warnings=warnings,
         draining=found.is_draining,
         loops=tuple(_told_loop(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,

@@ -75,7 +75,7 @@ class JobSource:
         self._config = config
         self._running_job = running_job
         self._announce = announce
-        self._rescues = Rescues(ground, door, teller, announce, on_the_run)
+        self._rescues = Rescues(ground, door, config, teller, announce, on_the_run)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         lock_timeout = config.lock_timeout

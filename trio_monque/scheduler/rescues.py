@@ -4,17 +4,25 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence, Set
 from functools import partial
+from typing import Final
+
+import trio
 
 from ..client.ground import Ground
 from ..client.rescued import Rescued, pending_again
 from ..client.rescuing import Rescuer, Taking
 from ..engine import notices
-from ..errors import MonqueConnectionError
+from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
+from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
 from ..observations import Sighting
+from ..options import SchedulerConfig
 from ..store.offload import Channel, Door
 from .telling import Teller
+
+REMINDED_AFTER_BEATS: Final = 10
+"""Heartbeat intervals after which a shared instance id is logged again, or is no longer a reason to be unhealthy."""
 
 
 class Rescues:
@@ -24,6 +32,7 @@ class Rescues:
         self,
         ground: Ground,
         door: Door,
+        config: SchedulerConfig,
         teller: Teller,
         announce: Callable[[Sequence[Job] | None], None],
         on_the_run: Callable[[Callable[[], None]], None],
@@ -31,21 +40,29 @@ class Rescues:
         self._ground = ground
         self._door = door
         self._teller = teller
+        self._id = config.scheduler_instance_id
+        self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
         self._on_the_run = on_the_run
         self._rescuer = Rescuer(ground)
         self._unanswered: Taking | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
-        """All claims but ours."""
+        """All claims but ours. Reports another process that uses this instance's id."""
         look = partial(self._look, ours)
-        return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        sightings, proof = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        if proof is not None:
+            error = InstanceCollisionError(self._id, evidence_of(proof))
+            self._teller.tell_id_shared(error, proof, until=trio.current_time() + self._reminded_after)
+        return sightings
 
-    def _look(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
+    def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
         """In a thread: where there are thousands, even this would keep the loop busy."""
         found = self._rescuer.look()
         now = self._ground.now()
-        return [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
+        sightings = [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
+        under_our_id = (job for job in found if job.claimed_by == self._id)
+        return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
         """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""

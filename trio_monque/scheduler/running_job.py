@@ -14,6 +14,7 @@ from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..jobs.job import Job
+from ..jobs.occurrences import checkpoint_of
 from ..store.types import ObjectId
 from ..threads import call_on_run
 
@@ -64,7 +65,7 @@ class RunningJob(Generic[T]):
         self._run = run
         self._report = report
         self._cleanup_timeout = cleanup_timeout
-        self._saved = run.claim.saved
+        self._saved = checkpoint_of(run.claim)
         self.job = run.claim
         self.data = cast("T", run.claim.data)
         self.scheduler = scheduler
@@ -127,7 +128,11 @@ class RunningJob(Generic[T]):
 
     @property
     def saved(self) -> Any:
-        """What this or an earlier try of the job saved last; None where nothing was."""
+        """What this or an earlier try saved last; None where nothing was.
+
+        Of a recurring job only what was saved in the present occurrence. After Monque for Node has run the job in
+        between, or the job was rescheduled or retried by hand, this library cannot prove that: then None, too.
+        """
         return self._saved
 
     async def save(self, state: Any) -> None:

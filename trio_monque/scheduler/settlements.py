@@ -6,11 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 
+from ..errors import ScheduleEndedError
 from ..jobs import transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import Transition, applied
-from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, reason_of
+from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, end_of_schedule, reason_of
 from ..log import logger_of
 from ..store import settling
 from ..store.settling import Fate, Statement
@@ -32,6 +33,7 @@ class JobSettlement:
         transition, receipt: How it is written; set when its batch is prepared.
         fate: What became of it.
         refused: The server would not have it, and a failure is written instead.
+        schedule_ended: The job fails for good, whatever the verdict: its next occurrence cannot be computed.
     """
 
     job: Job
@@ -43,6 +45,7 @@ class JobSettlement:
     receipt: str | None = None
     fate: Fate | None = None
     refused: bool = False
+    schedule_ended: ScheduleEndedError | None = None
 
     def __post_init__(self) -> None:
         self.claim = claim_id(self.job)
@@ -94,8 +97,9 @@ def _stores_nothing(verdict: Verdict) -> bool:
 
 def decided(settlement: JobSettlement, now: datetime) -> Transition:
     """What is written. An error of a user's making must not be able to spoil the batch that its job is in."""
+    settlement.schedule_ended = None  # It may have been corrected since it was decided first.
     try:
-        transition = decide(settlement.job, settlement.verdict, now, settlement.policy)
+        transition = _decided(settlement, now)
         return _lightened(transition) if settlement.refused else transition
     except Exception as error:
         logger.exception(
@@ -104,6 +108,15 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         settlement.verdict = Discarded(error)
         reason = f"{type(error).__name__} while the end of the run was being decided"
         return transitions.fail(settlement.job, now, transitions.Failure(reason))
+
+
+def _decided(settlement: JobSettlement, now: datetime) -> Transition:
+    job, verdict = settlement.job, settlement.verdict
+    try:
+        return decide(job, verdict, now, settlement.policy)
+    except ScheduleEndedError as ended:
+        settlement.schedule_ended = ended
+        return end_of_schedule(job, verdict, now, ended)
 
 
 def _lightened(transition: Transition) -> Transition:

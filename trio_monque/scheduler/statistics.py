@@ -28,6 +28,8 @@ class Statistics:
         cancelled: Runs whose jobs somebody cancelled. Pending jobs that were cancelled are not counted.
         leases_lost: Runs that were stopped since their claims were gone, or could not be renewed in time. Of the
             latter, those whose claims could be given back after all are counted there, too.
+        schedules_ended: Recurring jobs that failed for good, as this library does not understand their stored cron
+            expression or time zone. The runs are counted as failed too.
         rescued: Claims of dead instances that this one took away.
         renewals: Claims renewed; each is counted at every heartbeat.
         running: Runs whose handlers have not ended.
@@ -49,6 +51,7 @@ class Statistics:
     released: int
     cancelled: int
     leases_lost: int
+    schedules_ended: int
     rescued: int
     renewals: int
     running: int
@@ -75,6 +78,7 @@ class Tally:
     released: int = 0
     cancelled: int = 0
     leases_lost: int = 0
+    schedules_ended: int = 0
 
 
 def statistics_of(engine: Engine[Any, Any], tally: Tally) -> Statistics:
@@ -94,6 +98,7 @@ def statistics_of(engine: Engine[Any, Any], tally: Tally) -> Statistics:
         released=tally.released,
         cancelled=tally.cancelled,
         leases_lost=tally.leases_lost,
+        schedules_ended=tally.schedules_ended,
         rescued=int(rescues.total),
         renewals=int(renewals.total),
         running=number_running,

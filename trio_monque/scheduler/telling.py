@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import math
+from collections import deque
 from dataclasses import dataclass
+
+import trio
 
 from ..client.bus import Bus
 from ..client.rescued import log_and_events_of
 from ..engine import notices
+from ..errors import InstanceCollisionError, ScheduleEndedError
 from ..jobs import events
 from ..jobs.job import Job
 from ..jobs.verdicts import (
@@ -58,6 +63,10 @@ class Teller:
     def __init__(self, bus: Bus) -> None:
         self._bus = bus
         self.tally = Tally()
+        # Of the last schedules that ended: a sentence each, for `health()`.
+        self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
+        self._id_shared_until = -math.inf
+        self._id_shared = ""
 
     def report(
         self, unfinished: tuple[Job, ...] = (), crashed: tuple[BaseException, ...] = (), loop_blocked: int = 0
@@ -75,6 +84,18 @@ class Teller:
         """At the very end: whose claims are left to end with their leases."""
         if jobs:
             logger.error("neither settled nor given back, and left to their leases: %s", _named(jobs))
+
+    def tell_id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
+        """Another process uses this instance's id. Logged and told once until then, on trio's clock."""
+        if trio.current_time() >= self._id_shared_until:
+            logger.error("%s", error, extra=about(proof))
+            self._bus.emit(events.JobError(error, proof))
+            self._id_shared_until = until
+        self._id_shared = str(error)
+
+    def complaints(self, now: float) -> tuple[str, ...]:
+        """Why the scheduler is unhealthy beside what its loops say, at that moment on trio's clock. From any thread."""
+        return (self._id_shared,) if now < self._id_shared_until else ()
 
     def tell(self, notice: object) -> None:
         # The two of every run, first and cheaply: an event that nobody hears is not made, nor the job as it was left.
@@ -105,6 +126,8 @@ class Teller:
             case notices.ClaimsRescued(rescued):
                 for event in log_and_events_of(rescued):
                     self._bus.emit(event)
+                    if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
+                        self._count_ended_schedule(event.job)
             case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
                 logger.warning("%s; it is tried again", error)
                 self._bus.emit(events.JobError(error))
@@ -130,6 +153,9 @@ class Teller:
             if self._bus.is_heard(events.JobCancelled):
                 self._bus.emit(events.JobCancelled(settled(settlement)))
             return
+        if settlement.schedule_ended is not None:
+            self._tell_schedule_ended(settlement, settlement.schedule_ended)
+            return
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
@@ -147,6 +173,18 @@ class Teller:
                 logger.info("job %s is snoozed %s", job, snooze, extra=about(job))
             case CutShort():
                 self.tally.released += 1
+
+    def _tell_schedule_ended(self, settlement: JobSettlement, error: ScheduleEndedError) -> None:
+        """The job has failed, also after a run that succeeded: it is stored so, and will never run again."""
+        job = settled(settlement)
+        self.tally.failed += 1
+        self._count_ended_schedule(job)
+        logger.error("job %s failed for good: %s", job, error, extra=about(job))
+        self._bus.emit(events.JobFailed(job, error, will_retry=False))
+
+    def _count_ended_schedule(self, job: Job) -> None:
+        self.tally.schedules_ended += 1
+        self.ended_schedules.append(f"job {job.name} {job.id} failed for good: {job.fail_reason}")
 
     def _tell_failed(self, job: Job, error: BaseException) -> None:
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0

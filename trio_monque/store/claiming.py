@@ -21,6 +21,7 @@ from ..jobs.transition import OneOf, applied
 from .codec import filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
+from .leases import signs_of_life
 from .outcomes import command
 
 _BY_ID = {"_id": 1}
@@ -131,7 +132,7 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
     """
     held = filter_of(stamp_fence(stamp))
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        jobs.collection.update_many(held, {"$max": {FIELD["last_heartbeat"]: beat}}, session=session)
+        jobs.collection.update_many(held, {"$max": signs_of_life(beat)}, session=session)
         return jobs.decoded(
             lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(held, session=session)
         )

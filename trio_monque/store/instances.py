@@ -12,6 +12,7 @@ from typing import Any, Final
 
 from pymongo import errors as driver
 
+from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.instance import Instance
 from ..jobs.job import Job
 from ..log import logger_of
@@ -38,7 +39,7 @@ _SEEN_OF_CLAIMS: Final = [
     FIELD[name]
     for name in (
         *("name", "status", "next_run_at", "created_at", "updated_at"),
-        *("claimed_by", "last_heartbeat", "heartbeat_interval"),
+        *CLAIM_FIELDS,
     )
 ]
 

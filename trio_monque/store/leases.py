@@ -39,6 +39,11 @@ class Renewed:
     unwanted: set[ClaimId] = field(default_factory=set)
 
 
+def signs_of_life(beat: datetime) -> dict[str, datetime]:
+    """The fields that a renewal makes grow. Node writes the first one too, and the second is the holder's alone."""
+    return {FIELD["last_heartbeat"]: beat, FIELD["renewed_at"]: beat}
+
+
 @command("renew claims")
 def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     """Renews the claims, and looks for cancel requests among them: one statement where there is nothing to tell.
@@ -46,7 +51,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     `$max`, and a `beat` that the caller lets grow: an observer must see a change although the server's
     clock stepped back, or it would take a live run for dead.
     """
-    renewal = {"$max": {FIELD["last_heartbeat"]: beat}, "$set": {FIELD["updated_at"]: beat}}
+    renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
         for group in _chunks(held):

@@ -110,8 +110,8 @@ def _write(
     return None if matched == sum(len(statement.claims) for statement in statements) else {}
 
 
-# The heartbeat too, where a write asks for it: a claim that was renewed since is not there to be rescued.
-_FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat")
+# The signs of life too, where a write asks for them: a claim that was renewed since is not there to be rescued.
+_FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat", "renewed_at")
 
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:

@@ -66,7 +66,7 @@ def _without_resolving(patch: pytest.MonkeyPatch) -> None:
 def _without_observing(patch: pytest.MonkeyPatch) -> None:
     """A sign of life is overlooked."""
     patch.setattr(rescuing, "mark_of", lambda job: (job.claimed_by, job.locked_at, job.claim_token))
-    _settling_without("lastHeartbeat")(patch)
+    _settling_without("lastHeartbeat", "renewedAt")(patch)
 
 
 MUTATIONS: Final[Mapping[str, Mutation]] = {
