@@ -100,22 +100,6 @@ def test_claim_that_has_changed_since_is_left_alone(store: JobCollection, jobs: 
     assert list(jobs.find()) == before
 
 
-def test_renewal_between_the_read_and_the_write_holds(mongod: EmbeddedServer, db: Database) -> None:
-    interceptor = Interceptor()
-    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
-        store = handle(db)
-        (job,) = claim(store, 1)
-        seen = rescuing.look(store)
-
-        def renew() -> None:
-            leases.renew(store, [job], PAST + timedelta(milliseconds=1))
-
-        interceptor.before(is_settlement, renew)
-        assert rescuer_of(handle(client[db.name])).take(seen) == []
-    assert interceptor.times == 1
-    assert stored(store, job).claim_token == job.claim_token
-
-
 def test_two_rescuers_at_once_are_harmless(store: JobCollection, db: Database) -> None:
     held = claim(store, 40)
     seen = rescuing.look(store)

@@ -9,25 +9,25 @@ from pymongo import monitoring
 
 
 class Interceptor(monitoring.CommandListener):
-    """Calls `meanwhile` right before the first command that matches is sent, in the thread that sends it.
+    """Calls the first `meanwhile` right before the first command that matches is sent, in the thread that sends it.
 
     A driver's command listener is called synchronously, so that the window between the command before
-    and this one stays open for as long as `meanwhile` takes: an interleaving without chance.
+    and this one stays open for as long as `meanwhile` takes: an interleaving without chance. The second one is called
+    before the second command that matches, and so on.
     """
 
     def __init__(self) -> None:
-        self._matches: Callable[[str, Any], bool] | None = None
-        self._meanwhile: Callable[[], object] = lambda: None
+        self._matches: Callable[[str, Any], bool] = lambda *_: False
+        self._meanwhile: list[Callable[[], object]] = []
         self.times = 0
 
-    def before(self, matches: Callable[[str, Any], bool], meanwhile: Callable[[], object]) -> None:
-        self._matches, self._meanwhile = matches, meanwhile
+    def before(self, matches: Callable[[str, Any], bool], *meanwhile: Callable[[], object]) -> None:
+        self._matches, self._meanwhile = matches, list(meanwhile)
 
     def started(self, event: monitoring.CommandStartedEvent) -> None:
-        if self._matches is not None and self._matches(event.command_name, event.command):
-            self._matches = None
+        if self._meanwhile and self._matches(event.command_name, event.command):
             self.times += 1
-            self._meanwhile()
+            self._meanwhile.pop(0)()
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None: ...
 

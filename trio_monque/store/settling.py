@@ -57,7 +57,9 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
-    fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is not Fate.WRITTEN})
+    # Only where the claim still holds. One that is lost or was cancelled since would otherwise be decided again, and
+    # its cancellation, which is written, would be reported as a lost claim.
+    fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is Fate.SCHEDULE_CHANGED})
     return fates
 
 
