@@ -103,13 +103,6 @@ class NodePeer:
             for _ in range(count)
         )
 
-    def beat(self, at: datetime | None = None) -> int:
-        """Its heartbeat: whatever bears its name."""
-        return self.jobs.update_many(
-            {"claimedBy": self.instance, "status": "processing"},
-            {"$set": {"lastHeartbeat": at or now(), "updatedAt": at or now()}},
-        ).modified_count
-
     def complete(self, job_id: ObjectId) -> bool:
         return self._settle(
             job_id,
