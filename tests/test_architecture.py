@@ -29,7 +29,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "patience": set(),
     "callables": set(),
     # What a job is, and how MongoDB remembers it.
-    "jobs": {"safe_text", "errors", "checks", "options", "backoff"},
+    "payloads": {"safe_text"},
+    "jobs": {"safe_text", "errors", "checks", "options", "backoff", "payloads"},
     "store": {"safe_text", "log", "errors", "options", "clock", "threads", "patience", "jobs", "document_lock"},
     "client": {
         "log",
@@ -59,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "threads",
         "patience",
         "callables",
+        "payloads",
         "jobs",
         "store",
         "client",
@@ -101,7 +103,12 @@ MAY_IMPORT: dict[str, set[str]] = {
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
-    "bson": {"store", "jobs"},
+    "bson": {"store", "jobs", "payloads"},
+    # Only where a class of theirs was given.
+    "pydantic": {"payloads"},
+    "pydantic_core": {"payloads"},
+    "msgspec": {"payloads"},
+    "attrs": {"payloads"},
     "trio": {
         "clock",
         "hold",

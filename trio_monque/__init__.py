@@ -30,6 +30,7 @@ from .errors import (
     PayloadTooLargeError,
     ScanRefusedError,
     ScheduleEndedError,
+    UnreadablePayloadError,
     WorkerRegistrationError,
 )
 from .jobs.answers import CursorPage, QueueStats, QueueView, WorkerView
@@ -153,6 +154,7 @@ __all__ = [
     "StaleJobsRecovered",
     "Statistics",
     "SyncMonque",
+    "UnreadablePayloadError",
     "Worker",
     "WorkerRegistrationError",
     "WorkerView",

@@ -52,9 +52,17 @@ class InvalidJobIdentifierError(MonqueError, ValueError):
 
 
 class InvalidPayloadError(MonqueError, ValueError):
-    """The data of a job, or what its handler gave to be stored, cannot be encoded as BSON.
+    """The data of a job is not what its worker takes; or it, or what its handler gave, cannot be stored as BSON.
 
     The message says which value inside is wrong, and what to store instead. The encoder's error is the cause.
+    """
+
+
+class UnreadablePayloadError(MonqueError):
+    """The stored data of a job is not what its worker's `payload` reads; the message names the path.
+
+    It is a failed try, which backs off: a newer release that is being deployed may read what an older one
+    cannot. `retry_on` does not concern it; `discard_on=UnreadablePayloadError` gives such jobs up at once.
     """
 
 

@@ -180,13 +180,19 @@ async def test_data_comes_to_the_worker_as_from_the_database() -> None:
     moment = datetime(2026, 1, 1, 12, 0, 0, 123456, tzinfo=UTC)
     await run_job(see, Order(1, moment))
     assert seen == [Order(1, moment.replace(microsecond=123000))]
-    await run_job(see, {"number": 2})  # The stored document of an older version.
+    await run_job(see, stored={"number": 2})  # The stored document of an older version.
     assert seen[1] == Order(2)
-    outcome = await run_job(see, {"count": 2})
-    assert isinstance(outcome.verdict, Discarded)
+    await run_job(see, stored={"number": 3, "of_a_newer_version": True})
+    assert seen.pop() == Order(3)
+    outcome = await run_job(see, stored={"count": 2})
+    assert isinstance(outcome.verdict, Failed)
     assert len(seen) == 2
     with pytest.raises(InvalidPayloadError, match="takes Order"):
         await run_job(see, Other(1))
+    with pytest.raises(InvalidPayloadError, match="takes Order as its data, not dict"):
+        await run_job(see, {"number": 2})
+    with pytest.raises(InvalidOptionError, match="stored"):
+        await run_job(see, Order(1), stored={"number": 2})
 
 
 @dataclass
@@ -197,7 +203,7 @@ class Other:
 async def test_what_could_not_be_enqueued_is_refused() -> None:
     for data, error in ((object(), InvalidPayloadError), ("x" * 100, PayloadTooLargeError)):
         with pytest.raises(error):
-            await run_job(charge, data, max_payload_size=50)
+            await run_job(charge, stored=data, max_payload_size=50)
     with pytest.raises(InvalidOptionError, match="attempt=1"):
         await run_job(charge, Order(1), attempt=1, fail_count=1)
     with pytest.raises(InvalidOptionError, match="timeout=0"):

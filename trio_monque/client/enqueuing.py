@@ -49,8 +49,9 @@ class Enqueuing:
         statement. Each is told its own outcome.
 
         Args:
-            worker: The name of a worker, or the worker, which also says which type its data must have.
-            data: Any BSON value, or a dataclass instance, which is stored as a document of its fields.
+            worker: The name of a worker, or the worker, whose `payload` the data is checked against.
+            data: What the worker's `payload` declares. Without one: any BSON value, or an instance of a class
+                with fields, such as a dataclass, which is stored as a document of them.
             session: A pymongo session of the same client. In a transaction the job is part of it: rolled
                 back with it, seen by workers when it commits. Nothing is tried again inside; an error
                 after which the whole transaction may be tried again is raised as the driver's, and a

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import Any, Final, Protocol, TypedDict, runtime_checkable
@@ -14,6 +14,7 @@ from ..checks import check_count, check_seconds
 from ..errors import InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
+from .payload import Taking
 
 LONGEST_NAME = 255
 LONGEST_UNIQUE_KEY = 1024
@@ -49,13 +50,15 @@ class JobOptions(TypedDict, total=False):
     timeout: float | None
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class NewJob:
-    """A job to be enqueued.
+    """A job to be enqueued: `NewJob(worker, data)`, or `NewJob("name", data)`.
 
     Attributes:
-        name: Which worker runs it: 1 to 255 characters, no whitespace or control characters.
-        data: Any BSON value, or a dataclass instance, which is stored as a document of its fields.
+        name: Which worker runs it: 1 to 255 characters, no whitespace or control characters. Made with the
+            worker, it is that one's name.
+        data: Any BSON value, or an instance of a class with fields, which is stored as a document of them.
+            Made with a worker, it is checked at once, and is what is stored.
         run_at: When it is due, timezone-aware; None for now. A moment that has passed is due at once.
         delay: Seconds from now, instead of `run_at`.
         unique_key: At most one pending or processing job of this name has this key.
@@ -66,12 +69,20 @@ class NewJob:
 
     name: str
     data: Any = None
+    _: KW_ONLY
     run_at: datetime | None = None
     delay: float | None = None
     unique_key: str | None = None
     max_retries: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
+
+    def __post_init__(self) -> None:
+        worker: object = self.name
+        if not isinstance(worker, str) and isinstance(worker, Taking):
+            # As stored: what the caller does to an object of his own afterwards changes nothing.
+            object.__setattr__(self, "data", worker.stored(self.data))
+            object.__setattr__(self, "name", worker.name)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,45 +2,62 @@
 
 from __future__ import annotations
 
-from dataclasses import asdict, is_dataclass
-from typing import Any, Final
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import bson
 from bson.codec_options import CodecOptions
 
 from ..errors import InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD
+from ..payloads.payload_type import stored_instance
+from ..payloads.problem import ValueProblem
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 from .unstorable import why_unstorable
+
+T_contra = TypeVar("T_contra", contravariant=True)
 
 # A document's length (4), the value's type and empty key (2), and the document's end (1).
 _ENVELOPE: Final = 7
 
 
+@runtime_checkable
+class Taking(Protocol[T_contra]):
+    """What knows which data its jobs have: a Worker."""
+
+    @property
+    def name(self) -> str: ...
+
+    def stored(self, data: T_contra, /) -> Any:
+        """The data as it is stored. Raises InvalidPayloadError."""
+
+
 def plain_data(worker: object, data: Any) -> Any:
-    """The data as it is stored: a dataclass instance becomes a document of its fields.
+    """The data as it is stored: an instance of a class with fields becomes a document of them.
 
     Raises:
-        InvalidPayloadError: `worker` says which type its data has, and it is another; or a field of the
-            dataclass cannot be copied.
+        InvalidPayloadError: `worker` takes other data, or a value in it cannot be stored; names where.
     """
-    expected = getattr(worker, "payload", None)
-    if isinstance(expected, type) and not _is_instance(data, expected):
-        name = getattr(worker, "name", worker)
-        raise InvalidPayloadError(f"worker {name!r} takes {expected.__name__} as its data, not {type(data).__name__}")
-    if is_dataclass(data) and not isinstance(data, type):
-        try:
-            return asdict(data)
-        except Exception as error:
-            raise InvalidPayloadError(f"the fields of {type(data).__name__} cannot be copied: {error}") from error
-    return data
+    if not isinstance(worker, str | None) and isinstance(worker, Taking):
+        return worker.stored(data)
+    with storing(f"this {type(data).__name__} cannot be stored"):
+        return stored_instance(data)
 
 
-def _is_instance(data: Any, expected: type) -> bool:
+@contextmanager
+def storing(what_is_wrong: str) -> Iterator[None]:
+    """Raises InvalidPayloadError for what is wrong with a value that is to be stored."""
     try:
-        return isinstance(data, expected)
-    except TypeError:  # A TypedDict, or a Protocol that cannot be asked at run time: what decodes the data decides.
-        return True
+        yield
+    except ValueProblem as error:
+        raise InvalidPayloadError(f"{what_is_wrong}: {one_line(without_secrets(str(error)))}") from error
+    except RecursionError as error:
+        raise InvalidPayloadError(f"{what_is_wrong}: it holds itself, or is nested too deeply") from error
+    except Exception as error:
+        # A property, a serializer, an annotation of the caller's.
+        problem = one_line(without_secrets(f"{type(error).__name__}: {error}"))
+        raise InvalidPayloadError(f"{what_is_wrong}: {problem}") from error
 
 
 def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> bytes:

@@ -10,7 +10,7 @@ from typing import Any, Final
 
 from ..backoff import SHORTEST, Backoff
 from ..checks import check_seconds
-from ..errors import InvalidCronError, InvalidOptionError, ScheduleEndedError
+from ..errors import InvalidCronError, InvalidOptionError, ScheduleEndedError, UnreadablePayloadError
 from . import transitions
 from .cron import next_occurrence
 from .job import Job, JobStatus
@@ -165,8 +165,11 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
 
 
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
-    # A Ctrl-C or an exit says nothing about the job: which errors are worth another try is not asked of them.
-    return policy.retry_on is None or isinstance(error, policy.retry_on) or not isinstance(error, Exception)
+    # A Ctrl-C or an exit says nothing about the job, and data that cannot be read says nothing about the handler: which
+    # of its errors are worth another try is not asked of them.
+    if isinstance(error, UnreadablePayloadError) or not isinstance(error, Exception):
+        return True
+    return policy.retry_on is None or isinstance(error, policy.retry_on)
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import fields, is_dataclass
+from collections.abc import Awaitable, Callable
 from functools import partial
-from typing import Any, Final, get_type_hints
+from typing import Any, Final
 
 import trio
 
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..jobs.job import Job
-from ..jobs.verdicts import CutShort, Discard, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..jobs.verdicts import CutShort, RetryPolicy, Succeeded, Verdict, judged, leaves_of
 from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
@@ -30,7 +29,7 @@ def call_handler(
     No coroutine of its own: each that waits with a handler is a quarter of a kilobyte.
     """
     if worker.payload is not None:
-        running_job.data = _loaded(worker.payload, running_job.job.data)
+        running_job.data = worker.loaded(running_job.job.data)
     if worker.is_async:
         return _unprotected(worker.handler, running_job)
     return _called_in_thread(worker, running_job, run, threads)
@@ -54,32 +53,6 @@ async def _called_in_thread(
     run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
     return None
-
-
-def _loaded(payload: Callable[..., Any], stored: Any) -> Any:
-    try:
-        if isinstance(payload, type) and is_dataclass(payload) and isinstance(stored, Mapping):
-            return _rebuilt(payload, stored)
-        return payload(stored)
-    except Exception as error:
-        # The next try would get the same data.
-        raise Discard(f"the data is no {getattr(payload, '__name__', payload)}: {error!r}") from error
-
-
-def _rebuilt(payload: type, stored: Mapping[str, Any]) -> Any:
-    """A dataclass of its stored fields; of a field that is a dataclass itself, too."""
-    declared: Any = payload
-    computed = {field.name for field in fields(declared) if not field.init}
-    types = get_type_hints(payload)
-    values = {}
-    for name, value in stored.items():
-        if name in computed:
-            continue
-        inner = types.get(name)
-        if isinstance(inner, type) and is_dataclass(inner) and isinstance(value, Mapping):
-            value = _rebuilt(inner, value)
-        values[name] = value
-    return payload(**values)
 
 
 # Our own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import update_wrapper
 from types import MappingProxyType
-from typing import Any, Generic, TypedDict, TypeVar, Unpack, overload
+from typing import Any, Generic, TypedDict, TypeVar, Unpack, cast, overload
 
 from ..callables import is_async, problem_of_handler
 from ..checks import check_count, check_known, check_seconds, check_whole
-from ..errors import InvalidOptionError, WorkerRegistrationError
+from ..errors import InvalidOptionError, InvalidPayloadError, UnreadablePayloadError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_name, check_on_exhausted
-from ..jobs.verdicts import ErrorTypes
+from ..jobs.payload import storing
+from ..jobs.verdicts import Discard, ErrorTypes, Retry, Snooze
+from ..payloads.payload_type import PayloadType, stored_instance
+from ..payloads.problem import ValueProblem
+from ..safe_text import one_line, without_secrets
 from .running_job import RunningJob
 
 T = TypeVar("T")
@@ -33,7 +37,7 @@ class WorkerOptions(TypedDict, total=False):
     backoff: float | Callable[[int, BaseException], float] | None
     retry_on: type[BaseException] | ErrorTypes | None
     discard_on: type[BaseException] | ErrorTypes
-    payload: Callable[..., Any] | None
+    payload: Any
     priority: int
     store_result: bool
 
@@ -50,8 +54,9 @@ class WorkerSettings:
             seconds, or a callable of (number of failures, error) that gives seconds.
         retry_on: Only these errors are tried again; None for all.
         discard_on: These errors are never tried again.
-        payload: Makes `job.data` of what is stored: a dataclass, or anything callable with the stored
-            value. Data that it refuses is never tried again.
+        payload: The type of `job.data`, such as a dataclass or a pydantic model: checked when a job is
+            enqueued by the worker, and read from what is stored. Or a callable that makes `job.data` of
+            the stored value. Data that cannot be read is a failed try.
         priority: Who starts first when there are fewer slots than due jobs: the greater one, from -10 to 10.
             So many slots more than a name of priority 0 does a name of less wait, and then has its turn.
         store_result: Store what the handler returns; it must be a BSON value.
@@ -63,9 +68,10 @@ class WorkerSettings:
     backoff: float | Callable[[int, BaseException], float] | None = None
     retry_on: type[BaseException] | ErrorTypes | None = None
     discard_on: type[BaseException] | ErrorTypes = ()
-    payload: Callable[..., Any] | None = None
+    payload: Any = None
     priority: int = 0
     store_result: bool = False
+    payload_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
         if self.concurrency is not None:
@@ -76,8 +82,8 @@ class WorkerSettings:
             check_count("max_retries", self.max_retries, at_least=0)
         if self.backoff is not None and not callable(self.backoff):
             check_seconds("backoff", self.backoff, zero=True)
-        if self.payload is not None and not callable(self.payload):
-            raise InvalidOptionError("payload", self.payload, "must be a type, or callable with the stored value")
+        if self.payload is not None:
+            object.__setattr__(self, "payload_type", _payload_type(self.payload))
         check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
         for option in ("retry_on", "discard_on"):
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
@@ -120,9 +126,46 @@ class Worker(Generic[T]):
         update_wrapper(self, handler)
 
     @property
-    def payload(self) -> Callable[..., Any] | None:
+    def payload(self) -> Any:
         """What makes `job.data`; where it is a type, `enqueue` accepts nothing else."""
         return self.settings.payload
+
+    def stored(self, data: T, /) -> Any:
+        """The data as it is stored: plain BSON. Enqueuing by the worker stores it so.
+
+        Raises:
+            InvalidPayloadError: It is not what `payload` declares, or cannot be stored; names where.
+        """
+        payload = self.settings.payload_type
+        if payload is not None and not payload.takes(data):
+            raise InvalidPayloadError(
+                f"worker {self.name!r} takes {payload.name} as its data, not {type(data).__name__}"
+            )
+        with storing(f"worker {self.name!r} does not take this data"):
+            return stored_instance(data) if payload is None else payload.store(data)
+
+    def loaded(self, stored: Any, /) -> T:
+        """`job.data`, of what is stored.
+
+        Raises:
+            UnreadablePayloadError: It is not what `payload` reads; names where.
+            Retry, Snooze, Discard: `payload` raised it.
+        """
+        payload = self.settings.payload_type
+        if payload is None:
+            return cast("T", stored)
+        try:
+            return cast("T", payload.read(stored))
+        except (Retry, Snooze, Discard):
+            raise
+        except Exception as error:
+            if isinstance(error.__cause__, Discard):  # Raised where a class was made of its fields.
+                raise error.__cause__ from None
+            why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
+            why = one_line(without_secrets(why))
+            raise UnreadablePayloadError(
+                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {why}"
+            ) from error
 
     def __call__(self, job: RunningJob[T], /, *args: Any, **kwargs: Any) -> Any:
         return self.handler(job, *args, **kwargs)
@@ -131,13 +174,22 @@ class Worker(Generic[T]):
         return f"<Worker {self.name!r} of {self.handler!r}>"
 
 
+def _payload_type(given: Any) -> PayloadType:
+    payload = PayloadType(given)
+    try:
+        payload.prepare()
+    except Exception as error:
+        raise InvalidOptionError("payload", given, str(error)) from error
+    return payload
+
+
 @dataclass(frozen=True, slots=True)
 class CronDeclaration:
     """A schedule that exists as long as a worker for it does.
 
     Attributes:
         expression, timezone: When.
-        data: The payload of its job.
+        data: The payload of its job, as it is stored.
         on_exhausted: What becomes of the schedule when an occurrence uses up its retries.
     """
 
@@ -225,11 +277,11 @@ class Workers:
         """
         settings = _checked(name, options, "@workers.cron('0 9 * * *', 'daily-report')")
         check_on_exhausted(on_exhausted)
-        declaration = CronDeclaration(normalised(expression), check_timezone(expression, timezone), data, on_exhausted)
+        fields, zone = normalised(expression), check_timezone(expression, timezone)
 
         def add(function: Handler[T]) -> Worker[T]:
             worker = self._add(name, function, settings, replace=replace)
-            self._crons[name] = declaration
+            self._crons[name] = CronDeclaration(fields, zone, worker.stored(data), on_exhausted)
             return worker
 
         return add

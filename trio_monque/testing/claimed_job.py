@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, replace
 from typing import Any
 
 from ..checks import check_count
@@ -24,16 +24,18 @@ def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
     workers = Workers()
     if not isinstance(handler, Worker):
         return workers, workers.register("run_job", handler)
-    settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings)}
+    settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings) if field.init}
     return workers, workers.register(handler.name, handler.handler, **settings)
 
 
-def new_job(ground: Ground, worker: Worker[Any], data: Any, timeout: float | None, unique_key: str | None) -> Job:
+def new_job(
+    ground: Ground, worker: Worker[Any], data: Any, stored: Any, timeout: float | None, unique_key: str | None
+) -> Job:
     """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is as it would be read."""
-    new = NewJob(name=worker.name, data=data, timeout=timeout, unique_key=unique_key)
-    # A plain value may be what is stored: what the worker's payload makes of that is worth a test, too.
-    is_instance = is_dataclass(data) and not isinstance(data, type)
-    job = Intake(ground).draft(new, worker if is_instance else None).at(ground.clock.now())
+    if stored is not None and data is not None:
+        raise InvalidOptionError("stored", stored, "goes without data: give one of the two")
+    new = NewJob(name=worker.name, data=data if stored is None else stored, timeout=timeout, unique_key=unique_key)
+    job = Intake(ground).draft(new, worker if stored is None else None).at(ground.clock.now())
     return replace(job, data=snapshot(job.data, None, ground.jobs.codec.callers))
 
 

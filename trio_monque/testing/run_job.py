@@ -19,7 +19,7 @@ from ..engine.runner import Runner
 from ..engine.settler import Settler
 from ..engine.slots import Slots
 from ..engine.wake import WakeSignal
-from ..errors import MonqueError
+from ..errors import MonqueError, UnreadablePayloadError
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
@@ -80,6 +80,7 @@ async def run_job(
     handler: Worker[Any] | Callable[[RunningJob[Any]], Any],
     data: Any = None,
     *,
+    stored: Any = None,
     attempt: int | None = None,
     fail_count: int = 0,
     fail_reason: str | None = None,
@@ -99,7 +100,7 @@ async def run_job(
     they are given and keep it in memory. `job.scheduler` is a RecordingScheduler.
 
     `Retry`, `Snooze` and `Discard`, the errors that the worker names in `retry_on` and `discard_on`,
-    data that its `payload` refuses, and a run that took too long become the outcome's verdict. Any other
+    data that its `payload` cannot read, and a run that took too long become the outcome's verdict. Any other
     error is raised, as it is: a test wants to see it.
 
     Cancelled, it cancels the run with the reason "shutdown", as a scheduler that is left, and ends when
@@ -107,7 +108,8 @@ async def run_job(
 
     Args:
         handler: A worker, or any function that could be one.
-        data: What would be given to `enqueue`; the stored document of a dataclass will do as well.
+        data: What would be given to `enqueue`.
+        stored: What is stored, instead of `data`: the document of another release, say.
         attempt: Which claim of the job this is, from 1; by default one more than `fail_count`.
         fail_count: Failures in a row before this run.
         fail_reason: Why the last one failed.
@@ -132,7 +134,7 @@ async def run_job(
     workers, worker = registered(handler)
     ground = ground_without_database(config, codec_options or AWARE)
     job = claimed(
-        new_job(ground, worker, data, timeout, unique_key),
+        new_job(ground, worker, data, stored, timeout, unique_key),
         attempt=attempt,
         fail_count=fail_count,
         fail_reason=fail_reason,
@@ -257,5 +259,5 @@ def _is_expected(error: BaseException, end: RunEnd, settings: WorkerSettings) ->
     if end.error is None:
         return end.reason is CancelReason.TIMEOUT
     retry_on, discard_on = cast("ErrorTypes", settings.retry_on or ()), cast("ErrorTypes", settings.discard_on)
-    named = (Retry, Snooze, Discard, *retry_on, *discard_on)
+    named = (Retry, Snooze, Discard, UnreadablePayloadError, *retry_on, *discard_on)
     return all(isinstance(leaf, named) for leaf in leaves_of(end.error))

@@ -43,7 +43,7 @@ class Wanted:
         if "name" in said:
             criteria["name"] = name_of(said["name"])
         if "data" in said:
-            criteria["data"] = _as_stored(said["data"], codec_options)
+            criteria["data"] = _as_stored(said.get("name"), said["data"], codec_options)
         if "unique_key" in said:
             criteria["unique_key"] = said["unique_key"]
         if "run_at" in said:
@@ -84,9 +84,12 @@ def _statuses(statuses: Iterable[JobStatus]) -> str:
     return " or ".join(repr(status.value) for status in statuses)
 
 
-def _as_stored(data: Any, codec_options: CodecOptions[Any]) -> Any:
-    """As a handler would get it; what BSON does not know (`unittest.mock.ANY`, say) makes it compared as it is."""
-    data = plain_data(None, data)
+def _as_stored(worker: object, data: Any, codec_options: CodecOptions[Any]) -> Any:
+    """As it would be read; what BSON does not know (`unittest.mock.ANY`, say) makes it compared as it is."""
+    try:
+        data = plain_data(worker, data)
+    except InvalidPayloadError:  # Not what the worker takes: perhaps it is what is stored.
+        data = plain_data(None, data)
     try:
         return snapshot(data, None, codec_options)
     except InvalidPayloadError:

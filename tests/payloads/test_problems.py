@@ -1,0 +1,207 @@
+"""What is wrong with a value is found when it is stored or read, and the message names the path to it."""
+
+from __future__ import annotations
+
+import datetime as dt
+from dataclasses import InitVar, dataclass, field
+from decimal import Decimal
+from enum import Enum
+from pathlib import Path
+from typing import Any, Literal, Protocol
+from uuid import UUID
+
+import pytest
+from bson import Code
+
+from trio_monque import InvalidOptionError, Workers
+from trio_monque.payloads.payload_type import PayloadType
+from trio_monque.payloads.problem import ValueProblem
+
+from .everything import Colour, Item, Options, Place
+
+
+@dataclass
+class Line:
+    price: Decimal
+    count: int = 1
+
+
+@dataclass
+class Order:
+    items: list[Line] = field(default_factory=list)
+    at: dt.datetime | None = None
+    notes: dict[str, list[Line]] = field(default_factory=dict)
+
+
+def problem_of(call: Any, *arguments: Any) -> str:
+    with pytest.raises(ValueProblem) as caught:
+        call(*arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("order", "problem"),
+    [
+        (Order([Line(Decimal(1)), Line("?")]), "data.items[1].price: must be a number, or one as text, not str '?'"),  # type: ignore[arg-type]
+        (Order([Line(Decimal(1), "2")]), "data.items[0].count: must be int, not str '2'"),  # type: ignore[arg-type]
+        (Order(notes={"a b": [Line(Decimal(1), 1 << 63)]}), "data.notes['a b'][0].count: is a whole number of"),
+        (Order(at=dt.datetime(2026, 1, 31)), "data.at: datetime datetime.datetime(2026, 1, 31, 0, 0) has no time zone"),  # noqa: DTZ001
+        (Order([Line(Decimal("1." + "1" * 40))]), "data.items[0].price: Decimal Decimal('1.1111"),
+        (Order(items=5), "data.items: must be list[Line], not int 5"),  # type: ignore[arg-type]
+        (Order(items=[None]), "data.items[0]: must be Line, not NoneType"),  # type: ignore[list-item]
+    ],
+)  # fmt: skip
+def test_a_value_that_is_not_what_its_field_declares_is_refused_with_its_path(order: Order, problem: str) -> None:
+    assert problem_of(PayloadType(Order).store, order).startswith(problem)
+
+
+class Nothing:
+    pass
+
+
+@pytest.mark.parametrize(
+    ("declared", "stored", "problem"),
+    [
+        (Order, {"items": [{}]}, ".items[0].price: is missing: Line needs it"),
+        (Order, [], ": must be Order, not list []"),
+        (int, 1.5, ": must be int, not float 1.5"),
+        (float, "1", ": must be float, not str '1'"),
+        (str, 1, ": must be str, not int 1"),
+        (str, Code("x"), ": must be str, not Code 'x'"),
+        (bytes, "x", ": must be bytes, not str 'x'"),
+        (bool, 1, ": must be bool, not int 1"),
+        (None, 0, ": must be None, not int 0"),
+        (dt.date, "31.1.2026", ": must be a date as text, for example 2026-01-31, not str '31.1.2026'"),
+        (dt.date, dt.datetime(2026, 1, 1), ": must be a date as text"),  # noqa: DTZ001
+        (dt.datetime, "2026-01-31T09:30", ": must be a BSON date, not str"),
+        (dt.datetime, 5, ": must be a BSON date, not int 5"),
+        (dt.time, "x", ": must be a time as text"),
+        (dt.timedelta, "P", ": must be a duration as ISO 8601 text, for example PT90S, or in seconds, not str 'P'"),
+        (dt.timedelta, "PT", ": must be a duration"),
+        (dt.timedelta, 1e300, ": must be a duration"),
+        (Decimal, True, ": must be a number"),
+        (UUID, "x", ": must be a UUID, not str 'x'"),
+        (UUID, b"0" * 16, ": must be a UUID"),
+        (Path, 5, ": must be a Path as text, not int 5"),
+        (Colour, "blue", ": must be the value of a Colour ('red', 2), not str 'blue'"),
+        (Literal["a", 1], True, ": must be 'a' or 1, not bool True"),
+        (Literal["a", 1], ["a"], ": must be 'a' or 1, not list ['a']"),
+        (int | None, "x", ": must be int | None, not str 'x'"),
+        (Order | None, {"items": 5}, ".items: must be list[Line], not int 5"),
+        (tuple[int, str], [1], ": must be tuple[int, str], not list [1]"),
+        (tuple[int, str], [1, 2], "[1]: must be str, not int 2"),
+        (dict[int, str], {"a": "b"}, "['a']: must be int, not str 'a'"),
+        (set[Any], [{}], ": must be set[Any]: unhashable type: 'dict'"),
+        (Options, {"since": "2026-01-31"}, ".depth: is missing: Options needs it"),
+        (Place, [], ": must be Place, not list []"),
+        (Nothing, 1, ": must be Nothing, not int 1"),
+    ],
+)
+def test_stored_data_of_another_form_is_refused_with_its_path(declared: Any, stored: Any, problem: str) -> None:
+    # Inside of a list, as a class alone is called with what is stored.
+    assert problem_of(PayloadType(list[declared]).read, [stored]).startswith(f"data[0]{problem}")
+
+
+def test_a_long_value_is_shown_in_part() -> None:
+    problem = problem_of(PayloadType(list[int]).read, ["x" * 10_000_000])
+    assert problem.startswith("data[0]: must be int, not str 'xxx")
+    assert len(problem) < 200
+
+
+def test_a_value_whose_repr_fails_does_not_hide_the_problem() -> None:
+    class Bad:
+        def __repr__(self) -> str:
+            raise RuntimeError("no")
+
+    assert problem_of(PayloadType(list[int]).read, [Bad()]) == "data[0]: must be int, not Bad <Bad>"
+
+
+def test_a_class_that_refuses_its_fields_is_named_with_its_reason() -> None:
+    assert problem_of(PayloadType(list[Positive]).read, [{"number": -1}]) == (
+        "data[0]: Positive refused it: ValueError: -1 is not positive"
+    )
+
+
+@dataclass
+class Positive:
+    number: int
+
+    def __post_init__(self) -> None:
+        if self.number <= 0:
+            raise ValueError(f"{self.number} is not positive")
+
+
+def test_keys_that_would_be_one_when_stored_are_refused() -> None:
+    assert "would be one when stored" in problem_of(PayloadType(dict[Any, int]).store, {1: 1, "1": 2})
+    assert "data[1.5]: the keys of a document are text" in problem_of(PayloadType(dict[float, int]).store, {1.5: 1})
+
+
+@dataclass
+class Round:
+    size: int
+
+
+@dataclass
+class Square:
+    size: int
+
+
+@dataclass
+class Drawing:
+    shapes: dict[str, list[Round | Square]]
+
+
+def test_an_instance_that_would_be_read_as_another_class_is_refused() -> None:
+    problem = problem_of(PayloadType(Drawing).store, Drawing({"a": [Round(1), Square(1)]}))
+    assert problem.startswith("data.shapes['a'][1]: a stored Square would be read as Round: give the classes")
+    PayloadType(Drawing).store(Drawing({"a": [Round(1)]}))
+
+
+# --- At registration ---
+
+
+class Talking(Protocol):
+    def talk(self) -> None: ...
+
+
+@dataclass
+class WithInitVar:
+    a: int
+    b: InitVar[int]
+
+
+@pytest.mark.parametrize(
+    ("payload", "problem"),
+    [
+        (5, "5 cannot be the type of a payload"),
+        (WithInitVar, "WithInitVar.b is an InitVar"),
+        (list["Order"], "'Order' cannot be the type"),
+    ],
+)
+def test_a_type_that_no_payload_can_have_is_refused_at_registration(payload: Any, problem: str) -> None:
+    with pytest.raises(InvalidOptionError, match="payload") as caught:
+        Workers().register("x", payload=payload)
+    assert problem in str(caught.value)
+
+
+def test_a_class_may_use_a_name_that_is_defined_later() -> None:
+    payload = PayloadType(Early)
+    payload.prepare()
+    globals()["Later"] = Item
+    try:
+        assert payload.read({"later": {"price": 1}}) == Early(Item(Decimal(1)))
+    finally:
+        del globals()["Later"]
+
+
+@dataclass
+class Early:
+    later: Later  # type: ignore[name-defined]  # noqa: F821
+
+
+class Odd(Enum):
+    PAIR = (1, 2)
+
+
+def test_an_enum_whose_values_change_when_stored_is_refused() -> None:
+    assert "must be the value of a Odd" in problem_of(PayloadType(list[Odd]).store, [Odd.PAIR])

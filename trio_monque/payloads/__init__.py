@@ -1,0 +1,1 @@
+"""What `payload=` declares: how typed data is stored as plain BSON, checked, and read again."""

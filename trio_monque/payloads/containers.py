@@ -1,0 +1,173 @@
+"""Readers of values that hold others: lists, sets, dictionaries, and documents with fields."""
+
+from __future__ import annotations
+
+import collections
+from collections import abc
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from .problem import ValueProblem, key_step, wrong
+from .scalars import Read
+
+
+@dataclass(slots=True)
+class Reader:
+    """Reads stored values as one type.
+
+    Attributes:
+        read: Raises ValueProblem for a value that cannot be read. Looked up at each use: the reader of a class
+            that is a field of itself is built around itself.
+        first: In a union, stored values of these types are given to it before others.
+        keys: The fields that it reads; None for what is not a document of fields.
+    """
+
+    read: Read
+    first: frozenset[type] = frozenset()
+    keys: frozenset[str] | None = None
+
+
+def anything(stored: Any) -> Any:
+    """Reads a value of any type as it is."""
+    return stored
+
+
+# --- Without fields ---
+
+
+def _items(reader: Reader, stored: Any, expected: str) -> Iterator[Any]:
+    if not isinstance(stored, list | tuple):
+        raise wrong(expected, stored)
+    for number, item in enumerate(stored):
+        try:
+            yield reader.read(item)
+        except ValueProblem as problem:
+            problem.under(f"[{number}]")
+            raise
+
+
+def _collection(make: Callable[[list[Any]], Any], name: str, parts: Sequence[Reader]) -> Read:
+    item = parts[0] if parts else Reader(anything)
+
+    def read(stored: Any) -> Any:
+        items = list(_items(item, stored, name))
+        try:
+            return make(items)
+        except TypeError as error:  # Not hashable, in a set.
+            raise ValueProblem(f"must be {name}: {error}") from error
+
+    return read
+
+
+def tuple_reader(name: str, parts: Sequence[Reader]) -> Read:
+    """Of a tuple with a type for each place."""
+
+    def read(stored: Any) -> Any:
+        if not isinstance(stored, list | tuple) or len(stored) != len(parts):
+            raise wrong(name, stored)
+        return tuple(_places(parts, stored))
+
+    return read
+
+
+def _places(parts: Sequence[Reader], stored: Sequence[Any]) -> Iterator[Any]:
+    for number, (part, item) in enumerate(zip(parts, stored, strict=True)):
+        try:
+            yield part.read(item)
+        except ValueProblem as problem:
+            problem.under(f"[{number}]")
+            raise
+
+
+def _mapping(make: Callable[[dict[Any, Any]], Any], name: str, parts: Sequence[Reader]) -> Read:
+    key, item = parts if parts else (Reader(anything), Reader(anything))
+
+    def read(stored: Any) -> Any:
+        if not isinstance(stored, Mapping):
+            raise wrong(name, stored)
+        found = {}
+        for text, value in stored.items():
+            try:
+                found[_key(key, text)] = item.read(value)
+            except ValueProblem as problem:
+                problem.under(key_step(text))
+                raise
+        return make(found)
+
+    return read
+
+
+def _key(reader: Reader, text: Any) -> Any:
+    try:
+        return reader.read(text)
+    except ValueProblem:
+        # The keys of documents are text: that of a whole number is its digits.
+        with suppress(ValueError):
+            return reader.read(int(text))
+        raise
+
+
+_Maker = Callable[[str, Sequence[Reader]], Read]
+
+
+def _collections(make: Callable[[list[Any]], Any], *types: Any) -> dict[Any, _Maker]:
+    return {one: lambda name, parts: _collection(make, name, parts) for one in types}
+
+
+def _mappings(make: Callable[[dict[Any, Any]], Any], *types: Any) -> dict[Any, _Maker]:
+    return {one: lambda name, parts: _mapping(make, name, parts) for one in types}
+
+
+CONTAINERS: Final[Mapping[Any, _Maker]] = {
+    **_collections(list, list, abc.Sequence, abc.MutableSequence, abc.Collection, abc.Iterable),
+    **_collections(set, set, abc.Set, abc.MutableSet),
+    **_collections(tuple, tuple),
+    **_collections(frozenset, frozenset),
+    **_collections(collections.deque, collections.deque),
+    **_mappings(dict, dict, abc.Mapping, abc.MutableMapping),
+    **_mappings(collections.OrderedDict, collections.OrderedDict),
+}
+"""What makes the reader of each type, of its name and of the readers of its items, or of its keys and values."""
+
+
+# --- With fields ---
+
+
+def document_reader(
+    make: Callable[..., Any], name: str, fields: Mapping[str, Reader], required: frozenset[str]
+) -> Read:
+    """Of a class that `make` makes of its fields; what it does not know in a document is left out."""
+
+    def read(stored: Any) -> Any:
+        if not isinstance(stored, Mapping):
+            raise wrong(name, stored)
+        found = {}
+        for key, field in fields.items():
+            try:
+                if key in stored:
+                    found[key] = field.read(stored[key])
+                elif key in required:
+                    raise ValueProblem(f"is missing: {name} needs it")
+            except ValueProblem as problem:
+                problem.under(f".{key}")
+                raise
+        try:
+            return make(**found)
+        except Exception as error:
+            raise ValueProblem(f"{name} refused it: {type(error).__name__}: {error}") from error
+
+    return read
+
+
+def named_tuple_reader(cls: Callable[..., Any], name: str, parts: Sequence[Reader], least: int) -> Read:
+    """Of a NamedTuple, which is stored as an array; fields that were added since have their defaults."""
+
+    def read(stored: Any) -> Any:
+        if not isinstance(stored, list | tuple) or len(stored) < least:
+            raise wrong(name, stored)
+        known = stored[: len(parts)]
+        return cls(*_places(parts[: len(known)], known))
+
+    return read

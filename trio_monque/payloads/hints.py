@@ -1,0 +1,105 @@
+"""Type annotations: what they mean once their wrappers, names and type variables are resolved."""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Iterator, Mapping
+from dataclasses import InitVar
+from inspect import get_annotations
+from typing import Annotated, Any, Final, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
+
+# By name: typing_extensions has its own of each, and only newer versions of typing have all.
+_QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly", "Final"})
+_NO_VARIABLES: Final[Mapping[Any, Any]] = types.MappingProxyType({})
+
+
+def resolved(declared: Any, variables: Mapping[Any, Any] = _NO_VARIABLES) -> Any:
+    """A type without what says nothing about its values: NewType, Annotated, Required, alias statements and the like.
+
+    Args:
+        variables: What the type variables stand for. One that stands for nothing is its bound, or Any.
+    """
+    while True:
+        declared = _substituted(declared, variables)
+        origin = get_origin(declared)
+        if isinstance(declared, NewType):
+            declared = declared.__supertype__
+        elif origin is Annotated or _name(origin) in _QUALIFIERS:
+            declared = get_args(declared)[0]
+        elif _name(type(origin)) == "TypeAliasType":  # type Pair[T] = ...
+            declared = _substituted(
+                origin.__value__, dict(zip(origin.__type_params__, get_args(declared), strict=False))
+            )
+        elif _name(type(declared)) == "TypeAliasType":
+            declared = declared.__value__
+        else:
+            return declared
+
+
+def _substituted(declared: Any, variables: Mapping[Any, Any]) -> Any:
+    if isinstance(declared, TypeVar):
+        declared = variables.get(declared, declared)
+        if not isinstance(declared, TypeVar):
+            return declared
+        # A constrained one is one of several types, as a union is: Union takes a tuple of them.
+        return declared.__bound__ or (Union.__getitem__(declared.__constraints__) if declared.__constraints__ else Any)
+    own = getattr(declared, "__parameters__", ())
+    if not own or isinstance(declared, type) or not isinstance(own, tuple):
+        return declared  # A generic class without arguments keeps its variables: they are resolved at its fields.
+    return declared[tuple(variables.get(one, one) for one in own)] if variables else declared
+
+
+def _name(form: Any) -> str:
+    return str(getattr(form, "_name", None) or getattr(form, "__name__", ""))
+
+
+def field_hints(cls: type, arguments: tuple[Any, ...]) -> dict[str, Any]:
+    """The annotations of a class's fields, inherited ones included, with what the type variables stand for put in.
+
+    Raises:
+        NameError: An annotation uses a name that its module does not have at run time.
+        TypeError: An InitVar without a default: it is not stored, so no instance can be made of what is stored.
+    """
+    meanings = dict(reversed(list(_meanings(cls, arguments))))
+    if issubclass(cls, dict):  # A TypedDict has taken over the fields of its bases: none of them is another's.
+        meanings = {cls: {variable: meaning for one in meanings.values() for variable, meaning in one.items()}}
+    hints = {}
+    for name, hint in get_type_hints(cls, include_extras=True).items():
+        if isinstance(hint, InitVar) and not hasattr(cls, name):
+            raise TypeError(f"{cls.__name__}.{name} is an InitVar, which is not stored: give it a default")
+        # The same variable may stand for something else in a base class.
+        owner = next((base for base in cls.__mro__ if name in get_annotations(base)), cls)
+        hints[name] = _substituted(hint, meanings.get(owner, _NO_VARIABLES))
+    return hints
+
+
+def _meanings(cls: type, arguments: tuple[Any, ...]) -> Iterator[tuple[type, dict[Any, Any]]]:
+    """For a class and each of its bases: what its type variables stand for."""
+    own = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
+    yield cls, own
+    for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
+        origin = get_origin(base) or base
+        if isinstance(origin, type) and origin not in (typing.Generic, object):
+            yield from _meanings(origin, tuple(_substituted(argument, own) for argument in get_args(base)))
+
+
+def is_required(cls: Any, name: str, hint: Any) -> bool:
+    """Whether a TypedDict's field must be there."""
+    while (qualifier := _name(get_origin(hint))) in _QUALIFIERS:
+        if qualifier != "ReadOnly":
+            return qualifier == "Required"
+        (hint,) = get_args(hint)
+    return name in cls.__required_keys__
+
+
+def name_of(declared: Any) -> str:
+    """A type for people: `Item`, `list[Item]`, `int | None`."""
+    if get_origin(declared) in (Union, types.UnionType):
+        return " | ".join(name_of(argument) for argument in get_args(declared))
+    if declared is type(None):
+        return "None"
+    if get_args(declared) and not isinstance(declared, type):
+        origin = get_origin(declared)
+        return f"{name_of(origin)}[{', '.join(name_of(argument) for argument in get_args(declared))}]"
+    return getattr(declared, "__name__", None) or repr(declared)

@@ -1,0 +1,161 @@
+"""Models of pydantic and structs of msgspec: stored and read by these libraries themselves.
+
+They are imported only where a class of theirs was given, so they are installed then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from contextlib import suppress
+from datetime import UTC, datetime
+from decimal import Decimal
+from functools import lru_cache
+from typing import Any, Final
+from uuid import UUID
+
+from bson import Binary, Decimal128, Int64, ObjectId
+from bson.binary import UUID_SUBTYPE
+
+from .problem import ValueProblem
+
+Read = Callable[[Any], Any]
+
+# --- What MongoDB stores in a type of its own ---
+
+
+def natural(stored: Any) -> Any:
+    """A stored value with Python's own types in place of BSON's, at any depth: what other libraries understand."""
+    if isinstance(stored, str | bytes) and not isinstance(stored, Binary):
+        return stored
+    if isinstance(stored, Mapping):
+        return {key: natural(value) for key, value in stored.items()}
+    if isinstance(stored, list):
+        return [natural(value) for value in stored]
+    if isinstance(stored, datetime):
+        return aware(stored)
+    if isinstance(stored, Decimal128):
+        return stored.to_decimal()
+    if isinstance(stored, Int64):
+        return int(stored)
+    if isinstance(stored, Binary):
+        return as_uuid(stored) or bytes(stored)
+    return stored
+
+
+def aware(moment: datetime) -> datetime:
+    """A date as it was read: in UTC, if the codec options of the client leave its time zone out."""
+    return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
+
+
+def as_uuid(stored: Binary) -> UUID | None:
+    """The UUID that a binary value is; None for any other one."""
+    return UUID(bytes=bytes(stored)) if stored.subtype == UUID_SUBTYPE and len(stored) == 16 else None
+
+
+# --- pydantic ---
+
+
+@lru_cache(maxsize=1024)
+def _adapter(declared: Any) -> Any:
+    from pydantic import TypeAdapter
+
+    return TypeAdapter(declared)
+
+
+def dumped_by_pydantic(value: Any) -> Any:
+    """The fields of a model, under the names that it is read by; its own serializers are obeyed."""
+    # Values that were put in past the validation are found when it is read back, so warnings would say nothing new.
+    cls: Any = type(value)
+    return _adapter(cls).dump_python(value, by_alias=True, round_trip=True, warnings=False)
+
+
+def pydantic_keys(cls: Any) -> frozenset[str]:
+    """The names under which a model's fields may be stored."""
+    aliases = (field.alias for field in cls.__pydantic_fields__.values())
+    return frozenset(cls.__pydantic_fields__).union(alias for alias in aliases if alias is not None)
+
+
+def pydantic_reader(declared: Any) -> Read:
+    from pydantic import ValidationError
+
+    adapter = _adapter(declared)
+
+    def read(stored: Any) -> Any:
+        try:
+            # Not strict, whatever the model says: a stored date, set or enum is a string or a list.
+            return adapter.validate_python(natural(stored), strict=False)
+        except ValidationError as error:
+            raise _of_pydantic(error) from error
+
+    return read
+
+
+def _of_pydantic(error: Any) -> ValueProblem:
+    first, *others = error.errors(include_url=False, include_context=False)
+    more = f" (and {len(others)} more)" if others else ""
+    problem = ValueProblem(f"{first['msg']}{more}")
+    for step in reversed(first["loc"]):
+        problem.under(f"[{step}]" if isinstance(step, int) else f".{step}")
+    return problem
+
+
+def plain_of_pydantic(value: Any) -> Any:
+    """The text of a value of one of pydantic's own types, such as a URL."""
+    from pydantic_core import to_jsonable_python
+
+    if hasattr(value, "get_secret_value"):
+        # Its text is a row of asterisks: whoever wants a secret in the database says how.
+        raise ValueProblem(f"a {type(value).__name__} is not stored: give its field a serializer (field_serializer)")
+    return to_jsonable_python(value)
+
+
+# --- msgspec ---
+
+# What msgspec leaves as it is: BSON has a type for each. All else becomes what JSON has.
+_KEPT: Final = (bytes, datetime, Decimal, UUID)
+
+
+def dumped_by_msgspec(value: Any, plain: Callable[[Any], Any]) -> Any:
+    """The fields of a struct, under their encoded names; `plain` is asked for values that msgspec does not know."""
+    import msgspec
+
+    def other(unknown: Any) -> Any:
+        # msgspec encodes what this returns again, and knows none of BSON's types.
+        return str(unknown) if isinstance(unknown, ObjectId) else plain(unknown)
+
+    return msgspec.to_builtins(value, builtin_types=_KEPT, str_keys=True, enc_hook=other)
+
+
+def msgspec_keys(cls: Any) -> frozenset[str]:
+    """The names under which a struct's fields are stored."""
+    tag = cls.__struct_config__.tag_field
+    return frozenset(cls.__struct_encode_fields__).union([] if tag is None else [tag])
+
+
+def msgspec_reader(declared: Any, reader: Callable[[Any], Read]) -> Read:
+    import msgspec
+
+    def other(wanted: Any, stored: Any) -> Any:
+        try:
+            return reader(wanted)(stored)
+        except ValueProblem as problem:
+            raise ValueError(problem.problem) from problem  # To which msgspec adds the path.
+
+    with suppress(msgspec.ValidationError):
+        msgspec.convert(None, declared, dec_hook=other)  # What it does not support, it says at the first use.
+
+    def read(stored: Any) -> Any:
+        try:
+            return msgspec.convert(natural(stored), declared, str_keys=True, dec_hook=other)
+        except msgspec.ValidationError as error:
+            raise _of_msgspec(str(error)) from error
+
+    return read
+
+
+def _of_msgspec(message: str) -> ValueProblem:
+    text, _, path = message.partition(" - at `$")
+    problem = ValueProblem(text)
+    if path:
+        problem.under(path.removesuffix("`"))
+    return problem

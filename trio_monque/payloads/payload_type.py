@@ -1,0 +1,127 @@
+"""What `payload=` was given: a type, whose values are checked and converted, or a callable that makes the data."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from contextlib import suppress
+from enum import Enum
+from typing import Any, Final, NewType, get_origin
+
+from .hints import name_of
+from .kinds import Kind, fields_of, kind_of
+from .problem import ValueProblem, key_step
+from .reading import Readers
+from .scalars import SCALARS, Read
+from .stored import TEXT_TYPES, stored_form
+
+# Called with what is stored, as they are where nothing says what is inside of them: `int` reads "7", too.
+_BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
+
+
+class PayloadType:
+    """Stores the data of one worker's jobs, and reads it.
+
+    Attributes:
+        name: What was given, for people.
+    """
+
+    def __init__(self, declared: Any) -> None:
+        self.name = name_of(declared)
+        self._declared = declared
+        self._is_type = _is_type(declared)
+        self._read: Read | None = None if self._is_type else declared
+        self._may_mistake = False
+        kind = kind_of(declared)
+        instances = get_origin(declared) or declared if kind is not None else declared
+        self._instances = instances if isinstance(instances, type) and kind is not Kind.TYPED_DICT else None
+
+    def prepare(self) -> None:
+        """Finds out at once whether a payload can have this type; without it, the first value does.
+
+        Raises:
+            TypeError: It cannot.
+        """
+        with suppress(NameError):  # Of a class that is defined further down: it is there at the first use.
+            self._reader()
+
+    def takes(self, data: Any) -> bool:
+        """Whether the data is an instance of the class that was given; always, where it is something else."""
+        if self._instances is None:
+            return True
+        try:
+            return isinstance(data, self._instances)
+        except TypeError:  # A Protocol that cannot be asked at run time.
+            return True
+
+    def store(self, data: Any) -> Any:
+        """The stored form of the data, from which `read` has made the declared type.
+
+        Raises:
+            ValueProblem: The data is not what was declared, or cannot be stored.
+            NameError: An annotation uses a name that cannot be found.
+        """
+        if not self._is_type:
+            return stored_form(data) if isinstance(data, set | frozenset) else stored_instance(data)
+        stored = stored_form(data)
+        # What is enqueued can be read: no check of the values themselves would be as sure as reading them.
+        found = self._reader()(stored)
+        if self._may_mistake:
+            _check_same_classes(data, found)
+        return stored
+
+    def read(self, stored: Any) -> Any:
+        """The data as the handler gets it. Raises ValueProblem, NameError, or what a callable raises."""
+        return self._reader()(stored)
+
+    def _reader(self) -> Read:
+        if self._read is None:
+            readers = Readers()
+            self._read = readers.of(self._declared).read
+            self._may_mistake = readers.may_mistake
+        return self._read
+
+
+def _is_type(declared: Any) -> bool:
+    if not isinstance(declared, type):
+        return not callable(declared) or isinstance(declared, NewType) or get_origin(declared) is not None
+    if declared in _BUILTINS:
+        return False
+    return kind_of(declared) is not None or declared in SCALARS or issubclass(declared, (Enum, *TEXT_TYPES))
+
+
+def stored_instance(data: Any) -> Any:
+    """The stored form of an instance of a class with fields; all else as it is.
+
+    Raises:
+        ValueProblem: A field cannot be stored.
+    """
+    cls = type(data)
+    return data if cls in _BUILTINS or kind_of(cls) is None else stored_form(data)
+
+
+def _check_same_classes(data: Any, found: Any) -> None:
+    """Where a union lets a document be of several classes: it was read as the one that it is of."""
+    kind = kind_of(type(data))
+    if kind is None and isinstance(data, Mapping):
+        parts = [(key_step(key), value, found.get(key)) for key, value in data.items()] if found else []
+    elif kind is None or kind is Kind.NAMED_TUPLE:
+        is_array = isinstance(data, list | tuple)
+        parts = (
+            [(f"[{number}]", *pair) for number, pair in enumerate(zip(data, found, strict=False))] if is_array else []
+        )
+    elif not isinstance(data, type(found)):
+        raise ValueProblem(
+            f"a stored {type(data).__name__} would be read as {type(found).__name__}: give the classes of the union "
+            "a field that tells them apart, for example kind: Literal['circle']"
+        )
+    elif kind in (Kind.DATACLASS, Kind.ATTRS):
+        names = [field.attribute for field in fields_of(type(found), kind) if field.is_argument]
+        parts = [(f".{name}", getattr(data, name), getattr(found, name)) for name in names]
+    else:
+        return  # pydantic and msgspec tell the classes inside of theirs apart themselves.
+    for step, value, back in parts:
+        try:
+            _check_same_classes(value, back)
+        except ValueProblem as problem:
+            problem.under(step)
+            raise
