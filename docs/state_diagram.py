@@ -32,6 +32,7 @@ ARROWS = {
     (JobStatus.PROCESSING, JobStatus.COMPLETED): ("M500,208 C560,140 660,90 745,90", (590, 108, "end")),
     (JobStatus.PROCESSING, JobStatus.FAILED): ("M535,230 L745,230", (630, 222, "middle")),
     (JobStatus.PROCESSING, JobStatus.CANCELLED): ("M510,252 C570,340 660,385 745,392", (610, 330, "start")),
+    (JobStatus.PENDING, JobStatus.FAILED): ("M160,208 C330,150 600,150 760,208", (640, 152, "middle")),
     (JobStatus.PENDING, JobStatus.CANCELLED): ("M95,252 C80,470 500,470 745,412", (330, 466, "middle")),
     (JobStatus.FAILED, JobStatus.PENDING): ("M810,208 C780,20 160,-20 120,208", (430, 42, "middle")),
     (JobStatus.CANCELLED, JobStatus.PENDING): ("M770,422 C600,540 120,540 85,252", (430, 515, "middle")),

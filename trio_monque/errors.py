@@ -248,6 +248,10 @@ class PartlyDoneError(MonqueConnectionError):
         self.unknown = unknown
 
 
+class DocumentRefusedError(MonqueConnectionError):
+    """The server refuses a write to one document: it would exceed 16 MiB, or the collection's validator refuses it."""
+
+
 class AggregationTimeoutError(MonqueConnectionError):
     """A statistic took the server longer than `operation_timeout`."""
 

@@ -28,6 +28,18 @@ def cancel(model: Model, job_id: ObjectId) -> Answer:
     return job
 
 
+def set_aside(model: Model, seen: ModelJob, reason: str) -> bool:
+    """Of a pending job on which the server refuses every claim; whether it is as it was seen, and has failed now."""
+    job = model.jobs.get(seen.id)
+    if job is None or job.status != "pending" or job.claimed_by is not None:
+        return False
+    if any(getattr(job, pin) != getattr(seen, pin) for pin in ("attempts", "fail_count", "rescues", "rev")):
+        return False
+    model.mark("set_aside", job.status)
+    job.status, job.fail_reason, job.updated_at = "failed", reason, model.now
+    return True
+
+
 def request_cancel(model: Model, seen: ModelJob) -> bool:
     """Of the claim that was seen, and no other; whether it was asked for now."""
     job = model.holds(seen)

@@ -57,6 +57,20 @@ def cancel_seen(play: Play, a: int, b: int) -> None:
     check_equal("request to cancel", allowed, real is not None)
 
 
+def set_aside(play: Play, a: int, b: int) -> None:
+    """Of a job as it was read some steps before, or now."""
+    seen = [copy for copy in play.read if copy.model.status == "pending"]
+    if not seen or a % 2:
+        ends.read(play, b, a)
+        seen = [copy for copy in play.read[-1:] if copy.model.status == "pending"]
+    if not seen:
+        return
+    copy = seen[a // 2 % len(seen)]
+    expected = by_hand.set_aside(play.model, copy.model, "refused")
+    real = managing.apply_if_allowed(play.jobs, transitions.set_aside(copy.real, play.model.now, "refused"))
+    check_equal("set aside", expected, real is not None)
+
+
 def retry(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, *(("failed", "cancelled") if b % 3 else ("cancelled", "failed")))
     _done(play, "retry", lambda: play.operator.retry_job(job_id), by_hand.retry(play.model, job_id))

@@ -35,6 +35,7 @@ _DRAWN: Final[Sequence[tuple[int, Callable[[Play, int, int], None]]]] = (
     (6, hands.cancel),
     (3, hands.cancel_seen),
     (6, hands.retry),
+    (2, hands.set_aside),
     (4, hands.reschedule),
     (1, hands.delete),
     (5, hands.update),

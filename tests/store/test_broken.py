@@ -191,7 +191,7 @@ def test_documents_that_are_passed_over_cost_one_look_a_minute(
     monque_client: MongoClient[Any], db: Database, jobs: Collection, moment: list[float]
 ) -> None:
     for number in range(150):
-        put(jobs, {"_id": {"n": number}, "failCount": "x"})
+        put(jobs, {"data": number, "failCount": "x"})
     recorder = Recorder()
     with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
         store = handle(client[db.name])

@@ -12,6 +12,7 @@ from typing import Final
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job
+from ..jobs.lighter_writes import LIGHTEST, lightened
 from ..jobs.rescues import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
 from ..jobs.transition import applied
 from ..observations import Sighting
@@ -89,6 +90,7 @@ class Taking:
         self._rounds = 0
         self._unanswered: _Decided | None = None
         self._rescued: list[Rescued] = []
+        self._refusals = 0
 
     @property
     def is_unknown(self) -> bool:
@@ -122,26 +124,33 @@ class Taking:
             self._unanswered = None
             self._rounds += 1
             self._rescued += self._taken(decided, fates)
-            # Where a schedule was changed meanwhile, it is decided again from what it is now.
-            changed = (claim[0] for claim, fate in fates.items() if fate is Fate.SCHEDULE_CHANGED)
-            self._marks = {job_id: self._marks[job_id] for job_id in changed}
+            # Where a schedule was changed meanwhile, it is decided again from what it is now. Where the document has
+            # no room, something lighter is written.
+            again = {Fate.SCHEDULE_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.SCHEDULE_CHANGED}
+            self._refusals += Fate.REFUSED in fates.values()
+            self._marks = {claim[0]: self._marks[claim[0]] for claim, fate in fates.items() if fate in again}
 
     def _decide(self) -> _Decided | None:
         if not self._marks:
             return None
         dead = self._unchanged(rescuing.read(self._ground.jobs, list(self._marks)))
         now = self._ground.now()
-        rescues = {claim: decide_rescue(job, now, self._policy) for claim, job in dead.items()}
+        rescues = {claim: self._decided(job, now) for claim, job in dead.items()}
         # Of what ends, everything is told; and its history goes on.
         ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
         if ending:
             whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._ground.jobs, one)])
             dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
-            rescues |= {claim: decide_rescue(job, now, self._policy) for claim, job in whole.items()}
+            rescues |= {claim: self._decided(job, now) for claim, job in whole.items()}
         if not dead:
             return None
         statements = settling.grouped([rescues[claim].transition for claim in dead], secrets.token_hex(8))
         return _Decided(dead, rescues, statements)
+
+    def _decided(self, job: Job, now: datetime) -> Rescue:
+        rescue = decide_rescue(job, now, self._policy)
+        steps = min(self._refusals, LIGHTEST)
+        return replace(rescue, transition=lightened(rescue.transition, steps)) if steps else rescue
 
     def _unchanged(self, found: Sequence[Job]) -> dict[ClaimId, Job]:
         return {claim_id(job): job for job in found if mark_of(job) == self._marks[job.id]}

@@ -11,6 +11,7 @@ import trio
 from . import notices
 from .pauses import Pauses
 from .progress import Progress
+from .run import Run
 from .run_end import CancelReason
 from .runner import Runner
 from .source import ClaimState, Source
@@ -90,15 +91,20 @@ async def renew(
         source.tell(notices.RenewalFailed(error))
         return False
     if runs:
-        progress.answered(sum(state is not ClaimState.LOST for state in renewed))
+        progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
     for run, state in zip(runs, renewed, strict=True):
-        if run not in runner.held:
-            continue  # Settled while the renewal was under way: no longer held, and not lost.
-        if state is ClaimState.LOST:
-            if not run.is_settling:  # Its settlement takes the claim away, and will tell.
-                run.lose()
-            continue
-        run.renewed(sent)
-        if state is ClaimState.CANCEL_REQUESTED:
-            run.cancel(CancelReason.USER)
+        if run in runner.held:  # Otherwise it was settled meanwhile: no longer held, and not lost.
+            _answered(run, state, sent)
     return True
+
+
+def _answered(run: Run[Any], state: ClaimState, sent: float) -> None:
+    if state is ClaimState.LOST:
+        if not run.is_settling:  # Its settlement takes the claim away, and will tell.
+            run.lose()
+        return
+    if state is ClaimState.NOT_RENEWED:
+        return
+    run.renewed(sent)
+    if state is ClaimState.CANCEL_REQUESTED:
+        run.cancel(CancelReason.USER)

@@ -83,6 +83,7 @@ class ClaimState(Enum):
 
     HELD = auto()
     CANCEL_REQUESTED = auto()
+    NOT_RENEWED = auto()  # Held, but the server refuses to renew this one: its lease goes on running out.
     LOST = auto()
 
 

@@ -15,7 +15,7 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from .claimable import claimable
+from .claimable import claimable, pins
 from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
 from .job import Job, JobStatus
 from .occurrences import OF_ONE_OCCURRENCE, deaths_of, occurrence_of, resumed
@@ -52,6 +52,7 @@ TABLE: Final = (
     Row("fail", PROCESSING, FAILED, "the last try failed, or no other can be made"),
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
     Row("cancel_pending", PENDING, CANCELLED, "somebody cancelled it"),
+    Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
     Row("retry_again", FAILED, PENDING, "somebody gave it new tries"),
     Row("retry_again", CANCELLED, PENDING, "somebody gave it new tries"),
     Row("reschedule", PENDING, PENDING, "somebody changed when it is due"),
@@ -104,6 +105,20 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
         added={"attempts": 1},
         # Others end claims of ours without clearing these: an older release, and Node.
         cleared=("cancel_requested_at", "renewed_at"),
+    )
+
+
+# --- pending -> failed ---
+
+
+def set_aside(job: Job, now: datetime, reason: str) -> Transition:
+    """pending -> failed, where the server refuses every claim on the job. No failure is counted: there was no try.
+
+    Pinned as a claim is: a job that changed since the refusal may be claimable by now.
+    """
+    return Transition(
+        guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job)},
+        set={"status": FAILED, "fail_reason": reason, "updated_at": now},
     )
 
 

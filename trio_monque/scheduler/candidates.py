@@ -71,7 +71,15 @@ class JobFinder:
             lanes = {name: count for name, count in wanted.items() if name not in paused}
             # Drawn before it was known what is paused.
             behind = {name: count for name, count in passed_over.items() if name in lanes}
-            survey = partial(looking.survey, self._leased, lanes, now, suspects=with_suspects, passed_over=behind)
+            survey = partial(
+                looking.survey,
+                self._leased,
+                lanes,
+                now,
+                suspects=with_suspects,
+                passed_over=behind,
+                is_announced=demand.afresh,
+            )
             return lanes, self._ground.with_indexes(survey) if lanes else Seen([])
 
         asked, seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)

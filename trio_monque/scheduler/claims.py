@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime
 from functools import partial
 from typing import Final
 
@@ -24,10 +24,11 @@ from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..options import LEASE_IN_BEATS, SchedulerConfig
-from ..store import claiming, looking
+from ..store import claiming, looking, refused_claims
 from ..store.claiming import Taken
 from ..store.looking import NextDue
 from ..store.offload import Channel, Door
+from ..store.refused_claims import SetAside
 from ..store.types import ObjectId
 from .candidates import JobFinder
 from .paused_names import PausedNames
@@ -36,8 +37,6 @@ from .workers import Workers
 
 # In its thread, a claim waits so many seconds for its moment: the timer was set by clocks that are read one by one.
 LONGEST_WAIT: Final = 2 * HEAD_START
-
-BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
 class Claims:
@@ -58,6 +57,7 @@ class Claims:
         disowned: DisownedClaims[ClaimStamp],
         announce: Callable[[Sequence[Job] | None], None],
         claimed: Callable[[], None],
+        tell_set_aside: Callable[[Sequence[SetAside]], None],
     ) -> None:
         # An answer that takes longer than a beat would come too late for what it is asked for.
         self.leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
@@ -70,6 +70,7 @@ class Claims:
         self._disowned = disowned
         self._announce = announce
         self._claimed = claimed
+        self._tell_set_aside = tell_set_aside
         self._candidates = Candidates(JobFinder(ground, door, workers, paused, self.leased))
 
     async def claim(self, demand: Demand) -> Granted[Job]:
@@ -78,19 +79,30 @@ class Claims:
         may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
         if not chosen:
             return Granted([], more=may_be_more)
-        stamp, asked = self._stamp(now), list(chosen)
+        stamp, asked, aside = self._stamp(now), list(chosen), list[SetAside]()
 
         def take() -> Taken:
             if paused := self._paused.look_up(self.leased):
                 asked[:] = [job for job in chosen if job.name not in paused]
             taken = claiming.take(self.leased, asked, now, stamp) if asked else Taken([])
+            if taken.refused:
+                aside.extend(self._set_aside(taken, now))
             # Behind those that were paused since they were seen, others may wait.
             return taken if len(asked) == len(chosen) else replace(taken, more=True)
 
         with self._candidates.asking_for(chosen) as answer:
             taken = await self._taken(take, stamp, [job.id for job in chosen])
-            answer.tried, answer.won = len(asked), len(taken.jobs)
+            # What the server refuses was not lost to another instance.
+            answer.tried, answer.won = len(asked) - len(taken.refused), len(taken.jobs)
+        self._tell_set_aside(aside)
         return self._granted(replace(taken, more=taken.more or may_be_more))
+
+    def _set_aside(self, taken: Taken, now: datetime) -> Sequence[SetAside]:
+        """In a thread. What cannot be written now is refused again, and set aside, by a later claim."""
+        try:
+            return refused_claims.set_jobs_aside(self.leased, taken.refused, now, others_were_claimed=bool(taken.jobs))
+        except MonqueConnectionError:
+            return []
 
     async def claim_one(self, tip: Tip) -> Granted[Job]:
         key, now = tip.key, await self._ground.refreshed(self._door, Channel.CLAIMS)
@@ -180,8 +192,12 @@ class Claims:
 
     async def earliest_pending(self) -> datetime | None:
         """When the first job is or was due of all that could be claimed here."""
-        found = await self._next_due(self._workers.names, BEFORE_ALL)
-        return None if found is None else found.moment
+
+        def ask() -> datetime | None:
+            names = sorted(set(self._workers.names) - self._paused.look_up(self.leased))
+            return looking.earliest(self._ground.jobs, names, self._ground.clock.now())
+
+        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     async def _next_due(self, lanes: Iterable[str], after: datetime) -> NextDue | None:
         def ask() -> NextDue | None:

@@ -56,6 +56,9 @@ class Health:
         loops: Each loop that has begun, in the order of their beginning.
         event_loop_lag: How long the event loop has not answered the watchdog, or took to answer last. None in virtual
             time, where nobody asks.
+        broken: Documents that this scheduler has met and passes over: broken documents, pending jobs that bear an
+            owner, and jobs on which the server refuses every claim. `get_broken_documents` lists them. They alone are
+            healthy: all other jobs run.
         last_database_contact: When the database last answered one of the loops; None before the start.
         last_database_contact_age: How long ago that was. An idle scheduler in virtual time asks nothing.
     """
@@ -66,6 +69,7 @@ class Health:
     draining: bool
     loops: tuple[LoopHealth, ...]
     event_loop_lag: float | None
+    broken: int
     last_database_contact: datetime | None
     last_database_contact_age: float | None
 
@@ -95,7 +99,8 @@ class Observable:
         """
         found = self._engine.vitals.examine()
         found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
-        return _told(found, self._server_time(), tuple(self._teller.ended_schedules))
+        broken = self._ground.jobs.count_passed_over()
+        return _told(found, self._server_time(), tuple(self._teller.ended_schedules), broken)
 
     def statistics(self) -> Statistics:
         """What the scheduler has done since its start, and does now. From any thread; asks nobody.
@@ -103,7 +108,7 @@ class Observable:
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._teller.tally)
+        return statistics_of(self._engine, self._teller.tally, self._ground.jobs.count_passed_over())
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
@@ -111,7 +116,7 @@ class Observable:
             return self._ground.clock.now()
 
 
-def _told(found: Examined, now: datetime, warnings: tuple[str, ...]) -> Health:
+def _told(found: Examined, now: datetime, warnings: tuple[str, ...], broken: int) -> Health:
     has_begun = found.answered_at > -math.inf
     return Health(
         healthy=not found.reasons,
@@ -120,6 +125,7 @@ def _told(found: Examined, now: datetime, warnings: tuple[str, ...]) -> Health:
         draining=found.is_draining,
         loops=tuple(_told_loop(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,
+        broken=broken,
         last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
         last_database_contact_age=found.now - found.answered_at if has_begun else None,
     )

@@ -6,7 +6,6 @@ import math
 import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 
@@ -21,7 +20,13 @@ from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import ClaimState, Demand, Due, Granted, Tip
-from ..errors import BrokenDocumentError, ClaimLostError, MonqueConnectionError
+from ..errors import (
+    BrokenDocumentError,
+    ClaimLostError,
+    DocumentRefusedError,
+    InvalidPayloadError,
+    MonqueConnectionError,
+)
 from ..jobs import claimable, transitions
 from ..jobs.fences import ClaimId, ClaimStamp, claim_id
 from ..jobs.job import Job
@@ -40,7 +45,7 @@ from .paused_names import PausedNames
 from .policies import Policies
 from .rescues import Rescues
 from .running_job import RunningJob
-from .settlements import Batch, JobSettlement, SettlementRefusedError, is_pending_again, is_undecided, prepared, settled
+from .settlements import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
 from .telling import Teller
 from .workers import Worker, Workers
 
@@ -48,8 +53,6 @@ logger = logger_of("scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
-
-BEFORE_ALL = datetime.min.replace(tzinfo=UTC)
 
 
 class JobSource:
@@ -85,7 +88,9 @@ class JobSource:
         self._disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
             lambda stamp, held: claiming.release_all(ground.jobs, stamp, ground.now(), but=held)
         )
-        self.claims = Claims(ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed)
+        self.claims = Claims(
+            ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed, teller.tell_set_aside
+        )
 
     # --- What a claim is ---
 
@@ -170,8 +175,7 @@ class JobSource:
         """The statements that write these after all."""
         for settlement in undecided:
             if fates[settlement.claim] is Fate.REFUSED:
-                settlement.refused = True
-                settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
+                refused_once_more(settlement)
                 continue
             try:
                 settlement.job = await self._with_current_schedule(settlement.job)
@@ -215,6 +219,8 @@ class JobSource:
         return [
             ClaimState.LOST
             if claim_id(claim) in found.lost
+            else ClaimState.NOT_RENEWED
+            if claim_id(claim) in found.refused
             else ClaimState.CANCEL_REQUESTED
             if claim_id(claim) in found.unwanted
             else ClaimState.HELD
@@ -253,7 +259,12 @@ class JobSource:
         if run.reason is CancelReason.LOST:
             raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
         transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})
-        if not await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition)):
+        try:
+            is_held = await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition))
+        except DocumentRefusedError as error:
+            what = "checkpoint" if name == "saved" else name
+            raise InvalidPayloadError(f"the {what} cannot be stored in job {run.claim}: {error}") from error
+        if not is_held:
             run.lose()
             raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
         return value

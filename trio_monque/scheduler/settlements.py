@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Final
 
 from ..errors import ScheduleEndedError
 from ..jobs import transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
+from ..jobs.lighter_writes import LIGHTEST, lightened
 from ..jobs.transition import Transition, applied
 from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, end_of_schedule, reason_of
 from ..log import logger_of
@@ -18,6 +20,9 @@ from ..store.settling import Fate, Statement
 from .logs import about
 
 logger = logger_of("scheduler")
+
+
+MOST_REFUSALS: Final = LIGHTEST + 1
 
 
 @dataclass(slots=True, eq=False)
@@ -32,7 +37,7 @@ class JobSettlement:
         claim: Which claim it ends.
         transition, receipt: How it is written; set when its batch is prepared.
         fate: What became of it.
-        refused: The server would not have it, and a failure is written instead.
+        refusals: How often the server has refused to write it. Each time it is made lighter; see `lightened`.
         schedule_ended: The job fails for good, whatever the verdict: its next occurrence cannot be computed.
     """
 
@@ -44,7 +49,7 @@ class JobSettlement:
     transition: Transition | None = None
     receipt: str | None = None
     fate: Fate | None = None
-    refused: bool = False
+    refusals: int = 0
     schedule_ended: ScheduleEndedError | None = None
 
     def __post_init__(self) -> None:
@@ -77,7 +82,7 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     ends = []
     for settlement in settlements:
         job = settlement.job
-        if job.repeat_interval is None and _stores_nothing(settlement.verdict):
+        if job.repeat_interval is None and not settlement.refusals and _stores_nothing(settlement.verdict):
             transition = completions.get(job.claim_token)
             if transition is None:
                 transition = completions[job.claim_token] = transitions.complete_claimed_with(job, now)
@@ -100,7 +105,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
     settlement.schedule_ended = None  # It may have been corrected since it was decided first.
     try:
         transition = _decided(settlement, now)
-        return _lightened(transition) if settlement.refused else transition
+        return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
     except Exception as error:
         logger.exception(
             "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
@@ -119,15 +124,15 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         return end_of_schedule(job, verdict, now, ended)
 
 
-def _lightened(transition: Transition) -> Transition:
-    """The same, with room made in the document: most of what is refused is too large."""
-    heavy = ("errors", "saved", "progress", "result")
-    kept = {name: value for name, value in transition.set.items() if name not in heavy}
-    return replace(transition, set=kept, cleared=(*transition.cleared, *heavy))
-
-
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
-    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and not settlement.refused)
+    return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
+
+
+def refused_once_more(settlement: JobSettlement) -> None:
+    """The next attempt is lighter. What cannot be stored however light it is becomes a failure that can."""
+    settlement.refusals += 1
+    if settlement.refusals == MOST_REFUSALS:
+        settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
 
 
 def is_pending_again(settlement: JobSettlement) -> bool:

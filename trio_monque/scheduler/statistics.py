@@ -31,6 +31,8 @@ class Statistics:
         schedules_ended: Recurring jobs that failed for good, as this library does not understand their stored cron
             expression or time zone. The runs are counted as failed too.
         rescued: Claims of dead instances that this one took away.
+        set_aside: Pending jobs that were failed because the server refuses every claim on them. They are no runs.
+        broken: Documents that are passed over, of those that this scheduler has met; see `Health.broken`.
         renewals: Claims renewed; each is counted at every heartbeat.
         running: Runs whose handlers have not ended.
         running_by_name: The same by the name of the job, without those of none.
@@ -53,6 +55,8 @@ class Statistics:
     leases_lost: int
     schedules_ended: int
     rescued: int
+    set_aside: int
+    broken: int
     renewals: int
     running: int
     running_by_name: Mapping[str, int]
@@ -79,9 +83,10 @@ class Tally:
     cancelled: int = 0
     leases_lost: int = 0
     schedules_ended: int = 0
+    set_aside: int = 0
 
 
-def statistics_of(engine: Engine[Any, Any], tally: Tally) -> Statistics:
+def statistics_of(engine: Engine[Any, Any], tally: Tally, broken: int) -> Statistics:
     claims, settlements, renewals, rescues = (
         engine.vitals.progress_of(name).batches for name in ("claimer", "settler", "heartbeat", "reaper")
     )
@@ -100,6 +105,8 @@ def statistics_of(engine: Engine[Any, Any], tally: Tally) -> Statistics:
         leases_lost=tally.leases_lost,
         schedules_ended=tally.schedules_ended,
         rescued=int(rescues.total),
+        set_aside=tally.set_aside,
+        broken=broken,
         renewals=int(renewals.total),
         running=number_running,
         running_by_name=running,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import trio
@@ -11,9 +12,9 @@ import trio
 from ..client.bus import Bus
 from ..client.rescued import log_and_events_of
 from ..engine import notices
-from ..errors import InstanceCollisionError, ScheduleEndedError
+from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..jobs import events
-from ..jobs.job import Job
+from ..jobs.job import Job, JobStatus
 from ..jobs.verdicts import (
     CutShort,
     Discarded,
@@ -24,6 +25,7 @@ from ..jobs.verdicts import (
     will_retry,
 )
 from ..log import logger_of
+from ..store.refused_claims import SetAside
 from ..store.settling import Fate
 from .logs import about
 from .settlements import JobSettlement, settled
@@ -96,6 +98,16 @@ class Teller:
     def complaints(self, now: float) -> tuple[str, ...]:
         """Why the scheduler is unhealthy beside what its loops say, at that moment on trio's clock. From any thread."""
         return (self._id_shared,) if now < self._id_shared_until else ()
+
+    def tell_set_aside(self, jobs: Sequence[SetAside]) -> None:
+        """The server refuses every claim on these. They were logged where they were met."""
+        for one in jobs:
+            error = DocumentRefusedError(one.reason)
+            if one.job.status is JobStatus.FAILED:
+                self.tally.set_aside += 1
+                self._bus.emit(events.JobFailed(one.job, error, will_retry=False))
+            else:
+                self._bus.emit(events.JobError(error, one.job))
 
     def tell(self, notice: object) -> None:
         # The two of every run, first and cheaply: an event that nobody hears is not made, nor the job as it was left.

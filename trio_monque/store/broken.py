@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
 import bson
@@ -14,8 +14,8 @@ from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..safe_text import shown
-from .codec import OWN_OPTIONS, RawDocument
-from .connection import JobCollection
+from .codec import LENIENT, RawDocument
+from .connection import JobCollection, name_in
 from .fields import FIELD
 from .known import Known
 from .outcomes import command
@@ -30,9 +30,12 @@ logger = logger_of("store")
 # Of what is passed over, at once: each of them may have to be read alone.
 MOST_LOOKED_AT: Final = 100
 
+LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
+ROOM_FOR_A_CLAIM: Final = 129
+"""Bytes that a claim adds to a document at least: a job with less room cannot be claimed."""
+
 _BY_ID: Final = {"_id": 1}
 _BUT_HEAVY: Final = {FIELD[name]: False for name in ("data", "result", "progress", "saved", "errors")}
-_LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 class Look:
@@ -61,7 +64,7 @@ def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
     found: list[BrokenDocument] = []
     batch = look.next_batch(jobs)
     for raw, document in _documents(jobs, batch):
-        problem = _problem(jobs, document)
+        problem = _problem(jobs, document) or _refusal(jobs, raw)
         if problem is not None:
             shown = _shown(raw)
             found.append(BrokenDocument(shown.get("_id"), problem, shown))
@@ -96,12 +99,24 @@ def _problem(jobs: JobCollection, document: Any) -> str | None:
     return None
 
 
+def _refusal(jobs: JobCollection, raw: bytes) -> str | None:
+    """Why a pending job cannot be claimed: it leaves no room for a claim, or a claim was refused here."""
+    if not jobs.unclaimable and len(raw) <= LARGEST_DOCUMENT - ROOM_FOR_A_CLAIM:
+        return None
+    document = RawDocument(raw, jobs.codec.raw)
+    if document["status"] != JobStatus.PENDING:
+        return None
+    if len(raw) > LARGEST_DOCUMENT - ROOM_FOR_A_CLAIM:
+        return f"it has {len(raw)} bytes, and leaves no room for a claim: MongoDB stores {LARGEST_DOCUMENT} at most"
+    return jobs.unclaimable.problem_of(document["_id"])
+
+
 # --- What is shown ---
 
 
 def _shown(raw: bytes) -> dict[str, Any]:
     try:
-        decoded = bson.decode(raw, codec_options=_LENIENT)
+        decoded = bson.decode(raw, codec_options=LENIENT)
     except BSONError as error:
         return {"": f"{len(raw)} bytes that cannot be decoded ({error})"}
     shown = {}
@@ -124,21 +139,38 @@ def _value_shown(value: Any) -> Any:
 # --- Looking again ---
 
 
-def are_old(jobs: JobCollection) -> bool:
-    """Whether it is time to look again at what is passed over."""
-    return jobs.broken.is_old() or jobs.left_over.is_old()
+def look_after(jobs: JobCollection) -> bool:
+    """Looks again at a part of what is passed over, once a minute; logs how much was met and not logged one by one.
+
+    Returns whether some of it was mended, so that the next part is looked at by the next look.
+    """
+    if any(known.is_old() for known in jobs.passed_over):
+        look_again(jobs)
+        unlogged = sum(known.take_unlogged() for known in (*jobs.passed_over, jobs.refused))
+        if unlogged:
+            logger.warning(
+                "%d more documents cannot be run and are passed over: get_broken_documents lists them", unlogged
+            )
+    return any(known.is_old() for known in jobs.passed_over)
 
 
 @command("look again at broken documents", writes=False)
 def look_again(jobs: JobCollection) -> None:
-    """Forgets, of what is passed over, what was mended or is gone. One round trip or two, once a minute at most."""
-    if jobs.broken:
-        _look_at_broken(jobs)
-    if jobs.left_over:
-        _look_at_left_over(jobs)
+    """Forgets, of what is passed over, what was mended or is gone. A round trip or two, once a minute.
+
+    Where some were well again, the next ones follow at the next look: somebody mends them all.
+    """
+    if jobs.broken.is_old() and _look_at_broken(jobs):
+        jobs.broken.look_on()
+    if jobs.left_over.is_old() and _look_at_left_over(jobs):
+        jobs.left_over.look_on()
+    if jobs.unclaimable.is_old():
+        # Only a claim tells whether the server takes it now.
+        for document_id in jobs.unclaimable.to_look_at(MOST_LOOKED_AT):
+            jobs.unclaimable.discard(document_id)
 
 
-def _look_at_broken(jobs: JobCollection) -> None:
+def _look_at_broken(jobs: JobCollection) -> bool:
     asked = jobs.broken.to_look_at(MOST_LOOKED_AT)
     wrong = Known()
     # Without what may be large, at first. It may be just that which cannot be decoded: what is well without it
@@ -148,11 +180,9 @@ def _look_at_broken(jobs: JobCollection) -> None:
         problem = _problem(jobs, document) or _problem_of_all(jobs, own_id)
         if problem is not None:
             wrong.add(own_id)
-            if jobs.report_broken(own_id, problem):  # Another than before: somebody has tried.
+            if jobs.report_broken(own_id, problem, name_in(document)):  # Another than before: somebody has tried.
                 logger.warning("document %s is no job still: %s", own_id, problem)
-    for document_id in asked:
-        if document_id not in wrong:
-            jobs.broken.discard(document_id)
+    return _forget(jobs.broken, [document_id for document_id in asked if document_id not in wrong])
 
 
 def _problem_of_all(jobs: JobCollection, document_id: object) -> str | None:
@@ -160,10 +190,15 @@ def _problem_of_all(jobs: JobCollection, document_id: object) -> str | None:
     return None if document is None else _problem(jobs, document)
 
 
-def _look_at_left_over(jobs: JobCollection) -> None:
-    asked = jobs.left_over.to_look_at(MOST_LOOKED_AT)
+def _look_at_left_over(jobs: JobCollection) -> bool:
+    asked = jobs.left_over.to_look_at(MOST_IN_A_BATCH)
     pending = {FIELD["status"]: JobStatus.PENDING.value, FIELD["claimed_by"]: {"$ne": None}, "_id": {"$in": asked}}
     still = {document["_id"] for document in jobs.collection.find(pending, ["_id"], hint=_BY_ID)}
-    for document_id in asked:
-        if document_id not in still:
-            jobs.left_over.discard(document_id)
+    return _forget(jobs.left_over, [document_id for document_id in asked if document_id not in still])
+
+
+def _forget(known: Known, document_ids: Sequence[object]) -> bool:
+    """Whether there were any."""
+    for document_id in document_ids:
+        known.discard(document_id)
+    return bool(document_ids)

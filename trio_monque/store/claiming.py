@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import ASCENDING, ReturnDocument
+from pymongo import ASCENDING, ReturnDocument, UpdateOne
+from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
@@ -17,12 +18,16 @@ from ..jobs import transitions
 from ..jobs.claimable import UNSUSPECTED, past, pins
 from ..jobs.fences import ClaimStamp, stamp_fence
 from ..jobs.job import Job
-from ..jobs.transition import OneOf, applied
+from ..jobs.transition import OneOf, Transition, applied
+from ..log import logger_of
 from .codec import filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
 from .leases import signs_of_life
-from .outcomes import command
+from .outcomes import REFUSAL_CODES, command, is_about_document, refused_because_of_documents
+from .refused_claims import RefusedClaim
+
+logger = logger_of("store")
 
 _BY_ID = {"_id": 1}
 _EARLIEST = [(FIELD["next_run_at"], ASCENDING)]
@@ -38,10 +43,12 @@ class Taken:
     Attributes:
         jobs: The claimed jobs, exactly as the database holds them.
         more: Whether there may be more to take at once: others were faster with some of what was seen.
+        refused: The server refuses every claim on these. They are still pending.
     """
 
     jobs: Sequence[Job]
     more: bool = False
+    refused: Sequence[RefusedClaim] = ()
 
 
 @command("claim jobs", in_parts=True)
@@ -50,6 +57,9 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
 
     The write repeats the whole claim condition. It also pins each candidate as it was read: if then all
     of them matched, the copies are exact. Otherwise what was taken is read back by the whole fence.
+
+    The server may refuse the change of one document: it has no room for a claim, or a validator refuses it. The write
+    stops there, and has claimed what stands before it. Then each candidate is claimed alone, in one further round trip.
     """
     transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp)
     ids = [job.id for job in candidates]
@@ -59,16 +69,38 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
     # does not know it yet, would not find what was taken, and nobody would run it.
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        matched = jobs.collection.update_many(
-            {"_id": {"$in": ids}, **filter_of(transition.guard), **pinned},
-            update_of(transition),
-            hint=_BY_ID,
-            session=session,
-        ).matched_count
+        try:
+            matched = jobs.collection.update_many(
+                {"_id": {"$in": ids}, **filter_of(transition.guard), **pinned},
+                update_of(transition),
+                hint=_BY_ID,
+                session=session,
+            ).matched_count
+        except driver.WriteError as error:
+            if not is_about_document(error.code):
+                raise
+            refused = _refused_alone(jobs, candidates, transition, session)
+            return Taken(read_back(jobs, ids, stamp, session), more=True, refused=refused)
         if as_read is not None and matched == len(candidates):
             return Taken([applied(job, transition) for job in candidates])
         missed = matched < len(candidates)
         return Taken(read_back(jobs, ids, stamp, session) if matched else [], more=missed)
+
+
+def _refused_alone(
+    jobs: JobCollection, candidates: Sequence[Job], claim: Transition, session: ClientSession
+) -> list[RefusedClaim]:
+    """Claims each candidate by a statement of its own. One that is claimed already matches none of them."""
+    guard, update = filter_of(claim.guard), update_of(claim)
+    each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=_BY_ID) for job in candidates]
+    try:
+        jobs.collection.bulk_write(each, ordered=False, session=session)
+    except driver.BulkWriteError as error:
+        return [
+            RefusedClaim(candidates[one["index"]], one.get("code"), str(one.get("errmsg")))
+            for one in refused_because_of_documents(error, "claim jobs")
+        ]
+    return []
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
@@ -106,12 +138,17 @@ def take_one(
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
     transition = transitions.claim([name], now, stamp, known)
     # Raw: where it cannot be decoded, it is claimed all the same, and must be known.
-    found = jobs.raw.find_one_and_update(
-        {"_id": job_id, **filter_of(transition.guard)},
-        update_of(transition),
-        hint=_BY_ID,
-        return_document=ReturnDocument.AFTER,
-    )
+    try:
+        found = jobs.raw.find_one_and_update(
+            {"_id": job_id, **filter_of(transition.guard)},
+            update_of(transition),
+            hint=_BY_ID,
+            return_document=ReturnDocument.AFTER,
+        )
+    except driver.OperationFailure as error:
+        if error.code not in REFUSAL_CODES:
+            raise
+        return Taken([], more=True)  # A look brings the copy by which it is set aside.
     if found is None:
         return Taken([])
     try:
@@ -140,9 +177,32 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
 
 @command("give claims back")
 def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: Sequence[ObjectId] = ()) -> int:
-    """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many."""
+    """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many.
+
+    A job that a validator does not let go keeps its claim, and keeps no other from its release.
+    """
     transition = transitions.release_all(stamp, now)
-    theirs = filter_of(transition.guard)
+    theirs, update = filter_of(transition.guard), update_of(transition)
     if but:
         theirs["_id"] = {"$nin": list(but)}
-    return jobs.collection.update_many(theirs, update_of(transition)).modified_count
+    try:
+        return jobs.collection.update_many(theirs, update).modified_count
+    except driver.WriteError as error:
+        if not is_about_document(error.code):
+            raise
+        return _release_each(jobs, theirs, update)
+
+
+def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str, Any]) -> int:
+    ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
+    each = [UpdateOne({**theirs, "_id": job_id}, update, hint=_BY_ID) for job_id in ids]
+    if not each:
+        return 0
+    try:
+        return jobs.collection.bulk_write(each, ordered=False).modified_count
+    except driver.BulkWriteError as error:
+        for one in refused_because_of_documents(error, "give claims back"):
+            job_id, reason = ids[one["index"]], str(one.get("errmsg"))
+            if jobs.report_refused(job_id):
+                logger.error("the server refuses the release of job %s, whose claim expires: %s", job_id, reason)
+        return int(error.details["nModified"])

@@ -28,6 +28,10 @@ OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 )
 
 
+LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
+"""Whatever a document holds, these decode it as far as possible."""
+
+
 class RawDocument(RawBSONDocument):
     """What is decoded later. Where a whole answer of the server is one, the driver can tell its errors.
 
@@ -107,9 +111,8 @@ class Codec:
 
 def _id_of(document: RawBSONDocument) -> object:
     """As far as it can be read."""
-    lenient = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
     try:
-        return bson.decode(document.raw, codec_options=lenient).get("_id")
+        return bson.decode(document.raw, codec_options=LENIENT).get("_id")
     except BSONError:
         return "with an unreadable _id"
 

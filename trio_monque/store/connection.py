@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
+import bson
 import pymongo
 from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient, ReadPreference
 from pymongo import errors as driver
 from pymongo.collection import Collection as PyMongoCollection
@@ -21,8 +23,9 @@ from ..errors import BrokenDocumentError, InvalidDatabaseError, InvalidOptionErr
 from ..jobs.job import Job
 from ..log import logger_of
 from ..safe_text import one_line, uri_without_secrets, without_secrets_of
-from .codec import OWN_OPTIONS, Codec
-from .known import Known
+from .codec import LENIENT, OWN_OPTIONS, Codec
+from .fields import FIELD
+from .known import Crowd, Known
 from .outcomes import Interference, command, translated
 from .types import Collection, Database
 
@@ -62,7 +65,9 @@ class JobCollection:
         has_indexes: Commands may name the index that serves them: where it is gone, they fail and tell so.
         broken: The ids of documents that are no jobs, as far as they were met.
         left_over: The ids of pending jobs that bore an owner when they were met.
-        refused: The ids of jobs whose ends the server has refused to store.
+        unclaimable: The ids of jobs on which the server refuses every claim, as far as they were met.
+        refused: The ids of jobs to which the server has refused a write.
+        crowds: Where the looks are at each name with more bad documents than a query may name.
         interference: What a test has put in the way of the next commands; otherwise empty.
     """
 
@@ -72,7 +77,9 @@ class JobCollection:
     has_indexes: bool = False
     broken: Known = field(default_factory=Known, compare=False)
     left_over: Known = field(default_factory=Known, compare=False)
+    unclaimable: Known = field(default_factory=Known, compare=False)
     refused: Known = field(default_factory=Known, compare=False)
+    crowds: dict[str, Crowd] = field(default_factory=dict, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
 
     @classmethod
@@ -112,21 +119,60 @@ class JobCollection:
                 jobs.append(self.codec.decode(document))
             except BrokenDocumentError as error:
                 broken.append(error)
-                if self.report_broken(error.document_id, error.problem):
+                if self.report_broken(error.document_id, error.problem, name_in(document)):
                     logger.warning("%s; until then it is left alone", error)
         return jobs, broken
 
-    def report_broken(self, document_id: object, problem: str) -> bool:
+    def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
         """Remembers a document that is no job; whether that is news."""
-        return self.broken.add(document_id, problem)
+        return self.broken.add(document_id, problem, name)
 
-    def report_left_over(self, document_id: object) -> bool:
-        """The same for a pending job that bears an owner."""
-        return self.left_over.add(document_id)
+    def pass_over_left_over(self, job: Job) -> bool:
+        """Passes over a pending job that bears an owner: no claim takes it. Always False."""
+        if self.left_over.add(job.id, "", job.name):
+            logger.warning(
+                "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset",
+                job,
+                job.claimed_by,
+            )
+        return False
 
     def report_refused(self, document_id: object) -> bool:
-        """The same for a job whose end the server refused to store."""
+        """Remembers a job whose end, or whose release, the server refuses; whether that is news."""
         return self.refused.add(document_id)
+
+    def pass_over(self, job: Job, reason: str) -> bool:
+        """Remembers a job on which the server refuses every claim; whether that is news."""
+        self.unclaimable.add(job.id, reason, job.name)
+        return self.refused.add(job.id, reason)
+
+    @property
+    def passed_over(self) -> Sequence[Known]:
+        """What no look is to bring again."""
+        return self.broken, self.left_over, self.unclaimable
+
+    def forget_passed_over(self, name: str) -> None:
+        """Forgets what is passed over of a name: what is still there is met again."""
+        for known in self.passed_over:
+            known.forget(name)
+
+    def is_passed_over(self, document_id: object) -> bool:
+        return any(document_id in known for known in self.passed_over)
+
+    def count_passed_over(self, name: str | None = None) -> int:
+        """How many documents are passed over, of a name or of all, as far as they were met."""
+        return sum(len(known) if name is None else known.count(name) for known in self.passed_over)
+
+
+def name_in(document: Any) -> str | None:
+    """The name of a document that is no job, as far as it can be read."""
+    if isinstance(document, RawBSONDocument):
+        try:
+            document = bson.decode(document.raw, codec_options=LENIENT)
+        except BSONError:
+            return None
+    name = document.get(FIELD["name"])
+    return name if type(name) is str else None
 
 
 def check_database(database: object) -> Database:

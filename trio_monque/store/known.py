@@ -1,73 +1,133 @@
-"""Documents that were met, told once, and are passed over from then on, until somebody looks at them again."""
+"""Documents that were met and logged once, and are passed over from then on, until somebody mends them."""
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Set
+from collections.abc import Iterator, Sequence, Set
+from dataclasses import dataclass
+from itertools import islice
 from typing import Final
 
 import bson
+from bson import ObjectId
 from bson.errors import BSONError
 
 from ..clock import virtual_time
+from ..jobs.cursors import Anchor
 
-# Each one remembered makes every look a little longer.
-MOST_REMEMBERED: Final = 1000
+MOST_REMEMBERED: Final = 50_000
+"""Documents in one list: 20 MB. What does not fit in is met again and again, at a bounded pace."""
 
 LOOK_AGAIN_AFTER: Final = 60.0
 """Seconds after which what is passed over is looked at again: somebody may have mended it."""
 
+LONGEST_PROBLEM: Final = 500
+"""Characters of what is wrong with one."""
+
+MOST_NEWS: Final = 100
+"""Documents that are logged one by one within that time. The others are counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Entry:
+    """One document: its id, what is wrong with it, and the name of the jobs among which it was met."""
+
+    document_id: object
+    problem: str
+    name: str | None
+
 
 class Known(Set[object]):
-    """The ids of such documents, of whatever type, and what was wrong with each. Bounded: beyond, they are told again.
+    """The ids of such documents, of whatever type, and what was wrong with each. Bounded.
 
     Shared by threads: each change is one operation on a dict.
     """
 
     def __init__(self) -> None:
-        self._ids: dict[object, tuple[object, str]] = {}
+        self._entries: dict[object, _Entry] = {}
+        # By None what has no name that is a text: a look for any name may meet it.
+        self._by_name: dict[str | None, dict[object, object]] = {}
         self._looked_at = 0.0
+        self._news = 0
+        self._news_since = 0.0
+        self._unlogged = 0
 
     def __contains__(self, document_id: object) -> bool:
-        return _key(document_id) in self._ids
+        return _key(document_id) in self._entries
 
     def __iter__(self) -> Iterator[object]:
-        return iter([document_id for document_id, _ in tuple(self._ids.values())])
+        return iter([one.document_id for one in tuple(self._entries.values())])
 
     def __len__(self) -> int:
-        return len(self._ids)
+        return len(self._entries)
 
-    def add(self, document_id: object, problem: str = "") -> bool:
-        """Whether that is news."""
+    def of(self, name: str) -> Sequence[object]:
+        """Those that a look for jobs of this name may meet."""
+        return [one for each in (name, None) for one in tuple(self._by_name.get(each, {}).values())]
+
+    def count(self, name: str) -> int:
+        """How many these are."""
+        return len(self._by_name.get(name, ())) + len(self._by_name.get(None, ()))
+
+    def problem_of(self, document_id: object) -> str | None:
+        """What is wrong with it, as far as is known."""
+        entry = self._entries.get(_key(document_id))
+        return None if entry is None else entry.problem
+
+    def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
+        """Whether that is news, and to be logged: see `take_unlogged`."""
         key = _key(document_id)
-        known = self._ids.get(key)
-        if known is not None and known[1] == problem:
-            return False
-        if not self._ids:
+        known = self._entries.get(key)
+        if known is None and not self._entries:
             self._looked_at = _moment()
-        if known is not None or len(self._ids) < MOST_REMEMBERED:
-            self._ids[key] = (document_id, problem)
-        return True
+        if known is not None or len(self._entries) < MOST_REMEMBERED:
+            self.discard(document_id)
+            self._entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
+            self._by_name.setdefault(name, {})[key] = document_id
+        return (known is None or known.problem != problem[:LONGEST_PROBLEM]) and self._may_log()
+
+    def _may_log(self) -> bool:
+        if abs(_moment() - self._news_since) >= LOOK_AGAIN_AFTER:
+            self._news, self._news_since = 0, _moment()
+        self._news += 1
+        self._unlogged += self._news > MOST_NEWS
+        return self._news <= MOST_NEWS
+
+    def take_unlogged(self) -> int:
+        """How many were news and too many to be logged one by one, since this was asked last."""
+        unlogged, self._unlogged = self._unlogged, 0
+        return unlogged
 
     def discard(self, document_id: object) -> None:
-        self._ids.pop(_key(document_id), None)
+        key = _key(document_id)
+        entry = self._entries.pop(key, None)
+        if entry is not None:
+            self._by_name.get(entry.name, {}).pop(key, None)
+
+    def forget(self, name: str) -> None:
+        """Forgets all of a name: what is still there is met again."""
+        for key in self._by_name.pop(name, {}):
+            self._entries.pop(key, None)
 
     def is_old(self) -> bool:
         """Whether it is time to look at them again."""
         # Both ways: a client may have been used in another run, with a clock of its own.
-        return bool(self._ids) and abs(_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
+        return bool(self._entries) and abs(_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
 
     def to_look_at(self, most: int) -> list[object]:
         """Those that were looked at longest ago; it counts as done for these, and the others come next time."""
         self._looked_at = _moment()
-        keys = list(self._ids)[:most]
         found = []
-        for key in keys:
-            known = self._ids.pop(key, None)
-            if known is not None:
-                self._ids[key] = known
-                found.append(known[0])
+        for key in list(islice(tuple(self._entries), most)):
+            entry = self._entries.pop(key, None)
+            if entry is not None:
+                self._entries[key] = entry
+                found.append(entry.document_id)
         return found
+
+    def look_on(self) -> None:
+        """Some of the last ones were well again: the next ones are looked at without a pause."""
+        self._looked_at = _moment() - LOOK_AGAIN_AFTER
 
 
 class Occasions:
@@ -87,8 +147,27 @@ class Occasions:
         return True
 
 
+@dataclass(slots=True)
+class Crowd:
+    """How far the looks at the due jobs of one name have come, past documents that are passed over.
+
+    Attributes:
+        ahead: Up to here, everything was passed over when it was seen. The first look begins behind this place.
+        second: How far the second look has come, at what lies before `ahead`: a job may have come there since.
+        met: How many documents this second look has met that are passed over.
+        is_asked_again: Something was announced since the second look began: one further second look must follow.
+    """
+
+    ahead: Anchor | None = None
+    second: Anchor | None = None
+    met: int = 0
+    is_asked_again: bool = False
+
+
 def _key(document_id: object) -> object:
     """Two ids that MongoDB tells apart may be equal to Python, and not every one is hashable."""
+    if type(document_id) is ObjectId:
+        return document_id
     try:
         return bson.encode({"": document_id})
     except (BSONError, ValueError, OverflowError):

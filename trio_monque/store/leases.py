@@ -9,16 +9,20 @@ from datetime import datetime
 from itertools import islice
 from typing import Any
 
-from pymongo import UpdateMany
+from pymongo import UpdateMany, UpdateOne
+from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId, claim_id, fence
 from ..jobs.job import Job
+from ..log import logger_of
 from .codec import filter_of
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
+from .outcomes import command, refused_because_of_documents
+
+logger = logger_of("store")
 
 # Ten thousand claims in one statement keep the server busy for a quarter of a second, and all else waits.
 MOST_IN_ONE_STATEMENT = 1000
@@ -33,10 +37,12 @@ class Renewed:
     Attributes:
         lost: They are no longer held.
         unwanted: Held, and somebody wants the run cancelled.
+        refused: The server refuses to renew these; they may be held.
     """
 
     lost: set[ClaimId] = field(default_factory=set)
     unwanted: set[ClaimId] = field(default_factory=set)
+    refused: set[ClaimId] = field(default_factory=set)
 
 
 def signs_of_life(beat: datetime) -> dict[str, datetime]:
@@ -60,7 +66,10 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
             if _matched(jobs, wanted, renewal, session) == len(group):
                 continue
             # Some are asked to end or gone. Those that are asked to end are renewed as well: they clean up.
-            if _matched(jobs, cycles, renewal, session) < len(group):
+            matched = _matched(jobs, cycles, renewal, session)
+            if matched is None:
+                found.refused |= _refused_alone(jobs, group, renewal, session)
+            if matched is None or matched < len(group):
                 found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles, session))
             asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
             found.unwanted.update(_found(jobs, asked, session))
@@ -69,9 +78,35 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
 
 def _matched(
     jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any], session: ClientSession
-) -> int:
+) -> int | None:
+    """How many were renewed; None where the server refused one of them, and with it those behind it."""
     requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
-    return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
+    try:
+        return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
+    except driver.BulkWriteError as error:
+        refused_because_of_documents(error, "renew claims")
+        return None
+
+
+def _refused_alone(
+    jobs: JobCollection, group: Sequence[Job], renewal: dict[str, Any], session: ClientSession
+) -> set[ClaimId]:
+    """Renews each claim by a statement of its own; the claims whose documents the server refuses to change.
+
+    A validator that came while they ran, for example. Their leases run out, and their runs end with them.
+    """
+    each = [UpdateOne(filter_of(fence(job)), renewal, hint=_BY_ID) for job in group]
+    try:
+        jobs.collection.bulk_write(each, ordered=False, session=session)
+    except driver.BulkWriteError as error:
+        refused = refused_because_of_documents(error, "renew claims")
+    else:
+        return set()
+    for one in refused:
+        job = group[one["index"]]
+        if jobs.report_refused(job.id):
+            logger.error("the server refuses to renew the claim on job %s: %s", job, one.get("errmsg"))
+    return {claim_id(group[one["index"]]) for one in refused}
 
 
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:

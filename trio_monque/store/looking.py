@@ -16,15 +16,16 @@ from pymongo import ASCENDING
 
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
-from ..log import logger_of
-from . import broken, indexes
+from . import broken, crowds, indexes
 from .codec import OWN_OPTIONS, filter_of
 from .connection import JobCollection
+from .crowds import Wanted
 from .fields import FIELD
 from .outcomes import command
 from .types import Collection
 
-logger = logger_of("store")
+MOST_NAMED: Final = 1000
+"""Documents of one name that a query passes over; with more, see `crowds`."""
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
@@ -58,21 +59,38 @@ def survey(
     *,
     suspects: bool = True,
     passed_over: Mapping[str, int] = _NOTHING,
+    is_announced: bool = True,
 ) -> Seen:
-    """Looks, and again where that did not tell enough: see `look` and `Seen`. Usually one round trip."""
-    if broken.are_old(jobs):
-        broken.look_again(jobs)
-    while True:
-        known = len(jobs.broken) + len(jobs.left_over)
-        found = look(jobs, wanted, now, suspects=suspects, passed_over=passed_over)
-        short = _short(found, {name: wanted[name] for name in passed_over})
-        if short:
-            again = look(jobs, {name: wanted[name] for name in short}, now, suspects=suspects)
-            found = [*(job for job in found if job.name not in short), *again]
-        # What cannot be claimed was found, and is passed over from now on: behind it there may be something.
-        has_hidden = len(jobs.broken) + len(jobs.left_over) > known
-        if found or not has_hidden:
-            return Seen(found, frozenset() if has_hidden else _short(found, wanted), short)
+    """Looks, and again where that did not tell enough: see `look` and `Seen`. Usually one round trip.
+
+    Names with many documents that no scheduler runs are looked at one by one: see `crowds`.
+    """
+    is_mended_on = broken.look_after(jobs)
+    plain = {name: most for name, most in wanted.items() if jobs.count_passed_over(name) <= MOST_NAMED}
+    known = {name: jobs.count_passed_over(name) for name in plain}
+    behind = {name: count for name, count in passed_over.items() if name in plain}
+    found = look(jobs, plain, now, suspects=suspects, passed_over=behind)
+    short = _short(found, {name: plain[name] for name in behind})
+    if short:
+        again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
+        found = [*(job for job in found if job.name not in short), *again]
+    exhausted = _short(found, plain)
+    # Where something was met that is passed over from now on, there may be others behind it.
+    paged = {
+        name
+        for name in wanted
+        if name not in plain or (name in exhausted and jobs.count_passed_over(name) > known[name])
+    }
+    if not paged:
+        return Seen(found, frozenset() if is_mended_on else exhausted, short)
+    found, exhausted = [job for job in found if job.name not in paged], exhausted - paged
+    for name in paged:
+        if wanted[name] > 0:
+            of_name = Wanted(name=name, most=wanted[name], now=now, suspects=suspects)
+            past, is_all = crowds.look_past(jobs, of_name, is_announced=is_announced)
+            found += past
+            exhausted |= {name} if is_all else set()
+    return Seen(found, frozenset() if is_mended_on else exhausted, short | (passed_over.keys() & paged))
 
 
 def _short(found: Sequence[Job], wanted: Mapping[str, int]) -> frozenset[str]:
@@ -104,16 +122,7 @@ def look(
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
         with indexes.relied_on():
             found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also, passed_over))
-    return [job for job in found if job.claimed_by is None or _tell_leftover(jobs, job)]
-
-
-def _tell_leftover(jobs: JobCollection, job: Job) -> bool:
-    """A pending job that bears an owner is nobody's: no claim takes it, and it is looked at no more."""
-    if jobs.report_left_over(job.id):
-        logger.warning(
-            "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset", job, job.claimed_by
-        )
-    return False
+    return [job for job in found if job.claimed_by is None or jobs.pass_over_left_over(job)]
 
 
 def _look(
@@ -162,16 +171,12 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
     # One that bears an owner is not claimed; but it must be seen, to be told.
     unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
-    if jobs.left_over:
+    if left_over := jobs.left_over.of(name):
         # And once told, it is passed over for as long as it bears one.
-        due["$or"] = [unowned, {"_id": {"$nin": list(jobs.left_over)}}]
-    return _but_broken(jobs, due)
-
-
-def _but_broken(jobs: JobCollection, due: dict[str, Any]) -> dict[str, Any]:
-    if jobs.broken:
-        # A document that is no job stays pending for ever, and would fill the head of the queue.
-        due["_id"] = {"$nin": list(jobs.broken)}
+        due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
+    if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
+        # A document that nobody can run stays pending, and would fill the head of the queue.
+        due["_id"] = {"$nin": unfit}
     return due
 
 
@@ -218,7 +223,8 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
     earliest: list[Mapping[str, Any]] = []
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
-        later = _but_broken(jobs, filter_of(claimable(chunk, after)))
+        # What is passed over was due before: it is not among these.
+        later = filter_of(claimable(chunk, after))
         later[_NEXT_RUN_AT] = {"$gt": after}
         # Two, to know whether the first one is alone; in one answer, without a cursor.
         found = collection.find(later, _OF_ONE, sort=_EARLIEST, limit=-2)
@@ -229,6 +235,16 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
     moment = min(document[_NEXT_RUN_AT] for document in earliest)
     first, *others = (document for document in earliest if document[_NEXT_RUN_AT] == moment)
     return NextDue(moment, None if others else _one(first))
+
+
+@command("look for the earliest pending job", writes=False)
+def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
+    """When the first pending job of these names is or was due that is not passed over; None where there is none."""
+    due = [moment for name in names if (moment := crowds.earliest_past(jobs, name, now)) is not None]
+    if due:
+        return min(due)
+    later = next_due(jobs, names, now)
+    return None if later is None else later.moment
 
 
 def _one(found: Mapping[str, Any]) -> OneJob | None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 from bson import ObjectId
 from pymongo import ReturnDocument
@@ -12,11 +13,14 @@ from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueError
 from ..jobs.job import Job
+from ..jobs.lighter_writes import LIGHTEST, lightened
 from ..jobs.transition import Transition, applied, is_borne_by
 from .codec import filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
+from .outcomes import TOO_LARGE_CODES, command
+
+T = TypeVar("T")
 
 
 class KeyInUseError(MonqueError):
@@ -55,22 +59,35 @@ def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
 def _apply(
     jobs: JobCollection, transition: Transition, allowed: dict[str, Any], session: ClientSession | None = None
 ) -> Job | None:
-    try:
-        document = jobs.raw.find_one_and_update(
-            allowed,
-            update_of(transition),
-            return_document=ReturnDocument.BEFORE,
-            session=session,
+    def write(written: Transition) -> Any:
+        return jobs.raw.find_one_and_update(
+            allowed, update_of(written), return_document=ReturnDocument.BEFORE, session=session
         )
+
+    try:
+        document = _in_the_room_there_is(transition, write)
     except driver.DuplicateKeyError as error:
         raise KeyInUseError("another pending or processing job has its unique key") from error
     return None if document is None else jobs.codec.decode(document)
 
 
+def _in_the_room_there_is(transition: Transition, write: Callable[[Transition], T]) -> T:
+    """Writes it; where the document is too full for that, lighter."""
+    for steps in range(LIGHTEST):
+        try:
+            return write(lightened(transition, steps) if steps else transition)
+        except driver.OperationFailure as error:
+            if error.code not in TOO_LARGE_CODES:
+                raise
+    return write(lightened(transition, LIGHTEST))
+
+
 @command("report on the job")
 def report_if_held(jobs: JobCollection, transition: Transition) -> bool:
     """Whether it was written: whether the claim still holds."""
-    return bool(jobs.collection.update_one(filter_of(transition.guard), update_of(transition)).matched_count)
+    held = filter_of(transition.guard)
+    result = _in_the_room_there_is(transition, lambda written: jobs.collection.update_one(held, update_of(written)))
+    return bool(result.matched_count)
 
 
 @command("delete the job")

@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial, wraps
-from typing import Concatenate, Final, ParamSpec, Protocol, TypeVar
+from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
 
 import pymongo
 from bson.errors import InvalidDocument
 from pymongo import errors as driver
 
-from ..errors import AggregationTimeoutError, InvalidPayloadError, MonqueConnectionError, MonqueError
+from ..errors import (
+    AggregationTimeoutError,
+    DocumentRefusedError,
+    InvalidPayloadError,
+    MonqueConnectionError,
+    MonqueError,
+)
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
 P = ParamSpec("P")
@@ -54,6 +60,24 @@ PASSING_CODES = frozenset(
 )
 
 _TIME_LIMIT_OF_THE_SERVER = 50  # MaxTimeMSExpired
+
+# Codes of the server that say: this document cannot take this write, whoever sends it. Any other document can.
+TOO_LARGE_CODES: Final = frozenset(
+    {
+        10334,  # BSONObjectTooLarge
+        17419,  # The document would be larger than 16 MiB
+        17420,  # The same, of a document that is replaced
+    }
+)
+REFUSAL_CODES: Final = TOO_LARGE_CODES | {
+    28,  # PathNotViable
+    66,  # ImmutableField
+    121,  # DocumentValidationFailure
+    171,  # CannotIndexParallelArrays
+    11000,  # DuplicateKey: a unique index of somebody else's
+    16755,  # What an index of somebody else's takes for coordinates is none
+    17280,  # KeyTooLong
+}
 
 _CREDENTIALS = frozenset({13, 18})  # Unauthorized, AuthenticationFailed
 
@@ -161,11 +185,28 @@ def translated(
     else:
         advice = ""
     message = f"could not {purpose}: {_first_line(error)}"
+    if is_refusal(error):
+        assert isinstance(error, driver.OperationFailure)
+        return DocumentRefusedError(f"{message} ({_advice_on_refusal(error.code)})")
     return MonqueConnectionError(
         f"{message} ({advice})" if advice else message,
         transient=is_transient(error),
         unknown_outcome=writes and has_unknown_outcome(error),
     )
+
+
+def is_refusal(error: driver.PyMongoError) -> bool:
+    """Whether the server refused to write one document, and wrote nothing."""
+    if isinstance(error, driver.DuplicateKeyError):  # Neither of two documents is at fault.
+        return False
+    is_refused = isinstance(error, driver.OperationFailure) and error.code in REFUSAL_CODES
+    return is_refused and not has_unknown_outcome(error)
+
+
+def _advice_on_refusal(code: int | None) -> str:
+    if code in TOO_LARGE_CODES:
+        return "the document is full: remove what it does not need, or delete the job"
+    return "check the validator and the indexes of the collection"
 
 
 def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
@@ -185,6 +226,26 @@ def is_transient(error: driver.PyMongoError) -> bool:
         codes = _reported(error, "writeErrors") + _reported(error, "writeConcernErrors")
         return bool(codes) and all(code in PASSING_CODES for code in codes)
     return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
+
+
+def is_about_document(code: int | None) -> bool:
+    """Whether a statement that failed with this code failed because of its document, or of what it writes there."""
+    return code not in PASSING_CODES and code not in _CREDENTIALS
+
+
+def refused_because_of_documents(error: driver.BulkWriteError, purpose: str) -> Sequence[Mapping[str, Any]]:
+    """The statements of a group that the server refused because of their documents: their `writeErrors`.
+
+    Raises:
+        MonqueConnectionError: One of them failed for another reason: the caller sends all of them again.
+    """
+    refused: Sequence[Mapping[str, Any]] = error.details["writeErrors"]
+    codes = [one.get("code") for one in refused]
+    if not error.details.get("writeConcernErrors") and all(map(is_about_document, codes)):
+        return refused
+    raise MonqueConnectionError(
+        f"could not {purpose}: {_first_line(error)}", transient=True, unknown_outcome=True
+    ) from error
 
 
 def has_unknown_outcome(error: driver.PyMongoError) -> bool:

@@ -1,0 +1,216 @@
+"""Good jobs start behind any number of documents that no scheduler runs, at a bounded cost."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+import trio
+from bson import ObjectId
+from pymongo import MongoClient
+from trio.testing import MockClock
+
+from tests.support.examined import examined
+from tests.support.interception import Recorder
+from tests.support.store import PAST, handle, insert
+from trio_monque import RunningJob, Workers
+from trio_monque.store import crowds, indexes, known, looking
+from trio_monque.store.connection import JobCollection
+from trio_monque.store.looking import Seen
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, drain
+
+MANY = 4000
+BAD: dict[str, dict[str, Any]] = {
+    "wrong type": {"failCount": "7"},
+    "bears an owner": {"claimedBy": "who?"},
+    "missing": {"createdAt": None},
+}
+
+
+def put_bad(jobs: Collection, count: int, kind: str = "wrong type", name: str = "greet", **fields: Any) -> None:
+    """So many pending documents that were due long ago and cannot be run."""
+    whole = {"name": name, "data": {}, "status": "pending", "failCount": 0, "createdAt": PAST, "updatedAt": PAST}
+    change = {**BAD[kind], **fields}
+    documents = [{**whole, "nextRunAt": PAST - timedelta(seconds=count - number), **change} for number in range(count)]
+    jobs.insert_many(
+        [{field: value for field, value in one.items() if value is not None} for one in documents], ordered=False
+    )
+
+
+def workers_of(ran: list[ObjectId], *names: str) -> Workers:
+    workers = Workers()
+
+    async def run(job: RunningJob[Any]) -> None:
+        ran.append(job.id)
+
+    for name in names:
+        workers.register(name, run)
+    return workers
+
+
+@pytest.mark.parametrize("kind", BAD)
+async def test_good_jobs_behind_thousands_of_bad_ones_run(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, kind: str
+) -> None:
+    put_bad(jobs, MANY, kind)
+    good = [insert(handle(db)).id for _ in range(20)]
+    ran: list[ObjectId] = []
+    async with open_test_scheduler(workers_of(ran, "greet")) as scheduler:
+        await drain(scheduler)
+        assert sorted(ran) == sorted(good)
+        assert (scheduler.health().broken, scheduler.statistics().broken) == (MANY, MANY)
+        assert scheduler.is_healthy()
+        later = await scheduler.enqueue("greet", delay=5)
+        await advance(5)
+        await drain(scheduler)
+        assert ran[-1] == later.id
+        before_all = await scheduler.enqueue("greet", run_at=PAST - timedelta(days=1))
+        between = await scheduler.enqueue("greet", run_at=PAST - timedelta(seconds=MANY / 2))
+        await drain(scheduler)
+        assert {before_all.id, between.id} < set(ran)
+
+
+async def test_bad_ones_of_several_names_keep_no_name_from_its_jobs(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    names = ("one", "two", "three")
+    for name in names:
+        put_bad(jobs, 1500, name=name)
+    good = [insert(handle(db), name).id for name in (*names, "four") for _ in range(10)]
+    ran: list[ObjectId] = []
+    async with open_test_scheduler(workers_of(ran, *names, "four")) as scheduler:
+        await drain(scheduler)
+        assert sorted(ran) == sorted(good)
+        assert scheduler.health().broken == 4500
+
+
+async def test_good_jobs_run_in_real_time_while_bad_ones_arrive(
+    open_test_scheduler: SchedulerOpener, jobs: Collection
+) -> None:
+    put_bad(jobs, 2000)
+    workers, ran = Workers(), trio.Event()
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        ran.set()
+
+    async with open_test_scheduler(workers) as scheduler:
+        for _ in range(5):
+            ran = trio.Event()
+            put_bad(jobs, 500, nextRunAt=datetime.now(PAST.tzinfo))
+            await scheduler.enqueue("greet")
+            put_bad(jobs, 500, nextRunAt=datetime.now(PAST.tzinfo))
+            with trio.fail_after(10):
+                await ran.wait()
+
+
+# --- What it costs ---
+
+
+def look(store: JobCollection, most: int = 10, *, is_announced: bool = True) -> Seen:
+    return looking.survey(store, {"greet": most}, PAST, is_announced=is_announced)
+
+
+def complete(store: JobCollection, most: int = 10) -> Sequence[ObjectId]:
+    """What looks find until one tells that there is nothing else."""
+    found: list[ObjectId] = []
+    for number in range(100):
+        seen = look(store, most, is_announced=number == 0)
+        found += [job.id for job in seen.jobs]
+        store.collection.delete_many({"_id": {"$in": [job.id for job in seen.jobs]}})
+        if seen.exhausted:
+            return found
+    raise AssertionError("the looks do not end")
+
+
+def test_what_a_look_costs_does_not_grow_with_the_crowd(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(crowds, "KEYS_IN_A_PAGE", 200)
+    store = replace(handle(db), has_indexes=True)
+    indexes.ensure(store)
+    put_bad(jobs, 5000)
+    good = insert(store).id
+    assert complete(store) == [good]
+    good = insert(store).id
+    seen, cost = examined(db, lambda: look(store))
+    assert [job.id for job in seen.jobs] == [good]
+    assert cost.keys <= 2 * crowds.MOST_PAGES * (200 + 1) + 10
+    assert cost.documents <= 4
+    assert not cost.sorted
+
+
+def test_no_query_names_more_documents_than_it_may(
+    monque_client: MongoClient[Any], db: Database, jobs: Collection
+) -> None:
+    put_bad(jobs, MANY)
+    recorder = Recorder()
+    with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        good = insert(store).id
+        assert complete(store) == [good]
+        assert max(len(str(command)) for command in recorder.commands) < 100_000
+
+
+def test_good_names_pay_nothing_for_a_crowd_of_another_name(
+    monque_client: MongoClient[Any], db: Database, jobs: Collection
+) -> None:
+    put_bad(jobs, MANY)
+    recorder = Recorder()
+    with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        complete(store)
+        insert(store, "other")
+        recorder.commands.clear()
+        assert len(looking.survey(store, {"other": 10}, PAST).jobs) == 1
+        assert len(recorder.commands) == 1
+
+
+def test_only_so_many_are_remembered_and_others_are_passed_over_all_the_same(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setattr(known, "MOST_REMEMBERED", 1200)
+    store = handle(db)
+    put_bad(jobs, 3000)
+    good = [insert(store, run_at=PAST - timedelta(seconds=second)).id for second in (2000, 1000, 0)]
+    assert sorted(complete(store)) == sorted(good)
+    assert store.count_passed_over() == 1200
+    assert len(caplog.records) == known.MOST_NEWS
+
+
+def test_crowd_that_is_gone_is_forgotten(db: Database, jobs: Collection) -> None:
+    store = handle(db)
+    put_bad(jobs, 2000)
+    assert complete(store) == []
+    jobs.delete_many({})
+    assert complete(store) == []
+    assert store.count_passed_over() == 0
+
+
+def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    moment = [1000.0]
+    monkeypatch.setattr(known, "_moment", lambda: moment[0])
+    store = handle(db)
+    put_bad(jobs, 1500)
+    assert complete(store) == []
+    jobs.update_many({}, {"$set": {"failCount": 0}})
+    moment[0] += known.LOOK_AGAIN_AFTER
+    assert len(complete(store, 200)) == 1500
+
+
+def test_suspects_in_a_crowd_hide_no_innocents(db: Database, jobs: Collection) -> None:
+    store = handle(db)
+    put_bad(jobs, 1500)
+    suspects = [insert(store).id for _ in range(20)]
+    jobs.update_many({"_id": {"$in": suspects}}, {"$set": {"rescues": 2}})
+    innocent = insert(store).id
+    look(store)
+    found = looking.survey(store, {"greet": 5}, PAST, suspects=False)
+    assert [job.id for job in found.jobs] == [innocent]
+    assert sorted(complete(store)) == sorted([*suspects, innocent])

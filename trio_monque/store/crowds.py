@@ -1,0 +1,206 @@
+"""The look for due jobs of a name behind any number of documents that no scheduler runs.
+
+A query may name a thousand documents that it passes over. Where a name has more of them, this look goes page by page
+along the keys of the claim index, without the documents. It compares the ids with what is known, and reads only
+documents that it has not met: first without what may be large, then, of those that are jobs, as many as are wanted.
+
+It remembers a place for each name (`Crowd.ahead`) up to which everything was passed over, and begins there. A job may
+come to lie before that place: it was released, mended, or has an earlier moment. So a second look goes through that
+part in turn, some pages each time, and never ends for long as the crowd is there. What one call examines is bounded,
+whatever number of documents is passed over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Any, Final
+
+from bson import ObjectId
+
+from ..jobs.claimable import claimable, is_suspect
+from ..jobs.cursors import Anchor
+from ..jobs.job import Job, JobStatus
+from ..jobs.transition import Within
+from . import indexes, rescuing
+from .codec import OWN_OPTIONS, filter_of
+from .connection import JobCollection
+from .fields import FIELD
+from .known import Crowd
+from .outcomes import command
+from .paths import Path
+
+KEYS_IN_A_PAGE: Final = 2000
+"""A page takes the server a millisecond or two."""
+
+MOST_PAGES: Final = 5
+"""In one look, for each of its two parts."""
+
+MOST_READ: Final = 500
+"""Documents that are read of one page, without what may be large."""
+
+_BY_ID: Final = {"_id": 1}
+_NEXT_RUN_AT: Final = FIELD["next_run_at"]
+_BUT_HEAVY: Final = {FIELD[name]: False for name in rescuing.HEAVY}
+
+
+@dataclass(frozen=True, slots=True)
+class _Found:
+    """What one part of the look found.
+
+    Attributes:
+        jobs: Candidates, earliest first.
+        place: Up to here everything was passed over; the next look begins behind it.
+        is_end: There is nothing behind what was read.
+        met: How many documents were passed over.
+    """
+
+    jobs: Sequence[Job]
+    place: Anchor | None
+    is_end: bool
+    met: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Wanted:
+    """What a look is for.
+
+    Attributes:
+        name: The name of the jobs.
+        most: How many jobs are wanted.
+        now: By the server's time.
+        suspects: Whether suspects are wanted, too.
+    """
+
+    name: str
+    most: int
+    now: datetime
+    suspects: bool
+
+
+@command("look for due jobs", writes=False)
+def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tuple[Sequence[Job], bool]:
+    """Due jobs, at most as many as wanted; and whether there are certainly no others now.
+
+    Where something is announced, something may have come since the last look: everything is looked at again.
+    """
+    crowd = jobs.crowds.setdefault(wanted.name, Crowd())
+    crowd.is_asked_again |= is_announced and crowd.second is not None
+    end = crowd.ahead
+    before, is_all_before = ([], True) if end is None else _look_before(jobs, wanted, crowd, end)
+    if len(before) >= wanted.most:
+        return before, False
+    found = _Part(jobs, replace(wanted, most=wanted.most - len(before))).look(end, None)
+    crowd.ahead = found.place
+    return [*before, *found.jobs], is_all_before and found.is_end
+
+
+def _look_before(jobs: JobCollection, wanted: Wanted, crowd: Crowd, end: Anchor) -> tuple[Sequence[Job], bool]:
+    """The second look: the next pages of what lies before the place where the first one begins."""
+    found = _Part(jobs, wanted).look(crowd.second, end)
+    crowd.second = found.place
+    crowd.met += found.met
+    if not found.is_end:
+        return found.jobs, False
+    if 2 * crowd.met < jobs.count_passed_over(wanted.name):
+        # Most of what is passed over is gone. What is left is met again.
+        jobs.forget_passed_over(wanted.name)
+    is_all = not crowd.is_asked_again
+    crowd.second, crowd.met, crowd.is_asked_again = None, 0, False
+    return found.jobs, is_all
+
+
+class _Part:
+    """One part of a look: between two places of the claim index."""
+
+    def __init__(self, jobs: JobCollection, wanted: Wanted) -> None:
+        self._jobs = jobs
+        self._wanted = wanted
+        self._path = Path(
+            index=indexes.name_of(indexes.CLAIM),
+            by="next_run_at",
+            prefixes=[{"name": wanted.name, "status": JobStatus.PENDING}],
+            within=Within(at_most=wanted.now),
+            residual={},
+        )
+
+    def look(self, after: Anchor | None, until: Anchor | None) -> _Found:
+        found: list[Job] = []
+        place, is_passing, met, is_end = after, True, 0, False
+        for _ in range(MOST_PAGES):
+            page, is_last = self._page(after, until)
+            unknown = [one.id for one in page if not self._jobs.is_passed_over(one.id)]
+            read, page = self._cut(page, unknown)
+            good = self._good(read, self._wanted.most - len(found))
+            candidates = {job.id for job in good}
+            for one in page:
+                is_passing = is_passing and one.id not in candidates
+                place = one if is_passing else place
+            met += len(page) - len(good)
+            found += good
+            is_full = len(found) >= self._wanted.most
+            is_end = is_last and len(read) == len(unknown) and not is_full
+            if is_end or is_full:
+                break
+            after = page[-1] if page else after
+        return _Found(found, place, is_end, met)
+
+    def _page(self, after: Anchor | None, until: Anchor | None) -> tuple[list[Anchor], bool]:
+        """Keys of the index, without their documents; and whether these are the last ones."""
+        between = self._path.ranges(after, until, descending=False, with_residual=False)
+        keys = list(
+            self._jobs.collection.with_options(codec_options=OWN_OPTIONS).find(
+                between,
+                {"_id": True, _NEXT_RUN_AT: True},
+                sort=self._path.order(descending=False),
+                limit=KEYS_IN_A_PAGE,
+                batch_size=KEYS_IN_A_PAGE + 1,
+                hint=indexes.hint(self._jobs, indexes.CLAIM),
+            )
+        )
+        # What is no date is within the range as well if it is an array of dates.
+        page = [Anchor(key["_id"], key[_NEXT_RUN_AT]) for key in keys if isinstance(key[_NEXT_RUN_AT], datetime)]
+        return page, len(keys) < KEYS_IN_A_PAGE
+
+    @staticmethod
+    def _cut(page: list[Anchor], unknown: Sequence[ObjectId]) -> tuple[Sequence[ObjectId], list[Anchor]]:
+        """Of what is not known as many as are read, and the page up to the last of these."""
+        if len(unknown) <= MOST_READ:
+            return unknown, page
+        read = unknown[:MOST_READ]
+        end = next(place for place, one in enumerate(page) if one.id == read[-1])
+        return read, page[: end + 1]
+
+    def _good(self, ids: Sequence[ObjectId], most: int) -> list[Job]:
+        """Those that can be claimed, earliest first, at most so many. All that cannot is passed over from now on."""
+        due = filter_of(claimable([self._wanted.name], self._wanted.now))
+        del due[FIELD["claimed_by"]]
+        light = self._read({**due, "_id": {"$in": list(ids)}}, _BUT_HEAVY) if ids else []
+        good = [
+            job
+            for job in light
+            if (self._wanted.suspects or not is_suspect(job))
+            and (job.claimed_by is None or self._jobs.pass_over_left_over(job))
+        ]
+        good.sort(key=lambda job: (job.next_run_at, job.id))
+        found: list[Job] = []
+        # Of some only what was left out cannot be read: then the next ones take their places.
+        while good and len(found) < most:
+            part, good = good[: most - len(found)], good[most - len(found) :]
+            found += self._read({**due, "_id": {"$in": [job.id for job in part]}, FIELD["claimed_by"]: None}, None)
+        found.sort(key=lambda job: (job.next_run_at, job.id))
+        return found
+
+    def _read(self, wanted: Mapping[str, Any], fields: Mapping[str, bool] | None) -> list[Job]:
+        return self._jobs.decoded(lambda collection: collection.find(wanted, fields, hint=_BY_ID))
+
+
+@command("look for the earliest due job", writes=False)
+def earliest_past(jobs: JobCollection, name: str, now: datetime) -> datetime | None:
+    """When the first job of the name was due that is not passed over; None where none is due."""
+    part = _Part(jobs, Wanted(name=name, most=1, now=now, suspects=True))
+    found = part.look(None, None)
+    while not found.jobs and not found.is_end:
+        found = part.look(found.place, None)
+    return found.jobs[0].next_run_at if found.jobs else None

@@ -1,0 +1,114 @@
+"""Jobs on which the server refuses every claim: they are set aside, each alone, so that all others run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from bson import ObjectId
+from pymongo import UpdateOne
+from pymongo import errors as driver
+
+from ..jobs.job import Job, JobStatus
+from ..jobs.lighter_writes import LIGHTEST, lightened
+from ..jobs.transition import Transition, applied
+from ..jobs.transitions import set_aside
+from ..log import logger_of
+from .codec import filter_of, update_of
+from .connection import JobCollection
+from .fields import FIELD
+from .outcomes import TOO_LARGE_CODES, command, refused_because_of_documents
+
+logger = logger_of("store")
+
+_BY_ID: Final = {"_id": 1}
+
+LONGEST_REASON: Final = 500
+"""Characters of the server's reason. Some servers quote the document in it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedClaim:
+    """A pending job that the server did not let be claimed.
+
+    Attributes:
+        job: As it was read before.
+        code: The server's code.
+        message: The server's message.
+    """
+
+    job: Job
+    code: int | None
+    message: str
+
+    @property
+    def reason(self) -> str:
+        """For `failReason`, events and logs."""
+        return f"the server refuses every claim on this job: {self.message[:LONGEST_REASON]}"
+
+
+@dataclass(frozen=True, slots=True)
+class SetAside:
+    """A job that no scheduler can claim.
+
+    Attributes:
+        job: As it is now: failed where that could be written, otherwise pending and passed over.
+        reason: Why.
+    """
+
+    job: Job
+    reason: str
+
+
+@command("set jobs aside")
+def set_jobs_aside(
+    jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime, *, others_were_claimed: bool
+) -> Sequence[SetAside]:
+    """Fails each of the jobs where the server permits that, and otherwise passes it over; returns what is news.
+
+    A full document is at fault itself. Any other refusal may be the collection's: a validator that is wrong refuses
+    every claim, and must not fail a whole queue. So such a job is failed only if others were claimed beside it. A job
+    that is passed over is tried again a minute later.
+    """
+    at_fault = [one for one in refused if others_were_claimed or one.code in TOO_LARGE_CODES]
+    failed = _fail(jobs, at_fault, now)
+    news = []
+    for one in refused:
+        if one.job.id in failed:
+            logger.error("job %s failed for good: %s", one.job, one.reason)
+            news.append(SetAside(failed[one.job.id], one.reason))
+        elif jobs.pass_over(one.job, one.reason):
+            logger.error("job %s is passed over, and tried again in a minute: %s", one.job, one.reason)
+            news.append(SetAside(one.job, one.reason))
+    return news
+
+
+def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -> dict[ObjectId, Job]:
+    """Those of the jobs that have failed now. A document that is too full for its reason is made lighter."""
+    plain = {one.job.id: set_aside(one.job, now, one.reason) for one in refused}
+    written = dict(plain)
+    left: Sequence[ObjectId] = list(plain)
+    for steps in range(LIGHTEST + 1):
+        if not left:
+            break
+        if steps:
+            written.update({job_id: lightened(plain[job_id], steps) for job_id in left})
+        left = _send(jobs, {job_id: written[job_id] for job_id in left})
+    if len(left) == len(plain):
+        return {}
+    failed = {"_id": {"$in": list(plain)}, FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
+    found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=_BY_ID)}
+    return {one.job.id: applied(one.job, written[one.job.id]) for one in refused if one.job.id in found}
+
+
+def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition]) -> list[ObjectId]:
+    """Writes each; the jobs where that was refused."""
+    ids = list(written)
+    each = [UpdateOne(filter_of(one.guard), update_of(one), hint=_BY_ID) for one in written.values()]
+    try:
+        jobs.collection.bulk_write(each, ordered=False)
+    except driver.BulkWriteError as error:
+        return [ids[one["index"]] for one in refused_because_of_documents(error, "set jobs aside")]
+    return []
