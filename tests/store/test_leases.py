@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from datetime import timedelta
 
+import bson
 import pytest
 
+from tests.support.full_documents import LARGEST
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.jobs.fences import claim_id
-from trio_monque.store import leases, queries
+from trio_monque.store import claiming, leases, queries
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.leases import Renewed
 from trio_monque.store.types import Collection, Database
@@ -82,3 +84,42 @@ def test_claims_that_are_asked_to_end_are_told_and_renewed_as_well(store: JobCol
     jobs.update_one({"_id": held[1].id}, {"$set": {"cancelRequestedAt": PAST}})
     assert leases.renew(store, held, BEAT) == Renewed(unwanted={claim_id(held[1])})
     assert jobs.count_documents({"lastHeartbeat": BEAT}) == 3
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_claim_that_the_server_refuses_to_renew_keeps_no_other_from_its_renewal(
+    store: JobCollection, jobs: Collection, db: Database, asked: bool
+) -> None:
+    """A validator came while they ran."""
+    held = [*claim(store, 3), *claim(store, 2, stamp())]
+    guarded = held[1]
+    jobs.update_one({"_id": guarded.id}, {"$set": {"data": "guarded"}})
+    if asked:
+        jobs.update_one({"_id": held[2].id}, {"$set": {"cancelRequestedAt": PAST}})
+    db.command("collMod", jobs.name, validator={"$nor": [{"data": "guarded", "lastHeartbeat": {"$gt": PAST}}]})
+    found = leases.renew(store, held, BEAT)
+    assert found == Renewed(refused={claim_id(guarded)}, unwanted={claim_id(held[2])} if asked else set())
+    renewed = {one["_id"] for one in jobs.find({"lastHeartbeat": BEAT})}
+    assert renewed == {job.id for job in held} - {guarded.id}
+
+
+@pytest.mark.parametrize("room", [0, 10, 100])
+def test_claim_on_a_full_document_is_renewed(store: JobCollection, jobs: Collection, room: int) -> None:
+    held = claim(store, 2)
+    stored = jobs.find_one({"_id": held[0].id})
+    assert stored is not None
+    grown = {**stored, "data": ""}
+    jobs.replace_one({"_id": held[0].id}, {**grown, "data": "x" * (LARGEST - room - len(bson.encode(grown)))})
+    assert leases.renew(store, held, BEAT) == Renewed()
+    assert jobs.count_documents({"lastHeartbeat": BEAT}) == 2
+
+
+def test_job_that_a_validator_does_not_release_keeps_no_other_from_its_release(
+    store: JobCollection, jobs: Collection, db: Database
+) -> None:
+    mark = stamp()
+    held = claim(store, 4, mark)
+    jobs.update_one({"_id": held[1].id}, {"$set": {"data": "guarded"}})
+    db.command("collMod", jobs.name, validator={"$nor": [{"data": "guarded", "claimedBy": {"$exists": False}}]})
+    assert claiming.release_all(store, mark, BEAT) + claiming.release_all(store, mark, BEAT) <= 3
+    assert {one["_id"] for one in jobs.find({"status": "pending"})} == {job.id for job in held} - {held[1].id}
