@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from base64 import urlsafe_b64encode
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_monque import InvalidCursorError, InvalidOptionError, JobFilter, JobSort, JobStatus
-from trio_monque.jobs.cursors import Anchor, decode, encode
+from trio_monque.jobs.cursors import ORDERS, Anchor, decode, encode
 from trio_monque.jobs.selection import job_query, page_query
 
 ID = ObjectId("65a1b2c3d4e5f60718293a4b")
@@ -44,6 +45,27 @@ def test_j107_forms_of_monque_are_understood() -> None:
         assert decode(string(structured(), letter), "created_at", "desc") == Anchor(ID, MOMENT)
     of_id = structured(by="identifier", direction="asc")
     assert decode(string(of_id), "id", "asc") == Anchor(ID)
+
+
+NODES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("data").joinpath("node_cursors.json").read_text())
+"""Made under Node by the functions of @monque/core 1.10 and the ObjectId of its driver: all orders and directions."""
+
+
+@pytest.mark.parametrize(
+    "vector", NODES, ids=lambda one: f"{one['by']}-{one['direction']}-{one['page']}-{one['id'][:4]}"
+)
+def test_j107_node_and_this_library_make_the_same_cursor_and_read_it(vector: dict[str, Any]) -> None:
+    (by,) = (name for name, theirs in ORDERS.items() if theirs == vector["by"])
+    value = None if vector["value"] is None else datetime.fromisoformat(vector["value"])
+    anchor = Anchor(ObjectId(vector["id"]), value)
+    assert encode(anchor, by, vector["direction"], backward=vector["page"] == "backward") == vector["cursor"]
+    assert decode(vector["cursor"], by, vector["direction"]) == anchor
+
+
+def test_cursor_by_descending_id_of_an_older_release_is_understood() -> None:
+    """It has no value, which Node refuses."""
+    content = {"id": str(ID), "sort": {"by": "identifier", "direction": "desc"}}
+    assert decode(string(content), "id", "desc") == Anchor(ID)
 
 
 def test_j107_id_that_begins_with_the_byte_of_a_brace_is_an_id() -> None:

@@ -64,9 +64,9 @@ def encode(anchor: Anchor, by: str, direction: str, *, backward: bool) -> str:
     if (by, direction) == ("id", "asc"):
         content = anchor.id.binary
     else:
-        sort = {"by": ORDERS[by], "direction": direction}
-        if anchor.value is not None:
-            sort["value"] = _iso(anchor.value)
+        # In the order by id the value says nothing, but Node refuses a cursor without one. It takes the id's own time.
+        value = anchor.id.generation_time if anchor.value is None else anchor.value
+        sort = {"by": ORDERS[by], "direction": direction, "value": _iso(value)}
         content = json.dumps({"id": str(anchor.id), "sort": sort}, separators=(",", ":")).encode()
     return ("B" if backward else "F") + urlsafe_b64encode(content).decode().rstrip("=")
 
