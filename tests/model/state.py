@@ -58,6 +58,7 @@ class ModelJob:
     rev: int = 0
     cancel_requested_at: datetime | None = None
     timezone: str | None = None
+    schedule_version: int | None = None
     timeout: float | None = None
     max_retries: int | None = None
     max_rescues: int | None = None

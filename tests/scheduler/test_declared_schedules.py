@@ -11,6 +11,7 @@ from trio.testing import MockClock
 
 from trio_monque import (
     InvalidCronError,
+    InvalidOptionError,
     JobStatus,
     Monque,
     RunningJob,
@@ -96,6 +97,105 @@ async def test_schedule_changed_while_it_runs_holds_from_the_next_occurrence(
     (after,) = await monque.get_jobs()
     assert (after.status, after.finished_at) == (JobStatus.PENDING, START + timedelta(seconds=90))
     assert after.next_run_at == datetime(2027, 1, 1, 4, 30, tzinfo=UTC)
+
+
+def told_of_schedules(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+    records = [record for record in caplog.records if record.message.startswith("schedule report ")]
+    caplog.clear()
+    return [(record.levelname, " ".join(record.message.split()[2:4])) for record in records]
+
+
+async def test_older_release_that_restarts_does_not_change_the_schedule_back_and_says_so(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """A rolling deploy: an instance of the old release crashes after the new one has declared, and starts again."""
+    caplog.set_level("INFO")
+    old, new = declared("0 9 * * *", version=1, data="old"), declared("0 10 * * *", version=2, data="new")
+    without = declared("0 8 * * *", data="before there were versions")
+    steps = [
+        (without, [], "0 8 * * *"),
+        (old, [("INFO", "changed to")], "0 9 * * *"),
+        (new, [("INFO", "changed to")], "0 10 * * *"),
+        (old, [("WARNING", "is kept")], "0 10 * * *"),
+        (without, [("WARNING", "is kept")], "0 10 * * *"),
+        (new, [], "0 10 * * *"),
+    ]
+    job = None
+    for workers, told, line in steps:
+        async with open_test_scheduler(workers):
+            pass
+        (job,) = await monque.get_jobs()
+        assert (job.repeat_interval, told_of_schedules(caplog)) == (line, told)
+    assert job is not None
+    assert (job.data, job.schedule_version) == ("new", 2)
+
+
+async def test_release_that_declares_the_same_as_a_newer_one_is_silent_and_a_higher_version_is_kept_in_mind(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    for version in (3, 7, 3, None):
+        async with open_test_scheduler(declared("0 9 * * *", version=version)):
+            pass
+    (job,) = await monque.get_jobs()
+    assert job.schedule_version == 7
+    assert told_of_schedules(caplog) == []
+
+
+async def test_rollback_by_a_number_that_grows_with_each_deployment_or_by_deleting_the_job(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    async def deploy(line: str, version: int) -> str | None:
+        async with open_test_scheduler(declared(line, version=version)):
+            pass
+        (job,) = await monque.get_jobs()
+        return job.repeat_interval
+
+    assert await deploy("0 9 * * *", 1) == "0 9 * * *"
+    assert await deploy("0 10 * * *", 2) == "0 10 * * *"
+    assert await deploy("0 9 * * *", 3) == "0 9 * * *"  # The old code, as the third deployment.
+    assert await deploy("0 10 * * *", 2) == "0 9 * * *"
+    (job,) = await monque.get_jobs()
+    await monque.delete_job(job.id)
+    assert await deploy("0 10 * * *", 2) == "0 10 * * *"
+
+
+async def test_without_versions_the_last_declaration_wins_and_each_change_is_a_warning(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    for version, line in ((None, "0 9 * * *"), (None, "0 10 * * *"), (4, "0 9 * * *"), (4, "0 10 * * *")):
+        async with open_test_scheduler(declared(line, version=version)):
+            pass
+        (job,) = await monque.get_jobs()
+        assert job.repeat_interval == line
+    # The third is decided by its version.
+    assert told_of_schedules(caplog) == [("WARNING", "changed to")] * 2
+
+
+async def test_of_two_releases_that_declare_at_once_the_newer_wins(
+    open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
+) -> None:
+    async def start(version: int) -> None:
+        async with open_test_scheduler(declared(f"{version} 9 * * *", version=version)):
+            await quiesce()
+
+    for _ in range(5):
+        async with trio.open_nursery() as nursery:
+            for version in (1, 2, 3, 2, 1):
+                nursery.start_soon(start, version)
+        (job,) = await monque.get_jobs()
+        assert (job.repeat_interval, job.schedule_version) == ("3 9 * * *", 3)
+        await monque.delete_job(job.id)
+
+
+@pytest.mark.parametrize("version", [0, -1, 1.5, True, "2", 2**53 + 1])
+def test_version_that_is_not_a_whole_number_from_1_is_refused(version: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="version"):
+        Workers().cron("0 0 * * *", "report", version=version)
 
 
 def test_what_cannot_be_a_schedule_is_refused_when_it_is_declared() -> None:

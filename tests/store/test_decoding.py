@@ -51,7 +51,10 @@ USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("name", "fail_reason", "repeat_interval", "unique_key", "timezone", "receipt"), WORDS),
     **dict.fromkeys(("claimed_by", "claim_token"), WORDS),
     "status": st.sampled_from(["pending", "processing", "completed", "failed", "cancelled"]),
-    **dict.fromkeys(("fail_count", "attempts", "rescues", "rev", "max_retries", "max_rescues"), st.integers(0, 9)),
+    **dict.fromkeys(
+        ("fail_count", "attempts", "rescues", "rev", "max_retries", "max_rescues", "schedule_version"),
+        st.integers(0, 9),
+    ),
     "heartbeat_interval": st.integers(0, 2**31 - 1),
     "timeout": st.floats(0.001, 9),
     "on_exhausted": st.sampled_from(["fail", "continue"]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from dataclasses import replace
 from datetime import datetime
 from typing import Final
@@ -12,9 +13,12 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft
 from ..jobs.payload import check_payload
 from ..jobs.transition import Transition, applied
+from ..log import logger_of
 from ..store import managing
 from .ground import Ground
 from .intake import Intake
+
+logger = logger_of()
 
 ON_CONFLICT: Final = ("keep", "update")
 
@@ -34,6 +38,10 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
 
     With `on_conflict="update"` the latter has what was declared, from its next occurrence on. What is
     the same already is not written again: every instance of a fleet declares its schedules at its start.
+
+    During a rolling deploy instances of two releases declare in any order, and nothing but a `version` that the
+    user gives can tell which release is the newer one: a new release may return to an earlier schedule on purpose.
+    Without versions the last declaration wins, and each change is logged as a warning.
     """
     job = intake.send(draft)
     if on_conflict == "keep" or job.id == draft.id:
@@ -42,7 +50,11 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
     for _ in range(MOST_ROUNDS):
         now = ground.now()
         declared = draft.at(now)
-        if job.id == draft.id or _says_the_same(ground, job, declared, draft.payload):
+        same = _says_the_same(ground, job, declared, draft.payload)
+        if job.id == draft.id or (same and not _is_newer(declared, job)):
+            return job
+        if _is_newer(job, declared):
+            _log_kept(job, declared)
             return job
         change = _change(job, declared, now)
         try:
@@ -53,6 +65,8 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
             sent_again = True
             before = None  # The next look tells.
         if before is not None:
+            if not same:
+                _log_changed(before, declared)
             return applied(before, change)
         job = intake.send(draft)
     raise MonqueError(f"schedule {draft.new.unique_key!r} of {draft.new.name!r} kept changing while it was updated")
@@ -67,6 +81,40 @@ def _says_the_same(ground: Ground, job: Job, declared: Job, payload: bytes) -> b
         return False  # Stored by a caller with other codec options.
 
 
+def _is_newer(one: Job, other: Job) -> bool:
+    return (one.schedule_version or 0) > (other.schedule_version or 0)
+
+
+def _log_kept(job: Job, declared: Job) -> None:
+    logger.warning(
+        "schedule %s is kept as it is (%s): this process declares an older one (%s). "
+        "To go back on purpose, delete job %s or declare a higher version",
+        job.name,
+        _in_words(job),
+        _in_words(declared),
+        job.id,
+        extra={"job_id": str(job.id), "job_name": job.name},
+    )
+
+
+def _log_changed(before: Job, declared: Job) -> None:
+    is_decided = _is_newer(declared, before)
+    logger.log(
+        logging.INFO if is_decided else logging.WARNING,
+        "schedule %s changed to this process's declaration (%s), its data included; it was (%s)%s",
+        before.name,
+        _in_words(declared),
+        _in_words(before),
+        "" if is_decided else "; an older release that restarts would change it back: give each declaration a version",
+        extra={"job_id": str(before.id), "job_name": before.name},
+    )
+
+
+def _in_words(job: Job) -> str:
+    version = "no version" if job.schedule_version is None else f"version {job.schedule_version}"
+    return f"{job.repeat_interval}, {job.timezone or 'UTC'}, {version}"
+
+
 def _content(job: Job) -> dict[str, str | None]:
     return {
         "repeat_interval": job.repeat_interval,
@@ -77,7 +125,7 @@ def _content(job: Job) -> dict[str, str | None]:
 
 
 def _change(job: Job, declared: Job, now: datetime) -> Transition:
-    content = {**_content(declared), "data": declared.data}
+    content = {**_content(declared), "data": declared.data, "schedule_version": declared.schedule_version}
     if job.status is JobStatus.PROCESSING:
         return transitions.update_claimed(job, now, **content)
     old, new = _content(job), _content(declared)

@@ -123,7 +123,10 @@ class Enqueuing:
             on_exhausted: What an occurrence that used up its retries means: "continue" with the next
                 one, which is the default, or "fail".
             on_conflict: Where the key is in use: "keep" the job as it is, or "update" its cron, time zone,
-                data and `on_exhausted`. A run that is under way keeps what it began with.
+                data and `on_exhausted`, unless its `version` is higher. A run that is under way keeps what it began
+                with.
+            version: A whole number from 1 that decides which of two declarations is the newer one: "update" leaves
+                a schedule of a higher version as it is, and logs that. None is older than any version.
 
         Raises:
             InvalidCronError: The expression or the time zone cannot be understood; nothing was sent.

@@ -25,6 +25,7 @@ class ScheduleOptions(TypedDict, total=False):
     unique_key: str | None
     timezone: str
     on_exhausted: str
+    version: int | None
 
 
 class Producer:

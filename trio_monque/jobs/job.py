@@ -51,6 +51,7 @@ class Job:
         rev: Grows with every edit of a pending job's content.
         cancel_requested_at: When somebody asked for the current run to be cancelled.
         timezone: IANA name in which `repeat_interval` is meant; None for UTC.
+        schedule_version: The `version` of the declaration that the schedule is of; None for none.
         timeout, max_retries, max_rescues, on_exhausted: What this job says instead of its worker.
         result: What its handler returned, where results are stored.
         progress, saved: What its handler reported, and saved for its next try.
@@ -84,6 +85,7 @@ class Job:
     rev: int = 0
     cancel_requested_at: datetime | None = None
     timezone: str | None = None
+    schedule_version: int | None = None
     timeout: float | None = None
     max_retries: int | None = None
     max_rescues: int | None = None

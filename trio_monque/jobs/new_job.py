@@ -10,7 +10,7 @@ from typing import Any, Final, Protocol, TypedDict, runtime_checkable
 
 from bson import ObjectId
 
-from ..checks import check_count, check_seconds
+from ..checks import check_count, check_seconds, check_whole
 from ..errors import InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
@@ -20,6 +20,9 @@ LONGEST_NAME = 255
 LONGEST_UNIQUE_KEY = 1024
 
 LONGEST_DELAY = 1000 * 366 * 86400.0
+
+HIGHEST_VERSION: Final = 2**53
+"""Of a schedule. Milliseconds since 1970 are less, and JavaScript counts to it exactly."""
 
 ON_EXHAUSTED: Final = ("continue", "fail")
 
@@ -94,6 +97,7 @@ class NewSchedule:
         cron: Five fields, or an alias such as @daily.
         timezone: The IANA name of the zone that `cron` speaks of.
         on_exhausted: What an occurrence that used up its retries means: "continue" with the next, or "fail".
+        version: A whole number from 1. A declaration of a lower version, or of none, does not change this one.
     """
 
     name: str
@@ -102,6 +106,7 @@ class NewSchedule:
     unique_key: str | None = None
     timezone: str = "UTC"
     on_exhausted: str = "continue"
+    version: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -146,6 +151,13 @@ def _check_schedule(new: NewSchedule) -> None:
     normalised(new.cron)
     check_timezone(new.cron, new.timezone)
     check_on_exhausted(new.on_exhausted)
+    check_version(new.version)
+
+
+def check_version(value: object) -> None:
+    """Raises InvalidOptionError unless this can be the version of a schedule's declaration."""
+    if value is not None:
+        check_whole("version", value, least=1, most=HIGHEST_VERSION)
 
 
 def check_on_exhausted(value: object) -> None:
@@ -210,6 +222,7 @@ def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
         # A default is not stored.
         timezone=None if timezone == "UTC" else timezone,
         on_exhausted=None if new.on_exhausted == "continue" else new.on_exhausted,
+        schedule_version=new.version,
     )
 
 

@@ -91,6 +91,7 @@ class Living:
                 unique_key=f"cron:{name}",
                 timezone=cron.timezone,
                 on_exhausted=cron.on_exhausted,
+                version=cron.version,
                 on_conflict="update",
             )
 

@@ -12,7 +12,7 @@ from ..callables import is_async, problem_of_handler
 from ..checks import check_count, check_known, check_seconds, check_whole
 from ..errors import InvalidOptionError, InvalidPayloadError, UnreadablePayloadError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
-from ..jobs.new_job import check_name, check_on_exhausted
+from ..jobs.new_job import check_name, check_on_exhausted, check_version
 from ..jobs.payload import storing
 from ..jobs.verdicts import Discard, ErrorTypes, Retry, Snooze
 from ..payloads.payload_type import PayloadType, stored_instance
@@ -191,12 +191,14 @@ class CronDeclaration:
         expression, timezone: When.
         data: The payload of its job, as it is stored.
         on_exhausted: What becomes of the schedule when an occurrence uses up its retries.
+        version: Which of two declarations is the newer one.
     """
 
     expression: str
     timezone: str
     data: Any
     on_exhausted: str
+    version: int | None
 
 
 class Workers:
@@ -254,6 +256,7 @@ class Workers:
         timezone: str = "UTC",
         data: Any = None,
         on_exhausted: str = "continue",
+        version: int | None = None,
         replace: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> Callable[[Handler[T]], Worker[T]]:
@@ -269,6 +272,8 @@ class Workers:
             timezone: The IANA name of the zone that the expression speaks of.
             data: The payload.
             on_exhausted: Where an occurrence uses up its retries: "continue" with the next, or "fail".
+            version: A whole number from 1; raise it when you change the schedule. A release with a lower one, or with
+                none, then does not change the schedule back when it restarts. See the guide on schedules.
             replace, options: As in `register`.
 
         Raises:
@@ -277,11 +282,12 @@ class Workers:
         """
         settings = _checked(name, options, "@workers.cron('0 9 * * *', 'daily-report')")
         check_on_exhausted(on_exhausted)
+        check_version(version)
         fields, zone = normalised(expression), check_timezone(expression, timezone)
 
         def add(function: Handler[T]) -> Worker[T]:
             worker = self._add(name, function, settings, replace=replace)
-            self._crons[name] = CronDeclaration(fields, zone, worker.stored(data), on_exhausted)
+            self._crons[name] = CronDeclaration(fields, zone, worker.stored(data), on_exhausted, version)
             return worker
 
         return add

@@ -30,7 +30,7 @@ _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
         (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
         (str, ("receipt", "timezone")),
         (datetime, _DATES),
-        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "heartbeat_interval")),
+        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "schedule_version", "heartbeat_interval")),
         (_ANY, ("data", "result", "progress", "saved")),
     )
     for attribute in attributes
@@ -103,7 +103,7 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
 
 
 # Counters may have come from a shell or a graphical tool that stores every number as a double.
-_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues")
+_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues", "schedule_version")
 # What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
 _ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
 # MongoDB adds to them: beyond this it would refuse to.
@@ -135,6 +135,7 @@ _EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
     "rev": int,
     "rescues": int,
     "max_rescues": (int, type(None)),
+    "schedule_version": (int, type(None)),
     "heartbeat_interval": (int, float, type(None)),
     "repeat_interval": (str, type(None)),
     "timezone": (str, type(None)),

@@ -32,6 +32,7 @@ FIELD: Final[Mapping[str, str]] = {
     "rev": "rev",
     "cancel_requested_at": "cancelRequestedAt",
     "timezone": "timezone",
+    "schedule_version": "scheduleVersion",
     "timeout": "timeout",
     "max_retries": "maxRetries",
     "max_rescues": "maxRescues",
