@@ -41,9 +41,9 @@ async def test_it_is_asked_for_a_little_before_where_time_is_real(autojump_clock
     asked: list[float] = []
 
     class Exact(Shelf):
-        async def claim_one(self, tip: Tip) -> Granted[int]:
+        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
             asked.append(trio.current_time())
-            return await super().claim_one(tip)
+            return await super().claim_one(tip, demand)
 
     shelf = Exact(due=[7.25], tips={7.25: ONE})
     async with running(engine_of(shelf, poll_interval=50.0)):
@@ -84,7 +84,7 @@ async def test_one_that_cannot_be_had_before_it_is_due_is_not_asked_for_again_an
     autojump_clock: MockClock,
 ) -> None:
     class InVain(Shelf):
-        async def claim_one(self, tip: Tip) -> Granted[int]:
+        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
             self.asked_for_one.append(tip.key)
             await trio.lowlevel.checkpoint()
             return Granted([])
@@ -167,7 +167,7 @@ async def test_polls_are_put_off_by_none(autojump_clock: MockClock) -> None:
     shelf = Shelf(due=moments, tips={moment: Tip(moment, "all") for moment in moments})
 
     class Taken(Shelf):
-        async def claim_one(self, tip: Tip) -> Granted[int]:
+        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
             self.asked_for_one.append(tip.key)
             self.due = [due for due in self.due if due != tip.key]
             return Granted([])
@@ -193,7 +193,7 @@ class Timed(Shelf):
         await self._take_time()
         return self._granted([item for _, item in there[: demand.total]])
 
-    async def claim_one(self, tip: Tip) -> Granted[int]:
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
         assert isinstance(tip.key, int)
         due = self.due_at.get(tip.key, math.inf)
         await trio.sleep_until(min(due, trio.current_time() + HEAD_START))

@@ -80,6 +80,9 @@ class Shelf:
     rescue_takes: float = 0.0
     asked_for: list[list[int]] = field(default_factory=list)
 
+    def key_of(self, claim: int) -> int:
+        return claim
+
     def lane_of(self, claim: int) -> str:
         return "all"
 
@@ -116,7 +119,7 @@ class Shelf:
             raise self.claim_faults.pop(0)
         return Granted(granted)
 
-    async def claim_one(self, tip: Tip) -> Granted[int]:
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
         self.asked_for_one.append(tip.key)
         await trio.sleep_until(next((due for due, one in self.tips.items() if one == tip), -math.inf))
         await trio.sleep(self.claim_takes)

@@ -222,7 +222,9 @@ async def test_one_that_is_not_due_yet_by_the_servers_time_is_left_to_a_look(
         job = await scheduler.enqueue("greet", "later", delay=10)
         await quiesce()
         early = Tip(JobKey(job.id, job.next_run_at), "greet")
-        assert await scheduler._engine._source.claim_one(early) == Granted([], more=True)
+        assert await scheduler._engine._source.claim_one(early, scheduler._engine.slots.demand()) == Granted(
+            [], more=True
+        )
         assert (recorder.count(is_claim), starts) == (0, [])
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Callable, Hashable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -64,11 +64,16 @@ class DocumentClaims:
         self._expect = expect
         self._end_with = end_with
         self._pace = Pace(config.pace)
-        self._candidates: Candidates[Any] = Candidates(DocumentFinder(leased, door))
+        self._finder = DocumentFinder(leased, door)
+        self._candidates: Candidates[Any] = Candidates(self._finder)
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(
             lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
         )
         self._places = count()
+
+    def key_of(self, document_id: Any) -> Hashable:
+        """What tells the document from all others."""
+        return self._finder.key_of(document_id)
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
         now = await self._time.refreshed(self._door, Channel.CLAIMS)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -91,6 +91,9 @@ class DocumentSource:
 
     # --- What a claim is ---
 
+    def key_of(self, claim: HeldDocument) -> Hashable:
+        return self._claims.key_of(claim.id)
+
     def lane_of(self, claim: HeldDocument) -> str:
         return LANE
 
@@ -108,7 +111,7 @@ class DocumentSource:
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
         return await self._claims.claim(demand)
 
-    async def claim_one(self, tip: Tip) -> Granted[HeldDocument]:
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[HeldDocument]:
         raise AssertionError("nobody tells of single documents")
 
     async def next_due(self, lanes: Set[str]) -> Due | None:

@@ -146,5 +146,12 @@ class Candidates(Generic[T]):
         window.look()
         found = await self._finder.look(wanted, passed_over, demand, now)
         self.looked_at = now
-        window.fill(found.items, found.asked, found.exhausted, read_at, is_whole=found.is_whole)
+        window.fill(
+            found.items,
+            found.asked,
+            found.exhausted,
+            read_at,
+            is_whole=found.is_whole,
+            withholds=demand.withholds,
+        )
         self.contention.looked(full=window.full, short=found.short)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from enum import Enum, auto
 from functools import partial
 from typing import Final, Generic, TypeVar
@@ -186,6 +187,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if not self._in_flight:
             self._answered = told  # Only now: where nothing is free, what was told waits for what was not read ahead.
         left_behind = self._left_behind
+        demand = replace(demand, withholds=self._runner.withholds)
         granted = await self._ask(partial(self._source.claim, demand), demand, running)
         if granted is None:
             return _Found.FAILED
@@ -216,7 +218,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         demand = self._slots.demand_of(tip.lane)
         if demand.total == 0 or self._too_many_unsettled():
             return await self._look(running)
-        granted = await self._ask(partial(self._source.claim_one, tip), demand, running)
+        demand = replace(demand, withholds=self._runner.withholds)
+        granted = await self._ask(partial(self._source.claim_one, tip, demand), demand, running)
         if granted is None or granted.more:
             # Nothing is known any more, whatever a look says that has begun before.
             self._told += 1
@@ -275,8 +278,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
         for claim in granted.claims:
             # Where the answer came so late that the lease is as good as over, the run starts nothing.
             run = self._runner.hold(claim, sent)
-            if self._stop.draining.is_set():
-                # The end was asked for while this claim was in flight: it is given back unrun.
+            if self._stop.draining.is_set() or self._runner.has_another_run(run):
+                # The end was asked for while this claim was in flight, or the item was taken from another run here,
+                # which goes on: it is given back unrun. That happens where a Node peer recovers our claim by its own
+                # `lockTimeout`, or somebody deletes the document and inserts it again, while both claims are in flight.
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.see_through, run, name="run")
 

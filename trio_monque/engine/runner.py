@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from functools import partial
 from typing import Generic, TypeVar
 
@@ -56,6 +56,9 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._stop = stop
         # An ordered set: what happens to all of them happens in the order in which they were claimed.
         self.held: dict[Run[ClaimT], None] = {}
+        # By their items, whose claims others may take and free while our handlers go on. At most one runs of each.
+        self._going_on: dict[Hashable, Run[ClaimT]] = {}
+        self._withheld: set[Hashable] = set()
         self.start_lags = Spread()
         self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
         self._wakes_when_settled = False
@@ -94,9 +97,28 @@ class Runner(Generic[ClaimT, SettlementT]):
             hold_limit=self._source.hold_limit(claim),
         )
         self.held[run] = None
+        key = self._source.key_of(claim)
+        if not self._goes_on(key):
+            self._going_on[key] = run
         self._take_slot(run)
         self.changed()
         return run
+
+    def has_another_run(self, run: Run[ClaimT]) -> bool:
+        """Whether an earlier run of its item goes on: this one must not start."""
+        return self._going_on.get(self._source.key_of(run.claim)) is not run
+
+    def withholds(self, key: Hashable) -> bool:
+        """Whether a run of this item goes on, so that it must not be claimed. Then the claimer looks at its end."""
+        if not self._goes_on(key):
+            return False
+        self._withheld.add(key)
+        return True
+
+    def _goes_on(self, key: Hashable) -> bool:
+        run = self._going_on.get(key)
+        # Who has settled its claim early has ended its work on the item, whatever its handler does from then on.
+        return run is not None and (run.is_gone or not run.is_settled)
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
         """Cancels each run's own scope, never their nursery: a run must live on to settle.
@@ -186,6 +208,12 @@ class Runner(Generic[ClaimT, SettlementT]):
         assert run.task is not None
         drop_patience(run.task)
         run.dismiss()
+        key = self._source.key_of(run.claim)
+        if self._going_on.get(key) is run:
+            del self._going_on[key]
+            if key in self._withheld:
+                self._withheld.discard(key)
+                self._wake.set()
         if self._early.has_slot(run):
             self._free_slot(run)
         if self._early.handler_ended(run):

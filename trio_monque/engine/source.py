@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Hashable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import dataclass
 from enum import Enum, auto
 from typing import Any, Final, Generic, Protocol, TypeVar
@@ -30,6 +30,7 @@ class Demand:
         suspects: How many of them may be suspects.
         capacity: How many may run at once, of which these are free.
         afresh: Somebody told of something new: what was read ahead is not enough.
+        withholds: Whether an item must not be claimed now, by its key: a run of it goes on here. See `Source.key_of`.
     """
 
     total: int
@@ -37,6 +38,7 @@ class Demand:
     suspects: int = 1
     capacity: int = 0
     afresh: bool = True
+    withholds: Callable[[Hashable], bool] = lambda key: False
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,6 +96,10 @@ class Source(Protocol[ClaimT, SettlementT]):
     bug and ends the scheduler in order. All of them may be abandoned at the hard end of a scheduler.
     """
 
+    def key_of(self, claim: ClaimT) -> Hashable:
+        """What tells its item from all others. All claims on one item have the same."""
+        ...
+
     def lane_of(self, claim: ClaimT) -> str:
         """Whose concurrency limit the claim counts against."""
         ...
@@ -111,10 +117,13 @@ class Source(Protocol[ClaimT, SettlementT]):
         ...
 
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
-        """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing."""
+        """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing.
+
+        What the demand withholds is passed over, as if it were not there.
+        """
         ...
 
-    async def claim_one(self, tip: Tip) -> Granted[ClaimT]:
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[ClaimT]:
         """Takes this one item, in one round trip, if it still can be had. Cancelled, it strands nothing.
 
         Asked for `HEAD_START` before it is due, it waits for that moment. `more` where it cannot tell: a look must.

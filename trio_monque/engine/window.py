@@ -8,6 +8,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
+AND_AS_MANY: Final = 2
+"""For each that is withheld so many more are read: a look or two pass any number of them."""
+
 T = TypeVar("T")
 
 KEPT_FOR: Final = 0.1
@@ -40,6 +43,9 @@ class Window(Generic[T]):
         self._used = 0
         self._in_flight: set[Hashable] = set()
         self._in_flight_of: Counter[str] = Counter()
+        # How many more the next look reads for what the last one found and a run here withholds. Such items stay at
+        # the head until that run ends, and would fill every look for as few as are wanted.
+        self._withheld_of: Counter[str] = Counter()
         # What was asked for since the look began that is under way: it may be in its answer, and is another's.
         self._gone: set[Hashable] = set()
 
@@ -66,9 +72,11 @@ class Window(Generic[T]):
         return {lane: max(count, share) if lane in full else count for lane, count in wanted.items()}
 
     def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """So many more as are asked for already, and may be seen all the same."""
-        in_flight = self._in_flight_of
-        return {lane: count + in_flight[lane] for lane, count in wanted.items()} if self._in_flight else wanted
+        """So many more as are asked for already, or withheld, and may be seen all the same."""
+        if not (self._in_flight or self._withheld_of):
+            return wanted
+        beside = self._in_flight_of + self._withheld_of
+        return {lane: count + beside[lane] for lane, count in wanted.items()}
 
     def has_more(self, wanted: Collection[str]) -> bool:
         """Whether there may be more of these lanes than was read."""
@@ -86,6 +94,7 @@ class Window(Generic[T]):
         read_at: float,
         *,
         is_whole: bool = True,
+        withholds: Callable[[Hashable], bool] = lambda key: False,
     ) -> None:
         """What the look has found takes the place of all that was known.
 
@@ -95,11 +104,19 @@ class Window(Generic[T]):
             exhausted: Those of which there are no others.
             read_at: When the look began.
             is_whole: Also what not every claim accepts would have been seen.
+            withholds: Whether an item must not be claimed, by its key.
         """
         lanes: dict[str, deque[T]] = {lane: deque() for lane in asked}
+        withheld: Counter[str] = Counter()
         for one in found:
-            if self._key_of(one) not in self._gone:
-                lanes[self._lane_of(one)].append(one)
+            key, lane = self._key_of(one), self._lane_of(one)
+            if key in self._gone:
+                continue
+            if withholds(key):
+                withheld[lane] += AND_AS_MANY
+            else:
+                lanes[lane].append(one)
+        self._withheld_of = withheld
         self._lanes, self._exhausted, self._read_at, self._used = lanes, exhausted, read_at, 0
         self._is_whole = is_whole
         if is_whole:

@@ -104,11 +104,13 @@ class Claims:
         except MonqueConnectionError:
             return []
 
-    async def claim_one(self, tip: Tip) -> Granted[Job]:
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[Job]:
         key, now = tip.key, await self._ground.refreshed(self._door, Channel.CLAIMS)
         assert isinstance(key, JobKey)
         if self._ground.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's time was measured anew.
+        if demand.withholds(key.id):
+            return Granted([])
         now = max(now, key.due)
         stamp = self._stamp(now)
 

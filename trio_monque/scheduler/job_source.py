@@ -38,6 +38,7 @@ from ..options import SchedulerConfig
 from ..store import claiming, leases, managing, queries, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
+from ..store.types import ObjectId
 from ..threads import HoldingLimiter
 from .claims import Claims
 from .job_run import call_handler, verdict_of
@@ -94,6 +95,9 @@ class JobSource:
 
     # --- What a claim is ---
 
+    def key_of(self, claim: Job) -> ObjectId:
+        return claim.id
+
     def lane_of(self, claim: Job) -> str:
         return claim.name
 
@@ -118,8 +122,8 @@ class JobSource:
     async def claim(self, demand: Demand) -> Granted[Job]:
         return await self.claims.claim(demand)
 
-    async def claim_one(self, tip: Tip) -> Granted[Job]:
-        return await self.claims.claim_one(tip)
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[Job]:
+        return await self.claims.claim_one(tip, demand)
 
     async def next_due(self, lanes: Set[str]) -> Due | None:
         return await self.claims.next_due(lanes)
