@@ -6,14 +6,15 @@ import logging
 from datetime import timedelta
 from typing import Any
 
+import bson
 import pytest
 from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.full_documents import LARGEST, put_full
-from tests.support.store import handle, insert
-from trio_monque import JobError, JobFailed, JobStatus, Monque, RunningJob, Workers
-from trio_monque.errors import DocumentRefusedError
+from tests.support.store import claimed_by_a_dead_one, handle, insert
+from trio_monque import JobError, JobFailed, JobStatus, LeaseLost, Monque, RunningJob, Workers
+from trio_monque.errors import DocumentRefusedError, InvalidPayloadError
 from trio_monque.store import claiming
 from trio_monque.store.claiming import Taken
 from trio_monque.store.connection import JobCollection
@@ -149,3 +150,97 @@ async def test_job_that_is_claimed_by_its_id_and_refused_is_set_aside_as_well(
         await drain(scheduler)
         assert len(ran.ids) == 1
         assert jobs.count_documents({"_id": full, "status": "failed"}) == 1
+
+
+# --- The ends of runs, and what is written by hand, in documents with little room ---
+
+
+@pytest.mark.parametrize("room", [230, 260, 300, 400, 700, 1000])
+async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_run(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, room: int
+) -> None:
+    full = put_full(jobs, room)
+    others = {insert(handle(db)).id for _ in range(5)}
+    ran: set[ObjectId] = set()
+    told: list[Any] = []
+    workers = Workers()
+
+    @workers.register("greet", max_retries=3, backoff=5)
+    async def greet(job: RunningJob[Any]) -> None:
+        if job.id == full:
+            raise ValueError("y" * 200)
+        ran.add(job.id)
+
+    listeners = dict.fromkeys((JobFailed, LeaseLost), told.append)
+    async with open_test_scheduler(
+        workers, scheduler_instance_id="a-host-of-some-name-1", listeners=listeners
+    ) as scheduler:
+        await drain(scheduler)
+        for _ in range(5):
+            await scheduler.enqueue("greet")
+            await advance(5)
+        await drain(scheduler)
+        assert others < ran
+        assert scheduler.is_healthy()
+    document = jobs.find_one({"_id": full}, {"data": False})
+    assert document is not None
+    assert document["status"] == "failed"
+    assert document["failReason"].startswith(("ValueError: yyy", "the server refuses every claim"))
+    assert {type(event) for event in told} == {JobFailed}
+    assert [event.will_retry for event in told] == [True] * (len(told) - 1) + [False]
+
+
+async def test_checkpoint_without_room_is_the_handlers_error_and_what_gives_way_is_older(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    full = put_full(jobs, 1000, errors=[{"error": "e" * 500}], progress="p" * 500)
+    raised: list[Exception] = []
+    workers = Workers()
+
+    @workers.register("greet")
+    async def greet(job: RunningJob[Any]) -> None:
+        await job.save("s" * 1500)
+        for report in (job.save, job.set_progress):
+            try:
+                await report("t" * 5000)
+            except InvalidPayloadError as error:
+                raised.append(error)
+        stored = jobs.find_one({"_id": job.id}, {"data": False})
+        assert stored is not None
+        assert stored["saved"] == "s" * 1500
+        assert "errors" not in stored
+
+    async with open_test_scheduler(workers) as scheduler:
+        await drain(scheduler)
+        assert scheduler.statistics().completed == 1
+    assert ["checkpoint" in str(error) for error in raised] == [True, False]
+    assert str(full) in str(raised[0])
+
+
+async def test_full_job_is_cancelled_and_retried_by_hand(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection
+) -> None:
+    kept = {"errors": [{"error": "e" * 100}]}
+    pending, failed = put_full(jobs, 0, **kept), put_full(jobs, 0, **{**kept, "status": "failed"})
+    assert (await monque.cancel_job(pending)).status is JobStatus.CANCELLED  # type: ignore[union-attr]
+    assert (await monque.retry_job(failed)).status is JobStatus.PENDING  # type: ignore[union-attr]
+    without_room = put_full(jobs, 0)
+    with pytest.raises(DocumentRefusedError, match="full"):
+        await monque.cancel_job(without_room)
+
+
+async def test_full_job_whose_holders_died_too_often_is_given_up(
+    open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    claimed_by_a_dead_one(handle(db), 2, "greet", 30.0)
+    (stored, _) = jobs.find()
+    grown = {**stored, "maxRescues": 0, "data": ""}
+    jobs.replace_one({"_id": stored["_id"]}, {**grown, "data": "x" * (LARGEST - 10 - len(bson.encode(grown)))})
+    ran = Ran()
+    async with open_test_scheduler(ran.workers) as scheduler:
+        await advance(200)
+        await drain(scheduler)
+        assert len(ran.ids) == 1
+        document = jobs.find_one({"_id": stored["_id"]}, {"data": False})
+        assert document is not None
+        assert (document["status"], document["failReason"]) == ("failed", "died 1 time while running")
