@@ -201,7 +201,31 @@ def test_collection_that_will_have_no_locks_at_all_is_an_error(locked: LockedCol
     with pytest.raises(MonqueConnectionError, match="validation") as raised:
         while ids := document_looks.survey(locked, 50, NOW).ids:
             assert document_locks.take(locked, ids, NOW, stamp()).documents == []
-    assert not raised.value.transient
+    assert raised.value.transient  # It is tried again, and unhealthy meanwhile; it ends nothing.
+
+
+def test_document_whose_renewal_or_release_the_server_refuses_keeps_no_other_from_it(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    mark = held(documents, locked, 4)
+    documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
+    same = {"$or": [{"fixed": None}, {"lock.until": mark.until}]}
+    documents.database.command("collMod", documents.name, validator=same)
+    assert document_locks.renew(locked, [(fence(mark), [0, 1, 2, 3])], LATER) == {locked.key_of(1)}
+    assert {one["_id"] for one in documents.find({"lock.until": LATER})} == {0, 2, 3}
+    document_locks.release_all(locked, mark, LATER, ids=[0, 1, 2, 3])
+    assert {one["_id"] for one in documents.find({"lock.by": None})} == {0, 2, 3}
+
+
+def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    documents.insert_many([{"_id": number, "lock": laid_aside(1, "no")} for number in range(4)])
+    documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
+    rule = {"$or": [{"fixed": None}, {"lock": {"$exists": True}}]}
+    documents.database.command("collMod", documents.name, validator=rule)
+    document_locks.readmit(locked, None)
+    assert {one["_id"] for one in documents.find({"lock": None})} == {0, 2, 3}
 
 
 # --- Finding out ---

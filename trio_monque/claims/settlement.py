@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
@@ -10,8 +10,11 @@ from ..document_lock import NEVER, freed, laid_aside
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
 from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
-from ..store.document_endings import EncodedUpdate, Ending, Settled
+from ..store.document_endings import EncodedUpdate, Ending, Fate, Settled
 from .held import HeldDocument
+
+SHORTEST_ERROR: Final = 16
+"""Bytes of the error in the lock of a full document that is set aside."""
 
 LATEST: Final = NEVER - timedelta(seconds=1)
 """A lock that is free from later on would be one of a document that is set aside."""
@@ -99,6 +102,22 @@ def _lock_after(
             return laid_aside(held.attempt, reason_of(error))
         case Failed(error, after):
             return lock_after_try(held.attempt, error, now, policy, after)
+
+
+def made_lighter(settlement: DocumentSettlement) -> bool:
+    """Shortens the error in a lock that the server refused; whether it did, and the lock is to be written once more.
+
+    With so short an error the lock is smaller than the one that is held: a full document has room for it.
+    """
+    ending, settled = settlement.ending, settlement.settled
+    if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:
+        return False
+    error = ending.lock.get("error")
+    if not isinstance(error, str) or len(error.encode("utf-8", "replace")) <= SHORTEST_ERROR:
+        return False
+    short = error.encode("utf-8", "replace")[:SHORTEST_ERROR].decode("utf-8", "ignore")
+    settlement.ending = replace(ending, lock={**ending.lock, "error": short})
+    return True
 
 
 def lock_after_try(

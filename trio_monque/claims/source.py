@@ -32,7 +32,7 @@ from .held import Cycle, HeldDocument
 from .options import ClaimConfig
 from .repeats import Repeats
 from .rescues import Rescues
-from .settlement import DocumentSettlement, Finished, ending_of, outcome_of
+from .settlement import DocumentSettlement, Finished, ending_of, made_lighter, outcome_of
 from .telling import RescuedDocument, Teller
 from .updates import encoded_update
 
@@ -143,7 +143,7 @@ class DocumentSource:
 
     async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:
         for _ in range(MOST_ROUNDS):
-            left = [one for one in batch if one.settled is None or one.settled.fate is Fate.MOVED]
+            left = [one for one in batch if one.settled is None or one.settled.fate is Fate.MOVED or made_lighter(one)]
             if not left:
                 break
             await self._settle(left)

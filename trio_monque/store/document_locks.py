@@ -15,10 +15,11 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock
+from ..errors import MonqueConnectionError
 from ..log import logger_of
 from .document_endings import send
 from .locked_collection import BY_ID, LockedCollection, as_stored
-from .outcomes import PASSING_CODES, command
+from .outcomes import command, is_about_document
 from .taken_documents import TakenDocument, read_back
 
 __all__ = [
@@ -38,8 +39,8 @@ logger = logger_of("store")
 # Ten thousand in one statement keep the server busy for a quarter of a second, and all else waits.
 MOST_IN_ONE_STATEMENT: Final = 1000
 
-MOST_REFUSED: Final = 100
-"""Documents without room for a lock, or that a validator objects to; with more, something is wrong with all of them."""
+MOST_REFUSED: Final = 1000
+"""Documents without room for a lock, or that a validator refuses to have locked. A query may name no more of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +95,33 @@ def _write(
     try:
         return locked.locks.update_many(guard, _claim(locked, stamp), hint=BY_ID, session=session).matched_count
     except driver.WriteError as error:
-        if error.code in PASSING_CODES or len(locked.refused) >= MOST_REFUSED:
+        if not is_about_document(error.code):
             raise
-        if len(ids) == 1:
-            if locked.refused.add(ids[0], str(error.code)):
-                logger.error(
-                    "document %r of %s is passed over: the server refuses a lock in it: %s",
-                    ids[0],
-                    locked.collection.full_name,
-                    error,
-                )
-            return 0
-    # Those before it have been written; it does not say which it is: it is found by halves.
-    half = len(ids) // 2
-    return sum(_write(locked, part, now, stamp, session) for part in (ids[:half], ids[half:]))
+        if len(locked.refused) >= MOST_REFUSED:
+            raise MonqueConnectionError(
+                f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
+                f"check its validator, or leave them out by the filter. The server says: {error}",
+                transient=True,
+            ) from error
+    return _write_each(locked, ids, now, stamp, session)
+
+
+def _write_each(
+    locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
+) -> int:
+    """Claims each document by a statement of its own. One that is claimed already matches none of them."""
+    claimable, claimed = locked.claimable(now), _claim(locked, stamp)
+    each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
+    matched, refused, _ = send(locked, each, session)
+    for place, reason in refused.items():
+        if locked.refused.add(ids[place], reason):
+            logger.error(
+                "document %r of %s is passed over: the server refuses a lock in it: %s",
+                ids[place],
+                locked.collection.full_name,
+                reason,
+            )
+    return matched
 
 
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
@@ -160,12 +174,32 @@ def release_all(
         "$unset": {locked.at("token"): "", locked.at("every"): ""},
     }
     theirs = {"$and": [which, locked.stamped(stamp), *others]}
-    return locked.locks.update_many(theirs, free, hint=hint).modified_count
+    return _update_all(locked, theirs, free, hint)
+
+
+def _update_all(
+    locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
+) -> int:
+    """How many were changed. One document that the server refuses to change keeps no other from it."""
+    try:
+        return locked.locks.update_many(theirs, update, hint=hint).modified_count
+    except driver.WriteError as error:
+        if not is_about_document(error.code):
+            raise
+    ids = [locked.id_in(document) for document in locked.raw.find(theirs, {"_id": True}, hint=hint)]
+    each = [UpdateOne({"$and": [locked.one(one), theirs]}, update, hint=BY_ID) for one in ids]
+    with locked.collection.database.client.start_session(causal_consistency=True) as session:
+        matched, refused, _ = send(locked, each, session)
+    for place, reason in refused.items():
+        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], reason)
+    return matched
 
 
 @command("renew claims", in_parts=True)
 def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]], until: datetime) -> Set[bytes]:
     """Renews what these claims hold, and nothing else; returns the keys of what they hold no longer.
+
+    A document whose renewal the server refuses is among these: nobody can hold it any longer.
 
     `$max`, and an `until` that the caller lets grow: an observer must see a change although the server's clock
     stepped back, or it would take a live holder for dead.
@@ -177,9 +211,25 @@ def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]],
                 UpdateMany(one, {"$max": {locked.at("until"): until}}, hint=BY_ID) for one in _fences(locked, group)
             ]
             count = sum(len(ids) for _, ids in group)
-            if locked.locks.bulk_write(sent, ordered=False, session=session).matched_count < count:
+            matched, refused, _ = send(locked, sent, session)
+            if refused:
+                lost |= _refused_alone(locked, group, until, session)
+            if matched < count:
                 lost |= _not_held(locked, group, until, session)
     return lost
+
+
+def _refused_alone(
+    locked: LockedCollection, group: Sequence[tuple[Fence, Sequence[Any]]], until: datetime, session: ClientSession
+) -> set[bytes]:
+    """Renews each claim by a statement of its own; the keys of the documents that the server refuses to change."""
+    held = [(fence, one) for fence, ids in group for one in ids]
+    renewal = {"$max": {locked.at("until"): until}}
+    each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in held]
+    _, refused, _ = send(locked, each, session)
+    for place, reason in refused.items():
+        logger.error("the server refuses to renew the claim on document %r: %s", held[place][1], reason)
+    return {locked.key_of(held[place][1]) for place in refused}
 
 
 def _fences(locked: LockedCollection, group: Sequence[tuple[Fence, Sequence[Any]]]) -> list[dict[str, Any]]:
@@ -262,4 +312,4 @@ def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
     """Frees what was set aside, of these ids or of all that match; returns how many. They have no tries then."""
     which, hint = _which(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
-    return locked.locks.update_many({"$and": [which, locked.laid_aside]}, freed, hint=hint).modified_count
+    return _update_all(locked, {"$and": [which, locked.laid_aside]}, freed, hint)
