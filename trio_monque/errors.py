@@ -201,15 +201,46 @@ class BrokenDocumentError(MonqueError, ValueError):
 class MonqueConnectionError(MonqueError):
     """The database did not do what was asked; the driver's error is the cause.
 
+    With neither `transient` nor `permanent`, the call may succeed once somebody has repaired something: rights,
+    credentials, a full disk. A scheduler treats that as an outage: it retries and recovers.
+
     Attributes:
         transient: True where the same call may succeed later without anybody changing anything.
+        permanent: True where the same call can never succeed: the server does not understand it. Ends a scheduler.
         unknown_outcome: True where a write may have been applied although no answer came.
     """
 
-    def __init__(self, message: str, *, transient: bool = False, unknown_outcome: bool = False) -> None:
+    def __init__(
+        self, message: str, *, transient: bool = False, permanent: bool = False, unknown_outcome: bool = False
+    ) -> None:
         super().__init__(message)
         self.transient = transient
+        self.permanent = permanent
         self.unknown_outcome = unknown_outcome
+
+
+class ShortageError(MonqueConnectionError):
+    """This process has too little memory, or cannot start a thread, at the moment: the database was not asked.
+
+    It is transient. With an `unknown_outcome` the shortage may have come after a write was sent.
+    """
+
+    def __init__(self, message: str, *, unknown_outcome: bool = False) -> None:
+        super().__init__(message, transient=True, unknown_outcome=unknown_outcome)
+
+
+def is_shortage(error: BaseException) -> bool:
+    """Whether an error means that the process is short of memory, or of threads, for which CPython has only a text."""
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and error.args[:1] == ("can't start new thread",)
+    )
+
+
+def is_outage(error: Exception) -> bool:
+    """Whether a loop of a scheduler retries after this error. Any other error is a bug, and ends the scheduler."""
+    if isinstance(error, MonqueConnectionError):
+        return not error.permanent
+    return is_shortage(error)
 
 
 class PartlyEnqueuedError(MonqueConnectionError):
@@ -266,7 +297,8 @@ class InstanceCollisionError(MonqueConnectionError):
     def __init__(self, instance_id: str, evidence: str) -> None:
         super().__init__(
             f"scheduler_instance_id={instance_id!r} is in use ({evidence}): "
-            "leave the option out, or give each instance its own"
+            "leave the option out, or give each instance its own",
+            permanent=True,
         )
         self.instance_id = instance_id
 

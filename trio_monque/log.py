@@ -6,6 +6,7 @@ import logging
 from collections.abc import Mapping
 from typing import Final
 
+from .exception_text import loggable
 from .safe_text import LONGEST_TEXT, one_line, shown, without_secrets
 
 _LOOKED_AT: Final = 4 * LONGEST_TEXT
@@ -36,6 +37,9 @@ def _make_fit(record: logging.LogRecord) -> bool:
     if isinstance(arguments, Mapping):  # A lone one, which `logging` unpacks.
         arguments = (arguments,)
     record.args = tuple(one if isinstance(one, int | float | OwnLines) else _Fit(one) for one in arguments or ())
+    if record.exc_info and record.exc_info[1] is not None:
+        error = loggable(record.exc_info[1])
+        record.exc_info = (type(error), error, error.__traceback__)
     return True
 
 
@@ -50,7 +54,7 @@ class _Fit:
     def __str__(self) -> str:
         try:
             return fit(str(self._value))
-        except Exception:  # noqa: BLE001  # An error whose message raises, say: its record must not raise as well.
+        except BaseException:  # noqa: BLE001  # An error whose message raises, say: its record must not raise as well.
             return f"<{type(self._value).__name__} that cannot be shown>"
 
     def __repr__(self) -> str:

@@ -105,6 +105,7 @@ class SchedulerOptions(ClientOptions, total=False):
     heartbeat_interval: float
     lock_timeout: float | None
     recover_stale_jobs: bool
+    start_timeout: float
     shutdown_timeout: float
     cleanup_timeout: float
     worker_concurrency: int
@@ -171,6 +172,7 @@ class SchedulerConfig(ClientConfig):
         lock_timeout: The absolute limit on one run, and the age from which a claim of another library may be
             rescued; None for no limit, and for no such rescue: for fleets without Node only.
         recover_stale_jobs: Rescue the jobs of dead instances, at the start and from then on.
+        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single try.
         shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
         cleanup_timeout: How long a cancelled handler may clean up.
         worker_concurrency: How many jobs of one name run at a time, where the worker does not say.
@@ -190,6 +192,7 @@ class SchedulerConfig(ClientConfig):
     heartbeat_interval: float = 30.0
     lock_timeout: float | None = 1800.0
     recover_stale_jobs: bool = True
+    start_timeout: float = 30.0
     shutdown_timeout: float = 30.0
     cleanup_timeout: float = 5.0
     worker_concurrency: int = 5
@@ -208,6 +211,7 @@ class SchedulerConfig(ClientConfig):
         check_flag("change_stream", self.change_stream)
         check_number("safety_poll_interval", self.safety_poll_interval, above=0)
         check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
+        check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
         check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
         check_count("worker_concurrency", self.worker_concurrency, at_least=1)

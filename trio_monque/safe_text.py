@@ -125,7 +125,7 @@ class _Repr(reprlib.Repr):
             if isinstance(x, str | bytes):
                 x = x[: self.maxstring]
             return repr(x)[: self.maxother]
-        except Exception:  # noqa: BLE001  # Whatever its author did: it is only to be shown.
+        except BaseException:  # noqa: BLE001  # Whatever its author did: it is only to be shown.
             return f"<{type(x).__name__}>"
 
 

@@ -11,8 +11,8 @@ from __future__ import annotations
 
 import inspect
 import queue
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
 from functools import partial
@@ -22,8 +22,12 @@ import outcome
 import trio
 
 from .clock import VirtualTime, in_time_of, virtual_time
-from .errors import MonqueError
+from .errors import MonqueError, ShortageError, is_shortage
+from .exception_text import text_of
 from .hold import clock_hold
+from .log import logger_of
+
+logger = logger_of()
 
 T = TypeVar("T")
 
@@ -62,13 +66,39 @@ class Limiter(Protocol):
 
 
 async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon_on_cancel: bool = False) -> T:
-    """What `function` returns or raises, from a thread that works for this run."""
+    """What `function` returns or raises, from a thread that works for this run.
+
+    Raises:
+        ShortageError: No thread could be started; `function` was not called.
+    """
     call = partial(_working_for, virtual_time(), function)
     if do_threads_take_turns():
         return await _in_turn(call)
-    return await trio.to_thread.run_sync(
-        call, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel
-    )
+    with starting_thread(call) as started:
+        return await trio.to_thread.run_sync(
+            started, limiter=cast("trio.CapacityLimiter", limiter), abandon_on_cancel=abandon_on_cancel
+        )
+
+
+@contextmanager
+def starting_thread(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
+    """Around the start of a thread for `call`, in whose place it gives what is to be called there.
+
+    A shortage that keeps the thread from starting becomes a ShortageError; what `call` raises itself does not.
+    """
+    has_begun = False
+
+    def begun() -> T:
+        nonlocal has_begun
+        has_begun = True
+        return call()
+
+    try:
+        yield begun
+    except (MemoryError, RuntimeError) as error:
+        if has_begun or not is_shortage(error):
+            raise
+        raise ShortageError(f"could not start a thread: {text_of(error)}") from error
 
 
 def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
@@ -90,7 +120,13 @@ def work_unawaited(function: Callable[[], object]) -> None:
             token.run_sync_soon(hold.release)
 
     hold.acquire()
-    trio.lowlevel.start_thread_soon(partial(copy_context().run, _working_for, virtual_time(), function), has_ended)
+    try:
+        trio.lowlevel.start_thread_soon(partial(copy_context().run, _working_for, virtual_time(), function), has_ended)
+    except (MemoryError, RuntimeError) as error:
+        hold.release()
+        if not is_shortage(error):
+            raise
+        logger.warning("could not start a thread for a clean-up: %s. A lease ends what it would have released", error)
 
 
 def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:

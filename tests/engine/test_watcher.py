@@ -246,12 +246,7 @@ async def test_k119_reconnects_with_growing_delays_tells_once_and_never_gives_up
         delays = [b - a for a, b in pairwise(stream.opened_at)]
         assert delays[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
         assert max(delays) == LONGEST_DELAY
-        assert told(shelf) == [
-            *["StreamFailed"] * 3,
-            "StreamFallback",
-            *["StreamFailed"] * 9,
-            "StreamConnected",
-        ]
+        assert told(shelf) == ["StreamFailed", "StreamFallback", "StreamConnected"]
 
 
 async def test_k119_stream_that_breaks_is_told_and_opened_again(autojump_clock: MockClock) -> None:

@@ -13,9 +13,18 @@ from pymongo import errors as driver
 
 from tests.support.store import PAST, claim, handle
 from trio_monque import Monque, MonqueConnectionError
+from trio_monque.errors import is_outage
 from trio_monque.store import leases
 from trio_monque.store.codec import RawDocument
-from trio_monque.store.outcomes import PASSING_CODES, has_unknown_outcome, is_transient, translated
+from trio_monque.store.outcomes import (
+    OUTAGE_CODES,
+    PASSING_CODES,
+    PERMANENT_CODES,
+    has_unknown_outcome,
+    is_transient,
+    refused_because_of_documents,
+    translated,
+)
 from trio_monque.store.types import Database
 
 Row = tuple[driver.PyMongoError, bool, bool]
@@ -83,6 +92,48 @@ def test_every_class_of_the_driver_has_a_row() -> None:
     exported = [one for name, one in vars(driver).items() if isinstance(one, type) and not name.startswith("_")]
     classes = {one for one in exported if issubclass(one, driver.PyMongoError)}
     assert {type(error) for error, _, _ in CLASSES} == classes
+
+
+CLOSED = driver.InvalidOperation("Cannot use MongoClient after close")
+
+
+@pytest.mark.parametrize(
+    ("error", "permanent"),
+    [
+        *[(driver.OperationFailure("never", code), True) for code in sorted(PERMANENT_CODES)],
+        *[(driver.OperationFailure("later", code), False) for code in sorted(PASSING_CODES | OUTAGE_CODES)],
+        (driver.OperationFailure("no table names it", 54_321), False),
+        (driver.OperationFailure("an answer without a code"), False),
+        # Of one statement, and so perhaps of one document.
+        *[(one, False) for one in (driver.WriteError("no", 2), driver.BulkWriteError({"writeErrors": [{"code": 2}]}))],
+        (driver.OperationFailure("the field has another type", 14), False),
+        (driver.AutoReconnect("gone"), False),
+        (driver.ConfigurationError("another wire version"), False),
+        (CLOSED, True),
+    ],
+    ids=repr,
+)
+def test_only_what_can_never_succeed_is_permanent(error: driver.PyMongoError, permanent: bool) -> None:
+    ours = translated(error, "do it")
+    assert isinstance(ours, MonqueConnectionError)
+    assert ours.permanent is permanent
+    assert is_outage(ours) is not permanent
+    assert not (ours.transient and ours.permanent)
+
+
+def test_tables_have_no_code_in_common() -> None:
+    assert not PASSING_CODES & OUTAGE_CODES
+    assert not PERMANENT_CODES & (PASSING_CODES | OUTAGE_CODES)
+
+
+@pytest.mark.parametrize("code", [14031, 13, 8000])
+def test_statements_that_fail_in_an_outage_are_not_refused_because_of_their_documents(code: int) -> None:
+    errors = [{"index": 0, "code": 121, "errmsg": "refused"}, {"index": 1, "code": code, "errmsg": "the disk is full"}]
+    with pytest.raises(MonqueConnectionError, match="could not settle: the disk is full") as caught:
+        refused_because_of_documents(driver.BulkWriteError({"writeErrors": errors}), "settle")
+    assert (caught.value.transient, caught.value.permanent, caught.value.unknown_outcome) == (False, False, True)
+    alone = driver.BulkWriteError({"writeErrors": errors[:1]})
+    assert refused_because_of_documents(alone, "settle") == errors[:1]
 
 
 def one_of_each_form(code: int) -> list[driver.PyMongoError]:
@@ -161,7 +212,7 @@ async def test_scheduler_on_a_server_that_does_not_answer_fails_to_start_with_ou
     from trio_monque import open_scheduler
 
     with MongoClient[Any]("127.0.0.1", unused_port) as client, pytest.raises(MonqueConnectionError):
-        async with open_scheduler(client["x"], operation_timeout=0.2):
+        async with open_scheduler(client["x"], operation_timeout=0.2, start_timeout=0):
             raise AssertionError("it never starts")
 
 

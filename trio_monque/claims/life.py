@@ -16,6 +16,7 @@ from ..clock import virtual_time
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
 from ..engine.progress import Progress
+from ..engine.start import start_within
 from ..errors import MonqueConnectionError, MonqueError, ScanRefusedError
 from ..jobs.verdicts import RetryPolicy
 from ..safe_text import shown
@@ -92,7 +93,7 @@ class Claiming:
         """The whole life: returns when it has ended, raises what crashed of it."""
         stop = self.engine.stop
         try:
-            await self._door.call(self._get_ready, abandon_on_cancel=True)
+            await start_within(self._config.start_timeout, self._try_to_get_ready)
             await self._run_listened_to(task_status)
         except BaseException as error:
             self._end()
@@ -108,6 +109,9 @@ class Claiming:
         unfinished = tuple(held.id for held in engine.unfinished)
         self.report = self._teller.report(unfinished, tuple(engine.stop.crashes))
         self._ended.set()
+
+    async def _try_to_get_ready(self) -> None:
+        await self._door.call(self._get_ready, abandon_on_cancel=True)
 
     def _get_ready(self) -> None:
         """In a thread: the server's time, and with it whether the database can be used; and whether an index serves."""
@@ -151,10 +155,8 @@ class Claiming:
             try:
                 is_anything_left = await self._source.is_anything_left()
             except MonqueConnectionError as error:
-                if not error.transient:
-                    raise
                 progress.fail(error)
-                continue
+                continue  # The claimer meets the same error, retries, and tells of it.
             progress.answered()
             if not is_anything_left and not self.engine.is_at_work:
                 self.engine.stop.drain()

@@ -30,6 +30,7 @@ class ClaimOptions(TypedDict, total=False):
     heartbeat_interval: float
     clock_skew: float
     poll_interval: float
+    start_timeout: float
     shutdown_timeout: float
     cleanup_timeout: float
     operation_timeout: float
@@ -58,6 +59,7 @@ class ClaimConfig:
         clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so
             long after its end.
         poll_interval: How long to wait before looking again, where nothing was left.
+        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single try.
         shutdown_timeout: How long what is being worked on may go on when the end is asked for.
         cleanup_timeout: How long cancelled work may clean up.
         operation_timeout: How long one database command may take.
@@ -79,6 +81,7 @@ class ClaimConfig:
     heartbeat_interval: float = 20.0
     clock_skew: float = 1.0
     poll_interval: float = 1.0
+    start_timeout: float = 30.0
     shutdown_timeout: float = 30.0
     cleanup_timeout: float = 5.0
     operation_timeout: float = 10.0
@@ -103,6 +106,7 @@ class ClaimConfig:
         check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
         check_number("clock_skew", self.clock_skew, at_least=0)
         check_number("poll_interval", self.poll_interval, above=0)
+        check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
         check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
         check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)

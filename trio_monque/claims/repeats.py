@@ -61,8 +61,6 @@ class Repeats:
                 look = partial(document_looks.still_matching, self._locked, ids, self._by)
                 found = await self._door.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
-                if not error.transient:
-                    raise
                 self.progress.fail(error)
                 found = frozenset()  # It is for a mistake of the program's, which it makes again.
             else:

@@ -17,7 +17,7 @@ from ..engine.beats import Beats
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import ClaimState, Demand, Due, Granted, Tip
-from ..errors import MonqueConnectionError
+from ..errors import MonqueConnectionError, is_shortage
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
 from ..store import document_endings, document_locks
@@ -233,7 +233,9 @@ class DocumentSource:
     # --- Telling ---
 
     def is_transient(self, error: Exception) -> bool:
-        return isinstance(error, MonqueConnectionError) and error.transient
+        # No refusal of the server is a bug of ours once it has accepted the filter at the start: the filter is the
+        # program's, and with `$expr` one document may make it fail. The claims go on when that document is repaired.
+        return isinstance(error, MonqueConnectionError) or is_shortage(error)
 
     def tell(self, notice: object) -> None:
         self._teller.tell(notice)

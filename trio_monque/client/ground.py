@@ -48,6 +48,7 @@ class Ground(ServerTime):
                     # They could be made once. What keeps them from it now passes (two live jobs of one unique key
                     # that came in meanwhile, say), and is no reason for a scheduler to end.
                     error.transient = error.transient or self._were_made
+                    error.permanent = error.permanent and not self._were_made
                     raise
                 self._indexed = self._were_made = True
 

@@ -249,8 +249,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
-            self.progress.fail(error)
-            self._source.tell(notices.ClaimFailed(error))
+            if self.progress.fail(error):
+                self._source.tell(notices.ClaimFailed(error))
             return None
         else:
             self.progress.answered(len(granted.claims))

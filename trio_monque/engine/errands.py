@@ -61,8 +61,8 @@ class Errands:
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
-            self.progress.fail(error)
-            logger.info("left for later, if there is one: %s", error)
+            if self.progress.fail(error):
+                logger.warning("could not release orphaned claims: %s; retrying until that succeeds", error)
             return False
         self.progress.go_on()  # It may have had nothing to ask for.
         return True

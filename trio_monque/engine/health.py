@@ -9,8 +9,9 @@ from typing import Any, Final
 
 import trio
 
+from ..exception_text import text_of
 from .guard import Stop
-from .progress import NEVER, Fault, Progress, text_of
+from .progress import NEVER, Fault, Progress
 from .run import Run
 from .runner import Runner
 from .watchdog import BLOCKED_AFTER, Watchdog

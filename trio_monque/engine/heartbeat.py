@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Final, NoReturn
 
 import trio
@@ -81,14 +81,8 @@ async def renew(
     if not runs and concerns is not None:
         return True
     sent = trio.current_time()
-    progress.ask()
-    try:
-        renewed = await source.renew([run.claim for run in runs])
-    except Exception as error:
-        if not source.is_transient(error):
-            raise
-        progress.fail(error)
-        source.tell(notices.RenewalFailed(error))
+    renewed = await _renewed(source, runs, progress)
+    if renewed is None:
         return False
     if runs:
         progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
@@ -108,3 +102,18 @@ def _answered(run: Run[Any], state: ClaimState, sent: float) -> None:
     run.renewed(sent)
     if state is ClaimState.CANCEL_REQUESTED:
         run.cancel(CancelReason.USER)
+
+
+async def _renewed(
+    source: Source[Any, Any], runs: Sequence[Run[Any]], progress: Progress
+) -> Sequence[ClaimState] | None:
+    """None in an outage, which is told once."""
+    progress.ask()
+    try:
+        return await source.renew([run.claim for run in runs])
+    except Exception as error:
+        if not source.is_transient(error):
+            raise
+        if progress.fail(error):
+            source.tell(notices.RenewalFailed(error))
+        return None

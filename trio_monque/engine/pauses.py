@@ -10,12 +10,10 @@ from typing import Final
 import trio
 
 from ..hold import real_timeout
+from .progress import OUTAGE_IS_OVER_AFTER
 
 PATIENCE: Final = 5.0
 """Seconds of one outage, in real time, that virtual time stands still for."""
-
-OUTAGE_IS_OVER_AFTER: Final = 10.0
-"""Seconds without a fault after which the next one is another outage."""
 
 
 class Pauses:

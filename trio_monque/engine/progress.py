@@ -12,7 +12,16 @@ from typing import Final
 
 import trio
 
+from ..exception_text import text_of
+from ..log import logger_of
+
+logger = logger_of("engine")
+
 NEVER: Final = -math.inf
+
+OUTAGE_IS_OVER_AFTER: Final = 10.0
+"""Seconds without a fault after which the next fault of a loop begins another outage. In one outage, answers and
+faults may alternate, and it is told once."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,6 +77,8 @@ class Progress:
         self.crashed: str | None = None
         self.batches = Spread()
         self._expected_at = math.inf
+        self._outage_began_at = self._failed_at = NEVER
+        self._is_end_told = True
 
     # --- Said by the loop ---
 
@@ -86,17 +97,28 @@ class Progress:
         self.is_asking = True
         self._expected_at = min(self._expected_at, trio.current_time())
 
-    def fail(self, error: BaseException) -> None:
-        """The source could not answer; it will ask again."""
-        self.fault = Fault(text_of(error), trio.current_time())
+    def fail(self, error: BaseException) -> bool:
+        """The source could not answer; it will ask again. Returns whether this begins an outage, and so is news."""
+        now = trio.current_time()
+        is_news = not self.is_failing and now - self._failed_at > OUTAGE_IS_OVER_AFTER
+        if is_news:
+            self._outage_began_at, self._is_end_told = now, False
+        else:
+            logger.debug("the %s failed again: %s", self.name, text_of(error))
+        self.fault = Fault(text_of(error), now)
+        self._failed_at = now
         self.is_failing = True
         self.is_asking = False
+        return is_news
 
     def answered(self, amount: int = 0) -> None:
         """The source has answered, and what it did was of so many."""
         self.answered_at = trio.current_time()
         if amount:
             self.batches.add(amount)
+        if self.is_failing and not self._is_end_told:
+            self._is_end_told = True
+            logger.info("the %s works again after %.1f s", self.name, self.answered_at - self._outage_began_at)
         self.go_on()
 
     def go_on(self) -> None:
@@ -136,7 +158,3 @@ class Progress:
         if self.is_asking:
             return f"the {self.name} has waited {lag:.1f} s for an answer"
         return f"the {self.name} should have gone on {lag:.1f} s ago"
-
-
-def text_of(error: BaseException) -> str:
-    return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__

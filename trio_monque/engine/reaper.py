@@ -176,6 +176,6 @@ class Reaper(Generic[ClaimT]):
         raise AssertionError("the scope has no deadline, and nobody cancels it")
 
     async def _after_fault(self, error: Exception) -> None:
-        self.progress.fail(error)
-        self._source.tell(notices.RescueDelayed(error))
+        if self.progress.fail(error):
+            self._source.tell(notices.RescueDelayed(error))
         await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))

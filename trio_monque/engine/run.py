@@ -108,6 +108,10 @@ class Run(Generic[ClaimT]):
             self._patience = trio.CancelScope(shield=True)
         return self._patience
 
+    def forget_patience(self) -> None:
+        """No thread was started. The next wait for one needs a scope of its own: a scope can be entered once."""
+        self._patience = None
+
     @property
     def answers(self) -> Patience:
         """How long what the run has asked of the database is awaited, though cancelled: as long as a clean-up."""

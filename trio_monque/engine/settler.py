@@ -99,14 +99,15 @@ class Settler(Generic[SettlementT]):
         while True:
             self.progress.ask()
             try:
+                # Inside as well: too little memory for a moment must not end the only loop that writes ends.
                 if batch is None:
                     batch = await self._source.prepare(settlements)
                 written = list(await self._source.settle(batch))
             except Exception as error:
                 if not self._source.is_transient(error):
                     raise
-                self.progress.fail(error)
-                self._source.tell(notices.SettlementDelayed(error))
+                if self.progress.fail(error):
+                    self._source.tell(notices.SettlementDelayed(error))
             else:
                 self.progress.answered(len(written))
                 return written

@@ -92,7 +92,7 @@ class ClaimState(Enum):
 class Source(Protocol[ClaimT, SettlementT]):
     """Something whose items can be claimed, run and settled.
 
-    Every method that awaits may raise `transient` errors, and is then asked again; any other error is a
+    Every method that awaits may raise errors of an outage, and is then asked again; any other error is a
     bug and ends the scheduler in order. All of them may be abandoned at the hard end of a scheduler.
     """
 
@@ -170,8 +170,8 @@ class Source(Protocol[ClaimT, SettlementT]):
     async def rescue(self, claims: Sequence[Any]) -> Sequence[Any]:
         """Takes away those of the claims, as they were observed, that have not changed since; tells of these.
 
-        After a transient error it is asked again for the same claims, and tells of what the first attempt took, too.
-        Cancelled, it tells by itself.
+        After an outage it is asked again for the same claims, and tells of what the first attempt took,
+        too. Cancelled, it tells by itself.
         """
         ...
 
@@ -184,7 +184,7 @@ class Source(Protocol[ClaimT, SettlementT]):
         ...
 
     def is_transient(self, error: Exception) -> bool:
-        """Whether the same call may succeed later."""
+        """Whether this is an outage: the same call may succeed later, by itself or after a repair."""
         ...
 
     def tell(self, notice: object) -> None:

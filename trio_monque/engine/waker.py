@@ -187,8 +187,8 @@ class Waker:
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
-            self.progress.fail(error)
-            self._source.tell(notices.ClaimFailed(error))
+            if self.progress.fail(error):
+                self._source.tell(notices.ClaimFailed(error))
             self._is_known = False
             self._changed = trio.Event()
             with self._pauses.timeout_after_fault(RETRY):

@@ -18,6 +18,7 @@ from typing import Any, Final
 import trio
 
 from ..clock import MOST_DISAGREEMENT, seconds_suspended
+from ..errors import is_shortage
 from ..log import OwnLines, logger_of
 from .run import Run
 
@@ -65,15 +66,26 @@ class Watchdog:
     async def run(self) -> None:
         """Watches the loop that it is called in, until cancelled."""
         token = trio.lowlevel.current_trio_token()
-        thread = threading.Thread(
-            target=self._watch, args=(token, threading.get_ident()), name="trio_monque watchdog", daemon=True
-        )
-        thread.start()
         try:
+            while not self._has_started(token):  # noqa: ASYNC110  # No event tells that a thread can be started.
+                await trio.sleep(BLOCKED_AFTER)
             await trio.sleep_forever()
         finally:
             # Not joined: it ends at once, unless a log handler is slow, or wants something of this loop.
             self._ended.set()
+
+    def _has_started(self, token: trio.lowlevel.TrioToken) -> bool:
+        thread = threading.Thread(
+            target=self._watch, args=(token, threading.get_ident()), name="trio_monque watchdog", daemon=True
+        )
+        try:
+            thread.start()
+        except RuntimeError as error:
+            if not is_shortage(error):
+                raise
+            logger.warning("could not start the watchdog of the event loop: %s; retrying", error)
+            return False
+        return True
 
     def _answer(self) -> None:
         self._answered_at = time.monotonic()

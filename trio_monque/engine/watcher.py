@@ -171,7 +171,8 @@ class Watcher:
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1
         self.progress.fail(failure.error)
-        self._source.tell(notices.StreamFailed(failure.error))
+        if self._failures == 1:
+            self._source.tell(notices.StreamFailed(failure.error))
         if self._failures == FAILURES_TO_TELL:
             self._source.tell(notices.StreamFallback(failure.error))
         with trio.move_on_after(min(FIRST_DELAY * 2 ** min(self._failures - 1, 10), LONGEST_DELAY)):

@@ -91,7 +91,10 @@ class JobsDeleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobError(Event):
-    """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one."""
+    """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one.
+
+    Once for each outage of a loop, and not for each try.
+    """
 
     error: BaseException
     job: Job | None = None
@@ -114,7 +117,7 @@ class LeaseLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailed(Event):
-    """The claims could not be renewed this time; it is tried again soon."""
+    """The claims could not be renewed; it is tried again until it succeeds. Once for each outage."""
 
     error: BaseException
 
@@ -134,7 +137,10 @@ class ChangeStreamConnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChangeStreamError(Event):
-    """The change stream broke, or could not be opened. It is opened again, for ever; meanwhile there are polls."""
+    """The change stream broke, or could not be opened. It is opened again, for ever; meanwhile there are polls.
+
+    Once, however many tries fail until it is open again.
+    """
 
     error: BaseException
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import traceback
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
@@ -11,6 +10,7 @@ from typing import Any, Final
 from ..backoff import SHORTEST, Backoff
 from ..checks import check_seconds
 from ..errors import InvalidCronError, InvalidOptionError, ScheduleEndedError, UnreadablePayloadError
+from ..exception_text import message_of, name_of, plain, traceback_of
 from . import transitions
 from .cron import next_occurrence
 from .job import Job, JobStatus
@@ -268,7 +268,12 @@ def failure_of(error: BaseException, job: Job, now: datetime) -> Failure:
     """What a failed try leaves in its job."""
     return Failure(
         reason_of(error),
-        {"at": now, "attempt": job.attempts, "error": reason_of(error), "traceback": _traceback_of(error)},
+        {
+            "at": now,
+            "attempt": job.attempts,
+            "error": reason_of(error),
+            "traceback": traceback_of(error, LONGEST_TRACEBACK),
+        },
     )
 
 
@@ -277,31 +282,9 @@ def reason_of(error: BaseException) -> str:
     # Beside a real error, a Retry or Snooze is not what anybody wants to read of.
     leaves = sorted(leaves_of(error), key=lambda leaf: isinstance(leaf, Retry | Snooze))
     first = leaves[0]
-    text = type(first).__name__
-    if message := _message_of(first):
+    text = name_of(first)
+    if message := message_of(first, LONGEST_REASON):
         text = message if isinstance(first, Retry | Discard) else f"{text}: {message}"
     if len(leaves) > 1:
         text += f" (and {len(leaves) - 1} more)"
-    return _storable(text, LONGEST_REASON)
-
-
-def _message_of(error: BaseException) -> str:
-    try:
-        return str(error)
-    except BaseException:  # noqa: BLE001  # Whatever the author of that error did: the job's fate does not hang on it.
-        return "(its message cannot be shown)"
-
-
-def _traceback_of(error: BaseException) -> str:
-    try:
-        text = "".join(traceback.format_exception(error))
-    except BaseException:  # noqa: BLE001  # The same.
-        return ""
-    # The end says where it happened; the beginning is ours.
-    return _storable(text[-LONGEST_TRACEBACK:], LONGEST_TRACEBACK)
-
-
-def _storable(text: str, longest: int) -> str:
-    """As BSON can hold it: one lone surrogate would spoil the batch that it is written in."""
-    text = text.encode("utf-8", "backslashreplace").decode()
-    return text if len(text) <= longest else text[: longest - 1] + "…"
+    return plain(text, LONGEST_REASON)

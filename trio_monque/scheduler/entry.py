@@ -35,6 +35,8 @@ class Entry:
         self._id = config.scheduler_instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
+        # One for all tries of a start: where the entry of an earlier try was written after all, it is our own.
+        self._incarnation = secrets.token_hex(8)
         self._entry: Instance | None = None
 
     @property
@@ -52,7 +54,7 @@ class Entry:
         self._beats.claimed(now)
         entry = Instance(
             id=self._id,
-            incarnation=secrets.token_hex(8),
+            incarnation=self._incarnation,
             host=socket.gethostname(),
             pid=os.getpid(),
             names=_told_of(names),

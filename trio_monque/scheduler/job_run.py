@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from functools import partial
 from typing import Any, Final
 
 import trio
 
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
+from ..errors import ShortageError
 from ..jobs.job import Job
 from ..jobs.verdicts import CutShort, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..log import logger_of
 from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
+from .logs import about
 from .running_job import RunCancelled, RunningJob
 from .workers import Worker
 
+logger = logger_of("scheduler")
+
 _SUCCEEDED: Final = Succeeded()
+
+# After a thread that could not be started. The others that this process runs have to end first, which takes a moment.
+FIRST_PAUSE: Final = 0.1
+LONGEST_PAUSE: Final = 5.0
 
 
 def call_handler(
@@ -41,11 +49,29 @@ async def _called_in_thread(
     """A thread cannot be cancelled: it is awaited, shielded by the run's patience, and hears of a
     cancellation through `check_cancelled`.
     """
-    call = partial(_in_thread, worker.handler, running_job)
-    with with_patience(run), run.patience:
-        unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
-        if not unwound:
-            return value
+    has_begun = False
+
+    def call() -> tuple[bool, object]:
+        nonlocal has_begun
+        has_begun = True
+        return _in_thread(worker.handler, running_job)
+
+    delay = FIRST_PAUSE
+    while True:
+        try:
+            with with_patience(run), run.patience:
+                unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
+                if not unwound:
+                    return value
+            break
+        except ShortageError as error:
+            if has_begun:
+                raise  # Of a call that the handler made.
+            # Says nothing about the job, and is no failed try: its run waits, as long as it may take.
+            logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=about(run.claim))
+        run.forget_patience()
+        await trio.sleep(delay)  # Unshielded: a run that is cancelled while it waits is over.
+        delay = min(2 * delay, LONGEST_PAUSE)
     run.abandoned = run.patience.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")

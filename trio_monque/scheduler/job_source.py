@@ -25,7 +25,7 @@ from ..errors import (
     ClaimLostError,
     DocumentRefusedError,
     InvalidPayloadError,
-    MonqueConnectionError,
+    is_outage,
 )
 from ..jobs import claimable, transitions
 from ..jobs.fences import ClaimId, ClaimStamp, claim_id
@@ -144,7 +144,7 @@ class JobSource:
                 # A result is encoded before it joins a batch: one that cannot be stored fails its own job and no
                 # other, and what becomes of the handler's object until it is written changes nothing.
                 verdict = Succeeded(self._snapshot(verdict.result, "result"))
-        except Exception as error:  # noqa: BLE001  # A fault in what a user's code gave: its own job has failed.
+        except BaseException as error:  # noqa: BLE001  # A fault in what a user's code gave: its own job has failed.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
 
@@ -276,7 +276,7 @@ class JobSource:
     # --- Telling ---
 
     def is_transient(self, error: Exception) -> bool:
-        return isinstance(error, MonqueConnectionError) and error.transient
+        return is_outage(error)
 
     def tell(self, notice: object) -> None:
         if isinstance(notice, notices.RescueUnanswered):

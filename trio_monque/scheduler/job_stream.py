@@ -66,9 +66,11 @@ class JobStream:
         self._instance_id = instance_id
         self._told = told
         self._watch: Watch | None = None
+        self._was_open = False
 
     async def open(self) -> None:
         self._watch = await self._call(partial(watch.open_watch, self._ground.jobs, self._instance_id), _close)
+        self._was_open = True
         # What was paused or resumed before it was open nobody has told.
         self._paused.forget()
         self._paused.is_told = True
@@ -116,7 +118,8 @@ class JobStream:
         try:
             return await self._door.hand_over(function, orphan, channel=Channel.WATCH)
         except NoStreamError as error:
-            raise StreamFailedError(error, is_final=True) from error
+            # A right that the user had before was revoked: an outage, after which the stream is opened again.
+            raise StreamFailedError(error, is_final=not (error.is_of_user and self._was_open)) from error
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
 

@@ -13,6 +13,7 @@ from ..client.monque import SyncMonque
 from ..client.stats_cache import StatsCache
 from ..client.wake_board import on_the_board
 from ..engine.nursery import Engine
+from ..engine.start import start_within
 from ..options import SchedulerConfig
 from ..store.offload import Channel, Door
 from .neighbour import EngineOnTheBoard
@@ -44,10 +45,7 @@ class Living:
     async def _run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
         """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""
         try:
-            # Nothing is held yet, so this wait may be cut short at any time.
-            await self._door.hand_over(
-                self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS
-            )
+            await start_within(self._config.start_timeout, self._try_to_get_ready)
             with on_the_board(self._ground.jobs.collection.full_name, self._on_the_board):
                 await self._run_listened_to(task_status)
         except BaseException as error:
@@ -66,6 +64,10 @@ class Living:
         self.report = report
         self._stats.clear()
         self._ended.set()
+
+    async def _try_to_get_ready(self) -> None:
+        # Nothing is held yet, so this wait may be cut short at any time.
+        await self._door.hand_over(self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS)
 
     def _get_ready(self) -> None:
         """In a thread: the server's time, the indexes, and with them whether the database can be used at all.

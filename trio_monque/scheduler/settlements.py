@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Final
 
 from ..errors import ScheduleEndedError
+from ..exception_text import name_of
 from ..jobs import transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
@@ -106,12 +107,14 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
     try:
         transition = _decided(settlement, now)
         return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
-    except Exception as error:
+    except MemoryError:
+        raise  # Says nothing about the job: the settler tries again.
+    except BaseException as error:  # Also what a user's exception raises that is no Exception.
         logger.exception(
             "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
         )
         settlement.verdict = Discarded(error)
-        reason = f"{type(error).__name__} while the end of the run was being decided"
+        reason = f"{name_of(error)} while the end of the run was being decided"
         return transitions.fail(settlement.job, now, transitions.Failure(reason))
 
 

@@ -16,14 +16,14 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..errors import BrokenDocumentError
 from ..jobs.bulk_transitions import Change
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import PASSING_CODES, command
+from .outcomes import command, refused_because_of_documents
 
 logger = logger_of("store")
 
@@ -138,12 +138,10 @@ def _write(
     try:
         return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count, {}
     except driver.BulkWriteError as error:
-        write_errors = error.details["writeErrors"]
-        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
-            raise MonqueConnectionError(
-                f"could not change the jobs: {error}", transient=True, unknown_outcome=True
-            ) from error
-        refused = {changes[one["index"]].jobs[0].id: _reason(one) for one in write_errors}
+        refused = {
+            changes[one["index"]].jobs[0].id: _reason(one)
+            for one in refused_because_of_documents(error, "change the jobs")
+        }
         return error.details["nMatched"], refused
 
 

@@ -17,10 +17,9 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..document_lock import read_lock
-from ..errors import MonqueConnectionError
 from .document_results import EncodedUpdate, Ending, encoded_update, grouped, request_of
 from .locked_collection import LockedCollection, as_stored
-from .outcomes import PASSING_CODES, command
+from .outcomes import command, is_about_document, refused_because_of_documents
 
 __all__ = [
     "GONE",
@@ -34,9 +33,6 @@ __all__ = [
     "send",
     "settle",
 ]
-
-# Unauthorized, AuthenticationFailed: they say nothing about an update.
-_OF_NO_UPDATE: Final = PASSING_CODES | {13, 18}
 
 
 class Fate(Enum):
@@ -160,17 +156,12 @@ def send(
     try:
         return locked.locks.bulk_write(requests, ordered=False, session=session).matched_count, {}, False
     except driver.BulkWriteError as error:
-        write_errors = error.details["writeErrors"]
-        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
-            # One of them passes: all are sent again.
-            raise MonqueConnectionError(
-                f"could not write to documents: {error}", transient=True, unknown_outcome=True
-            ) from error
-        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in write_errors}, False
+        stopped = refused_because_of_documents(error, "write to documents")
+        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in stopped}, False
     except driver.OperationFailure as error:
         # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole
         # command that it is in, having done perhaps what stands before it there.
-        if error.code in _OF_NO_UPDATE or error.has_error_label("RetryableWriteError"):
+        if not is_about_document(error.code) or error.has_error_label("RetryableWriteError"):
             raise
         if len(requests) == 1:
             return 0, {0: str(error)}, False

@@ -169,5 +169,6 @@ def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
         raise MonqueConnectionError(
             f"could not create the indexes: one of {jobs.collection.full_name} has the name of one of trio_monque's, "
             "and other keys or options, as another version makes it. Drop it when no scheduler runs "
-            f"(dropIndex in mongosh), and start again; it is made anew. The server says: {error.details or error}"
+            f"(dropIndex in mongosh), and start again; it is made anew. The server says: {error.details or error}",
+            permanent=True,
         ) from error

@@ -21,7 +21,7 @@ import trio
 
 from ..errors import MonqueConnectionError
 from ..patience import Patience, patience_of_task
-from ..threads import HoldingLimiter, Limiter, call_in_thread, work_unawaited
+from ..threads import HoldingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 
 T = TypeVar("T")
 
@@ -125,7 +125,7 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
     """
     unlimited = anyio.CapacityLimiter(math.inf)  # The caller has limited us already.
     with anyio.CancelScope(shield=True):
-        call = asyncio.ensure_future(anyio.to_thread.run_sync(function, limiter=unlimited))
+        call = asyncio.ensure_future(_in_anyio_thread(function, unlimited))
         cancelled: asyncio.CancelledError | None = None
         while not call.done():
             try:
@@ -137,6 +137,11 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
             call.exception()  # Retrieved, or asyncio would complain that nobody did.
         raise cancelled
     return call.result()
+
+
+async def _in_anyio_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+    with starting_thread(function) as started:
+        return await anyio.to_thread.run_sync(started, limiter=limiter)
 
 
 class _Sent:

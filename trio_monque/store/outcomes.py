@@ -1,4 +1,8 @@
-"""The driver's errors -> ours, by table. The list of what is worth trying again exists here and nowhere else."""
+"""The driver's errors -> ours, by table. The lists of what is worth trying again exist here and nowhere else.
+
+Three tables divide the server's codes. `PASSING_CODES` pass by themselves. `OUTAGE_CODES` pass when somebody has
+repaired something. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is wrong.
+"""
 
 from __future__ import annotations
 
@@ -16,7 +20,10 @@ from ..errors import (
     InvalidPayloadError,
     MonqueConnectionError,
     MonqueError,
+    ShortageError,
+    is_shortage,
 )
+from ..exception_text import text_of
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
 P = ParamSpec("P")
@@ -59,6 +66,56 @@ PASSING_CODES = frozenset(
     }
 )
 
+# Codes of the server that say: somebody has to repair something first. They say nothing about the document or the
+# command: rights that were revoked, credentials that were rotated, a full disk, a plan's limit. The list decides about
+# single statements only: as the error of a whole command, a code that no table here names is an outage, too.
+OUTAGE_CODES = frozenset(
+    {
+        1,  # InternalError
+        8,  # UnknownError
+        11,  # UserNotFound
+        13,  # Unauthorized
+        18,  # AuthenticationFailed
+        20,  # IllegalOperation: a member of a replica set that was started as a standalone server says so
+        33,  # AuthSchemaIncompatible
+        79,  # UnknownReplWriteConcern
+        96,  # OperationFailed
+        100,  # UnsatisfiableWriteConcern
+        133,  # FailedToSatisfyReadPreference
+        146,  # ExceededMemoryLimit
+        292,  # QueryExceededMemoryLimitNoDiskUseAllowed
+        391,  # ReauthenticationRequired
+        8000,  # AtlasError
+        14031,  # OutOfDiskSpace
+        17300,  # The limit of connections is reached
+    }
+)
+
+# A server that fails inside, and a proxy in front of one, may have written before. Whoever refuses has not.
+_MAY_HAVE_WRITTEN = frozenset({1, 8, 96, 8000})
+
+# Codes of the server that say: never. It does not understand the command, or does not do such things at all. None of
+# these may depend on what a document holds: TypeMismatch does, and so one document would end a scheduler.
+PERMANENT_CODES = frozenset(
+    {
+        2,  # BadValue
+        9,  # FailedToParse
+        59,  # CommandNotFound
+        67,  # CannotCreateIndex
+        72,  # InvalidOptions
+        73,  # InvalidNamespace
+        85,  # IndexOptionsConflict
+        86,  # IndexKeySpecsConflict
+        115,  # CommandNotSupported
+        166,  # CommandNotSupportedOnView
+        167,  # OptionNotSupportedOnView
+        168,  # InvalidPipelineOperator
+        197,  # InvalidIndexSpecificationOption
+        40324,  # An unknown stage of a pipeline
+        40415,  # An unknown field of a command
+    }
+)
+
 _TIME_LIMIT_OF_THE_SERVER = 50  # MaxTimeMSExpired
 
 # Codes of the server that say: this document cannot take this write, whoever sends it. Any other document can.
@@ -79,7 +136,15 @@ REFUSAL_CODES: Final = TOO_LARGE_CODES | {
     17280,  # KeyTooLong
 }
 
-_CREDENTIALS = frozenset({13, 18})  # Unauthorized, AuthenticationFailed
+_ADVICE: Final = {
+    11: "check the user in the connection string",
+    13: "check the user, the password and the rights in the connection string",
+    18: "check the user, the password and the rights in the connection string",
+    391: "check that the credentials have not expired",
+    8000: "check the limits, the IP access list and the users of the Atlas cluster",
+    14031: "free space on the disk of the server",
+    17300: "raise the server's limit of connections, or open fewer",
+}
 
 
 PURPOSES: Final[set[str]] = set()
@@ -140,6 +205,11 @@ def command(
                 raise ours from error
             except InvalidDocument as error:
                 raise InvalidPayloadError(f"could not {purpose}: {error}") from error
+            except (MemoryError, RuntimeError) as error:
+                # The driver starts threads, too: those that watch the servers.
+                if not is_shortage(error):
+                    raise
+                raise ShortageError(f"could not {purpose}: {text_of(error)}", unknown_outcome=writes) from error
 
         return bounded
 
@@ -178,12 +248,7 @@ def translated(
         return AggregationTimeoutError(
             f"could not {purpose} within operation_timeout: raise it, or ask for less", transient=True
         )
-    if isinstance(error, driver.OperationFailure) and error.code in _CREDENTIALS:
-        advice = "check the user, the password and the rights in the connection string"
-    elif isinstance(error, driver.ServerSelectionTimeoutError):
-        advice = "check that the server runs and that the connection string names it"
-    else:
-        advice = ""
+    advice = _advice_for(error)
     message = f"could not {purpose}: {_first_line(error)}"
     if is_refusal(error):
         assert isinstance(error, driver.OperationFailure)
@@ -191,6 +256,7 @@ def translated(
     return MonqueConnectionError(
         f"{message} ({advice})" if advice else message,
         transient=is_transient(error),
+        permanent=is_permanent(error),
         unknown_outcome=writes and has_unknown_outcome(error),
     )
 
@@ -207,6 +273,16 @@ def _advice_on_refusal(code: int | None) -> str:
     if code in TOO_LARGE_CODES:
         return "the document is full: remove what it does not need, or delete the job"
     return "check the validator and the indexes of the collection"
+
+
+def _advice_for(error: driver.PyMongoError) -> str:
+    if isinstance(error, driver.ServerSelectionTimeoutError):
+        return "check that the server runs and that the connection string names it"
+    if isinstance(error, driver.BulkWriteError):
+        codes = _reported(error, "writeErrors")
+    else:
+        codes = [error.code] if isinstance(error, driver.OperationFailure) else []
+    return next((_ADVICE[code] for code in codes if code in _ADVICE), "")
 
 
 def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
@@ -228,9 +304,24 @@ def is_transient(error: driver.PyMongoError) -> bool:
     return isinstance(error, driver.OperationFailure) and error.code in PASSING_CODES
 
 
+def is_permanent(error: driver.PyMongoError) -> bool:
+    """Whether the same call can never succeed: the server does not understand it, or the client was closed.
+
+    Everything else may succeed later: by itself (see `is_transient`), or once somebody has repaired something.
+    """
+    if is_transient(error) or isinstance(error, driver.WriteError | driver.BulkWriteError):
+        return False  # The errors of single statements are about their documents.
+    if isinstance(error, driver.OperationFailure):
+        return error.code in PERMANENT_CODES
+    return isinstance(error, driver.InvalidOperation | driver.InvalidName)
+
+
 def is_about_document(code: int | None) -> bool:
-    """Whether a statement that failed with this code failed because of its document, or of what it writes there."""
-    return code not in PASSING_CODES and code not in _CREDENTIALS
+    """Whether a statement that failed with this code failed because of its document, or of what it writes there.
+
+    Only codes of outages are not: a code that no table names must not keep the statements beside it waiting.
+    """
+    return code not in PASSING_CODES and code not in OUTAGE_CODES
 
 
 def refused_because_of_documents(error: driver.BulkWriteError, purpose: str) -> Sequence[Mapping[str, Any]]:
@@ -241,11 +332,14 @@ def refused_because_of_documents(error: driver.BulkWriteError, purpose: str) -> 
     """
     refused: Sequence[Mapping[str, Any]] = error.details["writeErrors"]
     codes = [one.get("code") for one in refused]
-    if not error.details.get("writeConcernErrors") and all(map(is_about_document, codes)):
+    has_unsure = bool(error.details.get("writeConcernErrors"))
+    if not has_unsure and all(map(is_about_document, codes)):
         return refused
-    raise MonqueConnectionError(
-        f"could not {purpose}: {_first_line(error)}", transient=True, unknown_outcome=True
-    ) from error
+    transient = has_unsure or any(code in PASSING_CODES for code in codes)
+    message = f"could not {purpose}: {_first_line(error)}"
+    if advice := _advice_for(error):
+        message += f" ({advice})"
+    raise MonqueConnectionError(message, transient=transient, unknown_outcome=True) from error
 
 
 def has_unknown_outcome(error: driver.PyMongoError) -> bool:
@@ -261,12 +355,16 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
         return True
     if isinstance(error, driver.BulkWriteError):
         # The writes that it does not report were applied, and of one that was interrupted a part.
-        interrupted = any(code in PASSING_CODES for code in _reported(error, "writeErrors"))
+        interrupted = any(_may_be_written(code) for code in _reported(error, "writeErrors"))
         return interrupted or bool(_reported(error, "writeConcernErrors"))
     if isinstance(error, driver.OperationFailure):
-        return error.code is None or error.code in PASSING_CODES  # Any other code refuses it.
+        return error.code is None or _may_be_written(error.code)
     # A connection that broke, an answer that nobody understands, a client that was closed while it waited.
     return True
+
+
+def _may_be_written(code: int | None) -> bool:
+    return code in PASSING_CODES or code in _MAY_HAVE_WRITTEN  # Any other code refuses it.
 
 
 def _may_be_retried(error: driver.PyMongoError) -> bool:
@@ -278,8 +376,12 @@ def _reported(error: driver.BulkWriteError, kind: str) -> list[int | None]:
 
 
 def _first_line(error: BaseException) -> str:
-    # The driver appends its timeouts, and a description of the whole topology.
+    # The driver appends its timeouts, and a description of the whole topology; and of a group, all that was sent.
     text = str(error)
+    if isinstance(error, driver.BulkWriteError):
+        reported = [*error.details.get("writeErrors", ()), *error.details.get("writeConcernErrors", ())]
+        reported.sort(key=lambda one: is_about_document(one.get("code")))  # An outage explains more than a refusal.
+        text = next((str(one["errmsg"]) for one in reported if one.get("errmsg")), text)
     for appended in (" (configured timeouts:", ", Timeout: ", ", full error:"):
         text = text.split(appended)[0]
     text = text.strip(" ,")

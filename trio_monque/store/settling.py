@@ -15,13 +15,12 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from ..errors import MonqueConnectionError
 from ..jobs.fences import ClaimId
 from ..log import logger_of
 from .codec import filter_of
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import PASSING_CODES, command
+from .outcomes import command, refused_because_of_documents
 from .statements import Statement, grouped, requests_of, statements_for
 
 __all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
@@ -94,13 +93,9 @@ def _write(
     try:
         matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
     except driver.BulkWriteError as error:
-        write_errors = error.details["writeErrors"]
-        if error.details.get("writeConcernErrors") or any(one.get("code") in PASSING_CODES for one in write_errors):
-            # One of them passes: all are sent again, and the receipts tell which had been written.
-            raise MonqueConnectionError(
-                f"could not settle jobs: {error}", transient=True, unknown_outcome=True
-            ) from error
-        return {parts[one["index"]]: str(one.get("errmsg")) for one in write_errors}
+        # Where this raises, all are sent again, and the receipts tell which had been written.
+        refused = refused_because_of_documents(error, "settle jobs")
+        return {parts[one["index"]]: str(one.get("errmsg")) for one in refused}
     except driver.OperationFailure as error:
         if error.code != _NESTED_TOO_DEEPLY:
             raise

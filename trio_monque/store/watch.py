@@ -43,15 +43,23 @@ CLOSING_PATIENCE: Final = 1.0
 
 _LEAVING: Final = "leaving:"
 
-# Unauthorized; a standalone server. Neither changes while the program runs.
-_NO_STREAM: Final = frozenset({13, 40573})
+_UNAUTHORIZED: Final = 13
+_STANDALONE: Final = 40573
 
 # A name that is no text, or a date beyond the year 9999, in somebody else's document must not end the stream.
 _LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 class NoStreamError(MonqueConnectionError):
-    """This server or this user has no change streams: trying again is of no use."""
+    """This server or this user has no change streams: trying again is of no use.
+
+    Attributes:
+        is_of_user: The user lacks the right. Where a stream was open before, the right was revoked, and may come back.
+    """
+
+    def __init__(self, message: str, *, is_of_user: bool) -> None:
+        super().__init__(message)
+        self.is_of_user = is_of_user
 
 
 class Kind(Enum):
@@ -149,8 +157,9 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
     try:
         cursor = database.aggregate(_pipeline(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000))
     except driver.OperationFailure as error:
-        if error.code in _NO_STREAM:
-            raise NoStreamError(str(translated(error, "open the change stream", writes=False))) from error
+        if error.code in (_UNAUTHORIZED, _STANDALONE):
+            message = str(translated(error, "open the change stream", writes=False))
+            raise NoStreamError(message, is_of_user=error.code == _UNAUTHORIZED) from error
         raise
     return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor, _namespace(jobs.collection))
 
