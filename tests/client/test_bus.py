@@ -10,7 +10,7 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.store import PAST
-from trio_monque.client import bus as bus_module
+from trio_monque.client import subscription
 from trio_monque.client.bus import Bus
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.events import Event, JobCompleted, JobStarted
@@ -83,7 +83,7 @@ async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(bus_module, "MOST_UNHEARD", 3)
+    monkeypatch.setattr(subscription, "MOST_UNHEARD", 3)
     bus = Bus()
     heard: list[Event] = []
 

@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from ..backoff import Backoff, asked_backoff
-from ..client.bus import Bus
+from ..client.bus import GRACE, Bus
 from ..client.server_time import ServerTime
 from ..clock import virtual_time
 from ..engine.limits import EngineLimits
@@ -32,7 +32,7 @@ from .settlement import DocumentSettlement
 from .source import DocumentSource
 from .telling import ClaimsReport, Teller
 
-LAST_WORDS: Final = 0.5
+LAST_WORDS: Final = 0.5 - GRACE
 """Seconds that listeners have, when all else has ended, to hear of it."""
 
 Work = Callable[[Claim[Any]], Awaitable[object]]

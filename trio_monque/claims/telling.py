@@ -44,6 +44,7 @@ class ClaimsReport:
         set_aside: Documents whose tries were used up.
         unfinished: The ids of documents whose locks could not be given back; they end with their leases.
         crashed: What crashed of the claims themselves.
+        undelivered_events: Events that listeners did not hear, because too many waited or the claims had to end.
     """
 
     finished: int = 0
@@ -54,6 +55,7 @@ class ClaimsReport:
     set_aside: int = 0
     unfinished: tuple[Any, ...] = ()
     crashed: tuple[BaseException, ...] = ()
+    undelivered_events: int = 0
 
 
 class Teller:
@@ -73,6 +75,7 @@ class Teller:
             set_aside=self._set_aside,
             unfinished=unfinished,
             crashed=crashed,
+            undelivered_events=self._bus.undelivered,
         )
 
     def tell(self, notice: object) -> None:

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import inspect
 import math
-from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
 from contextlib import asynccontextmanager, nullcontext, suppress
-from dataclasses import dataclass, field
+from contextvars import Context, copy_context
 from functools import partial
-from typing import Any, Final, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import anyio
 import anyio.to_thread
@@ -20,52 +18,21 @@ from ..clock import is_on_run
 from ..errors import InvalidOptionError
 from ..jobs.events import Event
 from ..log import logger_of
-from ..patience import Patience, with_patience
+from ..patience import Patience
 from ..threads import HoldingLimiter, call_in_thread
-from .event_stream import MOST_UNHEARD, EventStream
+from .event_stream import EventStream
+from .subscription import Subscription, tell_async, tell_plain
 
 logger = logger_of("events")
 
 EventT = TypeVar("EventT", bound=Event)
 Listener = Callable[[EventT], None] | Callable[[EventT], Awaitable[None]]
 
-AsyncListener = Callable[[Event], Awaitable[object]]
+GRACE: Final = 0.1
+"""Seconds in which listeners must have ended that were cancelled. Those that have not are left behind."""
 
 LAST_WORDS: Final = 2.0
 """Seconds in which listeners hear of what was done for a caller that was cancelled, or whose call has failed."""
-
-
-@dataclass(eq=False)
-class _Subscription:
-    """One listener and what it has not heard yet. Only touched on the run's own thread."""
-
-    listens_to: type[Event]
-    listener: Callable[[Any], object]
-    unheard: deque[Event] = field(default_factory=deque)
-    arrived: trio.Event = field(default_factory=trio.Event)
-    caught_up: trio.Event = field(default_factory=trio.Event)
-    # Set by whoever removes it, in any thread; read before each call of the listener.
-    removed: bool = False
-    dropped: int = 0
-
-    def offer(self, event: Event) -> None:
-        if self.removed:
-            return  # Its pump may have ended already, and nobody would ever catch up.
-        if len(self.unheard) >= MOST_UNHEARD:
-            self.dropped += 1
-            if self.dropped == 1:
-                logger.warning("%s is too slow: events are dropped for it", self.listener)
-            return
-        self.unheard.append(event)
-        self.arrived.set()
-        if self.caught_up.is_set():
-            self.caught_up = trio.Event()
-
-    def take(self) -> Sequence[Event]:
-        self.arrived = trio.Event()
-        events = tuple(self.unheard)
-        self.unheard.clear()
-        return events
 
 
 class Bus:
@@ -80,9 +47,9 @@ class Bus:
     """
 
     def __init__(self) -> None:
-        self._subscriptions: list[_Subscription] = []
+        self._subscriptions: list[Subscription] = []
         self._streams: list[EventStream[Any]] = []
-        self._nursery: trio.Nursery | None = None
+        self._context: Context | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._ended = False
         self._patience = Patience()
@@ -92,8 +59,7 @@ class Bus:
         _check_event_class(event_type)
         if not callable(listener):
             raise InvalidOptionError("listeners", listener, "must be callable with one event")
-        subscription = _Subscription(event_type, listener)
-        subscription.caught_up.set()
+        subscription = Subscription(event_type, listener)
         self._on_the_run(partial(self._add, subscription))
 
         def remove() -> None:
@@ -102,15 +68,15 @@ class Bus:
 
         return remove
 
-    def _add(self, subscription: _Subscription) -> None:
+    def _add(self, subscription: Subscription) -> None:
         self._subscriptions.append(subscription)
-        if self._nursery is not None:
-            self._nursery.start_soon(self._pump, subscription)
+        if self._context is not None:
+            self._start(subscription)
 
-    def _remove(self, subscription: _Subscription) -> None:
+    def _remove(self, subscription: Subscription) -> None:
         if subscription in self._subscriptions:
             self._subscriptions.remove(subscription)
-            subscription.arrived.set()
+            subscription.remove()
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
         """Does it on the thread of the run that delivers, where there is one: at once if this is it, else soon."""
@@ -163,20 +129,42 @@ class Bus:
             stream.offer(event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Delivers until cancelled; what a plain listener is doing then goes on in its thread."""
-        async with trio.open_nursery() as nursery:
-            self._nursery = nursery
-            self._token = trio.lowlevel.current_trio_token()
-            try:
-                for subscription in self._subscriptions:
-                    nursery.start_soon(self._pump, subscription)
-                task_status.started()
-                await trio.sleep_forever()
-            finally:
-                self._nursery = self._token = None
-                self._ended = True
-                for stream in list(self._streams):
-                    stream.end()
+        """Delivers until cancelled, and ends within `GRACE` then, whatever listeners do.
+
+        A listener that does not obey its cancellation in that time is left behind and logged, and so is how many events
+        it did not hear. What a plain listener is doing then goes on in its thread.
+        """
+        self._context = copy_context()
+        self._token = trio.lowlevel.current_trio_token()
+        try:
+            for subscription in self._subscriptions:
+                self._start(subscription)
+            task_status.started()
+            await trio.sleep_forever()
+        finally:
+            self._context = self._token = None
+            self._ended = True
+            for stream in list(self._streams):
+                stream.end()
+            await self._stop_all()
+
+    def _start(self, subscription: Subscription) -> None:
+        assert self._context is not None
+        subscription.start(self._context.copy(), self._patience)
+
+    async def _stop_all(self) -> None:
+        for subscription in self._subscriptions:
+            subscription.stop()
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE):
+            for subscription in self._subscriptions:
+                await subscription.ended.wait()
+        for subscription in self._subscriptions:
+            subscription.report_left()
+
+    @property
+    def undelivered(self) -> int:
+        """How many events listeners have not heard."""
+        return sum(subscription.undelivered for subscription in self._subscriptions)
 
     def lose_patience(self) -> None:
         """Listeners that are cancelled wait for no answers any more."""
@@ -186,27 +174,6 @@ class Bus:
         """Returns when every listener has heard all that was emitted before."""
         for subscription in list(self._subscriptions):
             await subscription.caught_up.wait()
-
-    @trio.lowlevel.enable_ki_protection
-    async def _pump(self, subscription: _Subscription) -> None:
-        limiter = HoldingLimiter(1)
-        with with_patience(self._patience):
-            await self._pump_patiently(subscription, limiter)
-
-    async def _pump_patiently(self, subscription: _Subscription, limiter: HoldingLimiter) -> None:
-        while not subscription.removed:
-            await subscription.arrived.wait()
-            events = subscription.take()
-            if is_async(subscription.listener):
-                for event in events:
-                    await _tell(subscription, event)
-            elif events:
-                await call_in_thread(
-                    partial(_tell_in_thread, subscription, events), limiter=limiter, abandon_on_cancel=True
-                )
-            if not subscription.unheard:
-                subscription.caught_up.set()
-        subscription.caught_up.set()
 
     # --- For what a call did ---
 
@@ -218,11 +185,11 @@ class Bus:
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
-                await _tell(subscription, event)
+                await tell_async(subscription, event)
             elif trio.lowlevel.in_trio_task():
-                await call_in_thread(partial(_tell_in_thread, subscription, [event]), limiter=HoldingLimiter(1))
+                await call_in_thread(partial(tell_plain, subscription, event), limiter=HoldingLimiter(1))
             else:
-                await anyio.to_thread.run_sync(_tell_in_thread, subscription, [event])
+                await anyio.to_thread.run_sync(tell_plain, subscription, event)
 
     async def tell_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
         """Tells of all that an async call did, also where it is cancelled or `has_failed`: then within `LAST_WORDS`."""
@@ -242,9 +209,9 @@ class Bus:
             if is_async(subscription.listener):
                 logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
             else:
-                _tell_in_thread(subscription, [event])
+                tell_plain(subscription, event)
 
-    def _listening_to(self, event: Event) -> list[_Subscription]:
+    def _listening_to(self, event: Event) -> list[Subscription]:
         return [one for one in self._subscriptions if isinstance(event, one.listens_to)]
 
     def _offer_to_streams(self, event: Event) -> None:
@@ -255,28 +222,3 @@ class Bus:
 def _check_event_class(given: object) -> None:
     if not (isinstance(given, type) and issubclass(given, Event)):
         raise InvalidOptionError("listeners", given, "must be an event class, for example JobFailed")
-
-
-async def _tell(subscription: _Subscription, event: Event) -> None:
-    if subscription.removed:
-        return
-    listener = cast("AsyncListener", subscription.listener)
-    try:
-        await listener(event)
-    except anyio.get_cancelled_exc_class():
-        raise
-    except BaseException:
-        logger.exception("listener %s failed for %s", listener, type(event).__name__)
-
-
-def _tell_in_thread(subscription: _Subscription, events: Sequence[Event]) -> None:
-    for event in events:
-        if subscription.removed:
-            return
-        try:
-            result = subscription.listener(event)
-            if inspect.iscoroutine(result):
-                result.close()
-                raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
-        except BaseException:
-            logger.exception("listener %s failed for %s", subscription.listener, type(event).__name__)

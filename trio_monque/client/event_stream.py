@@ -12,6 +12,9 @@ import anyio.lowlevel
 import trio
 
 from ..jobs.events import Event
+from ..log import logger_of
+
+logger = logger_of("events")
 
 EventT = TypeVar("EventT", bound=Event)
 
@@ -71,6 +74,8 @@ class EventStream(Generic[EventT]):
             self._send.send_nowait(event)
         except anyio.WouldBlock:
             self.dropped += 1
+            if self.dropped == 1:
+                logger.warning("an event stream has %d events that nobody took: further ones are dropped", MOST_UNHEARD)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass  # It was closed between the telling and the hearing.
 

@@ -7,7 +7,7 @@ from typing import Any, Final, Self
 
 import trio
 
-from ..client.bus import Bus
+from ..client.bus import GRACE, Bus
 from ..client.ground import Ground
 from ..client.monque import SyncMonque
 from ..client.stats_cache import StatsCache
@@ -21,7 +21,7 @@ from .presence import Presence
 from .telling import SchedulerReport, Teller
 from .workers import Workers
 
-LAST_WORDS: Final = 0.5
+LAST_WORDS: Final = 0.5 - GRACE
 """Seconds that listeners have, when all else has ended, to hear of it. With the engine's hard bound two in all."""
 
 

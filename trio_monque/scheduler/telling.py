@@ -49,6 +49,7 @@ class SchedulerReport:
         crashed: What crashed of the scheduler itself.
         loop_blocked: How many times something blocked the event loop for longer than a second, in which no
             claim could be renewed; each was logged with its frames. Not counted in virtual time.
+        undelivered_events: Events that listeners did not hear, because too many waited or the scheduler had to end.
     """
 
     completed: int = 0
@@ -57,6 +58,7 @@ class SchedulerReport:
     unfinished: tuple[Job, ...] = ()
     crashed: tuple[BaseException, ...] = ()
     loop_blocked: int = 0
+    undelivered_events: int = 0
 
 
 class Teller:
@@ -80,6 +82,7 @@ class Teller:
             unfinished=unfinished,
             crashed=crashed,
             loop_blocked=loop_blocked,
+            undelivered_events=self._bus.undelivered,
         )
 
     def tell_unfinished(self, jobs: tuple[Job, ...]) -> None:

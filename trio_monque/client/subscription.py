@@ -1,0 +1,186 @@
+"""One listener, what it has not heard yet, and how it hears it."""
+
+from __future__ import annotations
+
+import inspect
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from contextvars import Context
+from functools import partial
+from typing import Any, Final, cast
+
+import anyio
+import trio
+
+from ..callables import is_async
+from ..errors import ShortageError
+from ..jobs.events import Event
+from ..log import logger_of
+from ..patience import Patience, with_patience
+from ..safe_text import shown
+from ..threads import HoldingLimiter, call_in_thread
+from .event_stream import MOST_UNHEARD
+
+logger = logger_of("events")
+
+AsyncListener = Callable[[Event], Awaitable[object]]
+
+# After a thread that could not be started for a plain listener.
+PAUSE: Final = 0.1
+
+
+class Subscription:
+    """Only touched on the run's own thread, but for `removed` and `heard`.
+
+    Attributes:
+        removed: Set by whoever removes it, in any thread; read before each call of the listener.
+        undelivered: How many events the listener has not heard to the end: dropped, because too many waited, or
+            still waiting.
+    """
+
+    def __init__(self, listens_to: type[Event], listener: Callable[[Any], object]) -> None:
+        self.listens_to = listens_to
+        self.listener = listener
+        self.removed = False
+        self.caught_up = trio.Event()
+        self.caught_up.set()
+        self.ended = trio.Event()
+        self.ended.set()
+        self._unheard: deque[Event] = deque()
+        self._arrived = trio.Event()
+        self._offered = self._heard = self._dropped = 0
+        self._scope = trio.CancelScope()
+        self._is_closed = False
+
+    @property
+    def undelivered(self) -> int:
+        return 0 if self.removed else self._offered - self._heard
+
+    def offer(self, event: Event) -> None:
+        """Hands over an event; returns at once."""
+        if self.removed:
+            return  # Its pump may have ended already, and nobody would ever catch up.
+        self._offered += 1
+        if len(self._unheard) >= MOST_UNHEARD:
+            self._dropped += 1
+            if self._dropped == 1:
+                logger.warning("%s is too slow: events are dropped for it", self.listener)
+            return
+        self._unheard.append(event)
+        self._arrived.set()
+        if self.caught_up.is_set():
+            self.caught_up = trio.Event()
+
+    def remove(self) -> None:
+        """It hears nothing more."""
+        self.removed = True
+        self._arrived.set()
+
+    # --- While it is delivered to ---
+
+    def start(self, context: Context, patience: Patience) -> None:
+        """Delivers from now on, in a task that nobody has to wait for.
+
+        It is a system task: a listener may shield itself from cancellation for as long as it likes. In a nursery of
+        the scheduler, leaving would wait for it; trio lets nobody leave such a task behind.
+        """
+        self.ended, self._scope, self._is_closed = trio.Event(), trio.CancelScope(), False
+        trio.lowlevel.spawn_system_task(
+            self._deliver, patience, name=f"listener {shown(self.listener)}", context=context
+        )
+
+    def stop(self) -> None:
+        """The event that it hears now is its last one, and is cancelled."""
+        self._is_closed = True
+        self._scope.cancel(reason="the scheduler has ended")
+
+    def report_left(self) -> None:
+        """Logs what the listener has not heard, after `stop`."""
+        if not self.ended.is_set():
+            logger.error("listener %s is left behind: it shields itself from its cancellation", self.listener)
+        if count := self.undelivered:
+            logger.warning("listener %s did not hear %d events: the scheduler has ended", self.listener, count)
+
+    async def _deliver(self, patience: Patience) -> None:
+        try:
+            with self._scope, with_patience(patience):
+                await self._pump()
+        except trio.Cancelled:
+            pass  # The whole run ends.
+        except BaseException as error:
+            # What left a system task would end the whole run.
+            logger.error("delivery to listener %s failed", self.listener, exc_info=error)
+        finally:
+            self.ended.set()
+            self.caught_up.set()
+
+    async def _pump(self) -> None:
+        limiter = HoldingLimiter(1)
+        while not self.removed:
+            await self._arrived.wait()
+            self._arrived = trio.Event()
+            events = tuple(self._unheard)
+            self._unheard.clear()
+            if is_async(self.listener):
+                for event in events:
+                    if self._is_closed:
+                        return  # A listener that shields itself passes no checkpoint that the cancellation can reach.
+                    await self._tell_async(event)
+            elif events:
+                await self._tell_in_thread(events, limiter)
+            if not self._unheard:
+                self.caught_up.set()
+
+    async def _tell_async(self, event: Event) -> None:
+        try:
+            await tell_async(self, event)
+        except trio.Cancelled:
+            if trio.current_effective_deadline() == -float("inf"):
+                raise
+            logger.error("listener %s raised the Cancelled of a scope of its own", self.listener)
+        self._heard += 1
+
+    async def _tell_in_thread(self, events: Sequence[Event], limiter: HoldingLimiter) -> None:
+        left = deque(events)  # The thread takes them one by one: a shortage must not make it hear one twice.
+        while True:
+            try:
+                call = partial(self._hear_all, left)
+                return await call_in_thread(call, limiter=limiter, abandon_on_cancel=True)
+            except ShortageError as error:
+                logger.debug("listener %s waits for a thread: %s", self.listener, error)
+                await trio.sleep(PAUSE)
+
+    def _hear_all(self, events: deque[Event]) -> None:
+        while events and not self._is_closed:
+            tell_plain(self, events.popleft())
+            self._heard += 1
+
+
+async def tell_async(subscription: Subscription, event: Event) -> None:
+    """Calls an async listener with one event; what it raises is logged."""
+    if subscription.removed:
+        return
+    listener = cast("AsyncListener", subscription.listener)
+    try:
+        await listener(event)
+    except anyio.get_cancelled_exc_class():
+        raise
+    except BaseException as error:  # noqa: BLE001  # Whatever it is, it ends nothing but this call.
+        _log_failure(listener, event, error)
+
+
+def tell_plain(subscription: Subscription, event: Event) -> None:
+    """Calls a plain listener with one event; what it raises is logged."""
+    if subscription.removed:
+        return
+    try:
+        result = subscription.listener(event)
+        if inspect.iscoroutine(result):
+            result.close()
+            raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
+    except BaseException as error:  # noqa: BLE001  # The same.
+        _log_failure(subscription.listener, event, error)
+
+
+def _log_failure(listener: object, event: Event, error: BaseException) -> None:
+    logger.error("listener %s failed for %s", listener, type(event).__name__, exc_info=error)
