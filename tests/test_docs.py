@@ -9,7 +9,7 @@ import runpy
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -23,6 +23,7 @@ from tests.faults import document_promises, promises
 from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
+from tests.test_architecture import MAY_IMPORT, MAY_IMPORT_LIBRARY
 from trio_monque import Monque, MonqueError, Retention
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.document_lock import LockStamp, freed, laid_aside
@@ -337,13 +338,25 @@ def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> N
     assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
 
 
+def test_page_on_architecture_has_every_room_and_what_it_may_import() -> None:
+    on_page = [tuple(row) for row in rows("explanation/architecture.md", "## Who may import whom")]
+    assert on_page == [
+        (f"`{room}`", _listed(targets), _listed(name for name, rooms in MAY_IMPORT_LIBRARY.items() if room in rooms))
+        for room, targets in MAY_IMPORT.items()
+    ]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "—"
+
+
 def test_page_on_faults_has_every_rule_of_the_checker_and_the_tests_that_it_names() -> None:
     told = [row[0].strip("`") for row in rows("explanation/faults.md", "## Who judges") if row[0][:1] == "`"]
     judging = (*promises.RULES, promises.nothing_is_run_in_vain, promises.renewed_claims_are_kept)
     assert told == [rule.__name__ for rule in (*judging, *document_promises.RULES)]
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/faults").glob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", (DOCS / "explanation/faults.md").read_text(encoding="utf-8"))
-    assert len(named) == 9
+    assert len(named) == 10
     assert [name for name in named if f"def {name}(" not in sources] == []
 
 
