@@ -18,7 +18,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
     "log": {"safe_text", "exception_text"},
     "errors": {"safe_text"},
-    "checks": {"errors"},
+    "callables": set(),
+    "checks": {"errors", "callables"},
     "options": {"errors", "checks"},
     "backoff": {"errors", "log"},
     "observations": set(),
@@ -27,11 +28,10 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hold": {"clock"},
     "threads": {"log", "errors", "clock", "hold", "exception_text"},
     "patience": set(),
-    "callables": set(),
-    "exception_text": set(),
+    "exception_text": {"safe_text"},
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
-    "jobs": {"safe_text", "errors", "checks", "options", "backoff", "payloads", "exception_text"},
+    "jobs": {"safe_text", "log", "errors", "checks", "options", "backoff", "payloads", "exception_text"},
     "store": {
         "safe_text",
         "log",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import re
 from pathlib import Path
 
 import pytest
@@ -58,3 +59,25 @@ def test_every_logger_of_the_library_makes_text_fit() -> None:
         calls = {node.attr for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Attribute)}
         assert "getLogger" not in calls, f"{path} has a logger that is not from logger_of"
     assert all(logging.getLogger(f"trio_monque.{part}").filters for part in ("scheduler", "engine", "store", "events"))
+
+
+def templates() -> set[str]:
+    """What the package logs, whichever level it is."""
+    found = set()
+    for path in PACKAGE.rglob("*.py"):
+        for node in ast.walk(ast.parse(path.read_text())):
+            if not isinstance(node, ast.Call):
+                continue
+            called = ast.unparse(node.func)
+            if called == "log" or re.fullmatch(r"logger\.(info|warning|error|exception|log)", called):
+                texts = [one.value for one in node.args if isinstance(one, ast.Constant) and isinstance(one.value, str)]
+                found.add(texts[0])
+    return found
+
+
+def test_how_to_page_lists_every_line() -> None:
+    """By the longest part of it that is no placeholder."""
+    page = " ".join((PACKAGE.parent / "docs" / "how-to" / "log.md").read_text().split())
+    assert len(templates()) > 40
+    parts = {one: max(re.split(r"%[\d.]*[a-z]", one), key=len).strip(" :,;\n") for one in templates()}
+    assert [one for one, longest in parts.items() if longest not in page] == [], "docs/how-to/log.md lacks these lines"

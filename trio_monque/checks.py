@@ -10,6 +10,7 @@ import re
 from collections.abc import Collection, Mapping
 from difflib import get_close_matches
 
+from .callables import is_async
 from .errors import InvalidOptionError
 
 LARGEST_NUMBER = 3.2e9
@@ -81,6 +82,12 @@ def check_flag(option: str, value: object) -> None:
     """Unless `value` is a bool."""
     if not isinstance(value, bool):
         raise InvalidOptionError(option, value, "must be True or False")
+
+
+def check_redaction(value: object) -> None:
+    """Unless it is a plain function, or None: it is called where nothing can be awaited."""
+    if value is not None and (not callable(value) or is_async(value)):
+        raise InvalidOptionError("redact_errors", value, "must be None, or a plain function from str to str")
 
 
 _COLLECTION_NAME = re.compile(r"(?!system\.)[^.$\0\ud800-\udfff]+(\.[^.$\0\ud800-\udfff]+)*")

@@ -10,6 +10,11 @@ import traceback
 from collections.abc import Iterator
 from typing import Final
 
+from .safe_text import without_secrets
+
+_LOOKED_AT: Final = 4
+"""So many times the length that is kept of a text, secrets are looked for."""
+
 NO_MESSAGE: Final = "(its message cannot be shown)"
 
 
@@ -24,7 +29,7 @@ def name_of(error: BaseException) -> str:
 def message_of(error: BaseException, longest: int) -> str:
     """Its message, cut to so many characters, as BSON can hold it."""
     try:
-        return plain(str(error), longest)
+        return plain(without_secrets(plain(str(error), _LOOKED_AT * longest)), longest)
     except BaseException:  # noqa: BLE001  # Not an interrupt of ours: Ctrl-C is held back wherever this is called.
         return NO_MESSAGE
 
@@ -43,7 +48,8 @@ def traceback_of(error: BaseException, longest: int) -> str:
     """
     try:
         lines = traceback.TracebackException.from_exception(error).format()
-        text = "".join(_cut(line, longest // 2) for line in lines)
+        # Secrets first: of a connection string that was cut, no password would be known as one.
+        text = "".join(_cut(without_secrets(_cut(line, _LOOKED_AT * longest)), longest // 2) for line in lines)
     except BaseException:  # noqa: BLE001  # The same.
         return ""
     return plain(text[-longest:], longest)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import os
 import secrets
 import socket
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypedDict
 
@@ -20,6 +20,7 @@ from .checks import (
     check_instance_id,
     check_known,
     check_number,
+    check_redaction,
     check_write_concern,
 )
 from .errors import InvalidOptionError
@@ -115,6 +116,8 @@ class SchedulerOptions(ClientOptions, total=False):
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
+    store_tracebacks: bool
+    redact_errors: Callable[[str], str] | None
     job_retention: Retention | None
 
 
@@ -182,6 +185,9 @@ class SchedulerConfig(ClientConfig):
         base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
+        store_tracebacks: Whether the history of errors in a job (`errors`) has tracebacks.
+        redact_errors: Called with each text of a handler's error before it is stored or logged: the reason, and the
+            traceback if it is stored. What it returns is kept instead.
         job_retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 
@@ -202,6 +208,8 @@ class SchedulerConfig(ClientConfig):
     base_retry_interval: float = 1.0
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
+    store_tracebacks: bool = True
+    redact_errors: Callable[[str], str] | None = None
     job_retention: Retention | None = None
 
     def __post_init__(self) -> None:
@@ -223,6 +231,8 @@ class SchedulerConfig(ClientConfig):
         check_number("base_retry_interval", self.base_retry_interval, at_least=0)
         check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        check_flag("store_tracebacks", self.store_tracebacks)
+        check_redaction(self.redact_errors)
         if not isinstance(self.job_retention, Retention | None):
             raise InvalidOptionError("job_retention", self.job_retention, "must be a Retention, or None to keep all")
         self._check_lock_timeout()

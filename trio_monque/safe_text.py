@@ -29,10 +29,11 @@ _SECRET_OPTION: Final = re.compile(
     [^\s&;'"]* (?: [&;] [^\s&;='"]* (?=[&;\s'"]|$) )* )"""
 )
 _SESSION_TOKEN: Final = re.compile(r"""(?i)(AWS_SESSION_TOKEN\s*['"]?\s*[:=]\s*)['"]?[^\s,&;'"}]+""")
+# Their parts are bounded: what is searched may be made so as to take long.
 # A password may have an unescaped `@`, `/` or `?`, which is the usual mistake: the last `@` counts.
-_MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]*(?:@|%40)")
+_MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]{0,2000}(?:@|%40)")
 # In URIs of others, no further than to the end of the user's part: there are many with an `@` in their path.
-_OTHER_USER: Final = re.compile(r"\b([A-Za-z][\w+.-]*://)[^\s/?#'\"@]*:[^\s/?#'\"]*@")
+_OTHER_USER: Final = re.compile(r"\b([A-Za-z][\w+.-]{0,30}://)[^\s/?#'\"@]{0,500}:[^\s/?#'\"]{0,500}@")
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:?/{2,3}|[A-Za-z][A-Za-z0-9+.-]*:/")
 _HOST: Final = re.compile(r"\[[^\]]*\](?::\d+)?|[^:]*(?::\d{1,5})?")

@@ -12,6 +12,7 @@ import trio
 from ..callables import is_async, problem_of_handler
 from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
+from ..engine.guard import cause_of
 from ..errors import ClaimLostError, InvalidOptionError
 from ..jobs.events import Event
 from ..log import logger_of
@@ -133,12 +134,12 @@ async def open_claims(
                     yield claims
                     handout.close()
                     handout.give_back_idle()
-                    stop.drain()
+                    stop.drain("the body of open_claims has ended")
                     # Unshielded: cancellation arrives here, and makes the drain a cut.
                     await claims.wait_drained()
                 except BaseException as error:
                     body_error = error
-                    stop.cut()
+                    stop.cut(cause_of(error, " in the body of open_claims"))
                     # What a block raises because the claims have crashed says nothing beside that.
                     if not (stop.crashes and isinstance(error, ClaimLostError)):
                         raise
@@ -181,7 +182,9 @@ async def run_claims(
         raise InvalidOptionError("handler", handler, problem)
     config = claim_config(options)
     gate = Gate(config.concurrency)
-    claiming = Claiming(collection, filter, config, listeners, partial(_work, handler, gate))
+    claiming = Claiming(
+        collection, filter, config, listeners, partial(_work, handler, gate, config.redact_errors is None)
+    )
     gate.draining = claiming.engine.stop.draining
     try:
         async with trio.open_nursery() as nursery:
@@ -195,7 +198,12 @@ async def run_claims(
 
 # The engine's own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
 @trio.lowlevel.disable_ki_protection
-async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], gate: Gate, claim: Claim[Any]) -> None:
+async def _work(
+    handler: Callable[[Claim[Any]], Awaitable[object]],
+    gate: Gate,
+    shows_errors: bool,  # noqa: FBT001
+    claim: Claim[Any],
+) -> None:
     await gate.enter(claim)
     try:
         await handler(claim)
@@ -203,7 +211,7 @@ async def _work(handler: Callable[[Claim[Any]], Awaitable[object]], gate: Gate, 
         raise  # It is told by itself.
     except Exception:
         if claim.has_ended:  # What becomes of the document does not tell of it any more.
-            logger.exception("the work on document %s failed after its claim had ended", claim.id)
+            logger.error("the work on document %s failed after its claim had ended", claim.id, exc_info=shows_errors)
         raise
     finally:
         gate.leave(claim)

@@ -18,6 +18,7 @@ from ..engine.nursery import Engine
 from ..engine.progress import Progress
 from ..engine.start import start_within
 from ..errors import MonqueConnectionError, MonqueError, ScanRefusedError
+from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import RetryPolicy
 from ..safe_text import shown
 from ..store import document_indexes
@@ -66,8 +67,10 @@ class Claiming:
         self._ended = trio.Event()
         self._door, self._time, self._bus = Door(), ServerTime(self._locked), Bus()
         self._bus.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._bus)
-        source = DocumentSource(self._locked, self._door, self._time, config, _policy_of(config), self._teller, work)
+        policy = _policy_of(config)
+        self._teller = Teller(self._bus, config.instance_id, policy.error_text)
+        self._has_begun = False
+        source = DocumentSource(self._locked, self._door, self._time, config, policy, self._teller, work)
         self._source = source
         self.engine: Engine[HeldDocument, DocumentSettlement] = Engine(source, _limits(config))
         source.settle_early = self.engine.settle_early
@@ -104,10 +107,18 @@ class Claiming:
         if crashes := stop.crashes:
             raise BaseExceptionGroup("the claims crashed", crashes)
 
+    def _begin(self, task_status: trio.TaskStatus[None]) -> None:
+        locked = self._locked
+        self._teller.tell_started(locked.collection.full_name, locked.shown_filter, self._config.concurrency)
+        self._has_begun = True
+        task_status.started()
+
     def _end(self) -> None:
         engine = self.engine
         unfinished = tuple(held.id for held in engine.unfinished)
         self.report = self._teller.report(unfinished, tuple(engine.stop.crashes))
+        if self._has_begun:
+            self._teller.tell_ended(self.report, engine.stop.cause)
         self._ended.set()
 
     async def _try_to_get_ready(self) -> None:
@@ -130,7 +141,7 @@ class Claiming:
         async with trio.open_nursery() as listening:
             hearing = await listening.start(self._deliver_events)
             try:
-                await self.engine.run(started=task_status.started)
+                await self.engine.run(started=partial(self._begin, task_status))
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
                     await self._bus.wait_caught_up()
@@ -159,7 +170,7 @@ class Claiming:
                 continue  # The claimer meets the same error, retries, and tells of it.
             progress.answered()
             if not is_anything_left and not self.engine.is_at_work:
-                self.engine.stop.drain()
+                self.engine.stop.drain("nothing is left")
                 return
 
 
@@ -170,6 +181,7 @@ def _policy_of(config: ClaimConfig) -> RetryPolicy:
         max_retries=config.max_attempts,
         backoff=exponential,
         own_backoff=partial(asked_backoff, own, exponential) if callable(own) else own,
+        error_text=ErrorText(redact=config.redact_errors),
     )
 
 

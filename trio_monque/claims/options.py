@@ -6,7 +6,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
-from ..checks import check_count, check_flag, check_instance_id, check_known, check_number, check_seconds
+from ..checks import (
+    check_count,
+    check_flag,
+    check_instance_id,
+    check_known,
+    check_number,
+    check_redaction,
+    check_seconds,
+)
 from ..errors import InvalidOptionError
 from ..options import LONGEST_BEAT, SHORTEST_BEAT, instance_id
 
@@ -27,6 +35,7 @@ class ClaimOptions(TypedDict, total=False):
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
+    redact_errors: Callable[[str], str] | None
     heartbeat_interval: float
     clock_skew: float
     poll_interval: float
@@ -55,6 +64,8 @@ class ClaimConfig:
         base_retry_interval: The backoff before try n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
         retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
+        redact_errors: Called with the reason of each failure before it is stored in a lock or logged. What it returns
+            is kept instead.
         heartbeat_interval: How often locks are renewed; a lease is three of them. 0.2 to 300.
         clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so
             long after its end.
@@ -78,6 +89,7 @@ class ClaimConfig:
     base_retry_interval: float = 1.0
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
+    redact_errors: Callable[[str], str] | None = None
     heartbeat_interval: float = 20.0
     clock_skew: float = 1.0
     poll_interval: float = 1.0
@@ -103,6 +115,7 @@ class ClaimConfig:
         check_number("base_retry_interval", self.base_retry_interval, at_least=0)
         check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        check_redaction(self.redact_errors)
         check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
         check_number("clock_skew", self.clock_skew, at_least=0)
         check_number("poll_interval", self.poll_interval, above=0)

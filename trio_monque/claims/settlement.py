@@ -9,7 +9,7 @@ from typing import Final
 from ..document_lock import NEVER, freed, laid_aside
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
-from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, reason_of
+from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, kept_reason
 from ..store.document_endings import EncodedUpdate, Ending, Fate, Settled
 from .held import HeldDocument
 
@@ -99,7 +99,7 @@ def _lock_after(
         case Snoozed(snooze):
             return freed(held.tries, min(awake_at(snooze, now), LATEST))
         case Discarded(error):
-            return laid_aside(held.attempt, reason_of(error))
+            return laid_aside(held.attempt, kept_reason(error, policy.error_text))
         case Failed(error, after):
             return lock_after_try(held.attempt, error, now, policy, after)
 
@@ -125,6 +125,6 @@ def lock_after_try(
 ) -> dict[str, object]:
     """The lock after so many tries, of which the last one failed or died: free later, or set aside."""
     if tries >= policy.max_retries:
-        return laid_aside(tries, reason_of(error))
+        return laid_aside(tries, kept_reason(error, policy.error_text))
     delay = policy.delay(tries, error) if after is None else after
     return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))

@@ -8,8 +8,10 @@ from typing import Any, Final
 from ..client.bus import Bus
 from ..document_lock import NEVER
 from ..engine import notices
-from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, reason_of
+from ..jobs.error_text import ErrorText
+from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, kept_reason
 from ..log import logger_of
+from ..safe_text import shown
 from . import events
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
@@ -61,8 +63,10 @@ class ClaimsReport:
 class Teller:
     """Turns notices into events and log records, and counts."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, instance: str, error_text: ErrorText) -> None:
         self._bus = bus
+        self._instance = instance
+        self._error_text = error_text
         self._finished = self._failed = self._released = self._lost = self._rescued = self._set_aside = 0
 
     def report(self, unfinished: tuple[Any, ...] = (), crashed: tuple[BaseException, ...] = ()) -> ClaimsReport:
@@ -78,6 +82,29 @@ class Teller:
             undelivered_events=self._bus.undelivered,
         )
 
+    def tell_started(self, collection: str, wanted: object, concurrency: int) -> None:
+        """It works now: `collection` with its database, and the filter."""
+        logger.info(
+            "claims %s started on %s: %d documents at a time that match %s",
+            self._instance,
+            collection,
+            concurrency,
+            shown(wanted),
+        )
+
+    def tell_ended(self, report: ClaimsReport, cause: str) -> None:
+        """They have ended, also by a crash."""
+        logger.info(
+            "claims %s ended (%s): %d finished, %d failed, %d released, %d lost, %d unfinished",
+            self._instance,
+            cause,
+            report.finished,
+            report.failed,
+            report.released,
+            report.lost,
+            len(report.unfinished),
+        )
+
     def tell(self, notice: object) -> None:
         if type(notice) is notices.RunSettled:  # Of every run, and so the first.
             self._tell_settled(notice.settlement)
@@ -90,6 +117,8 @@ class Teller:
                 self._lost += 1
                 logger.warning("the lock on document %s was taken, or could not be renewed in time", held)
                 self._bus.emit(events.ClaimLost(held.id, held.attempt))
+            case notices.Draining(cause):
+                logger.info("claims %s stopped claiming and drain: %s", self._instance, cause)
             case notices.CutShort(cut):
                 named = ", ".join(map(str, cut[:MOST_NAMED])) + (" and more" if len(cut) > MOST_NAMED else "")
                 logger.warning("the claims end and cut short the work on documents %s", named)
@@ -110,11 +139,20 @@ class Teller:
             case Failed(error) | Discarded(error):
                 self._failed += 1
                 is_last = self._is_set_aside(settlement)
-                log = logger.error if is_last else logger.info
-                log("document %s failed%s: %s", held, " and is set aside" if is_last else "", reason_of(error))
+                reason = kept_reason(error, self._error_text)
+                log = logger.error if is_last else logger.warning
+                what = "and is set aside" if is_last else "and is claimed again later"
+                # With a hook, what the error itself says is not to be kept anywhere.
+                log(
+                    "document %s failed, %s: %s",
+                    held,
+                    what,
+                    reason,
+                    exc_info=error if self._error_text.redact is None else None,
+                )
                 self._bus.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
-                    self._tell_set_aside(held.id, held.attempt, reason_of(error))
+                    self._tell_set_aside(held.id, held.attempt, reason)
             case Released() | Snoozed() | CutShort():
                 self._released += 1
 

@@ -13,19 +13,26 @@ logger = logger_of("engine")
 
 
 class Stop:
-    """How the end was asked for. A drain may turn into a cut; nothing turns back."""
+    """How the end was asked for. A drain may turn into a cut; nothing turns back.
+
+    Attributes:
+        cause: Why it ends, in words: the first reason that was given.
+    """
 
     def __init__(self) -> None:
+        self.cause = ""
         self.draining = trio.Event()
         self.cutting = trio.Event()
         self.crashes: list[BaseException] = []
 
-    def drain(self) -> None:
+    def drain(self, cause: str = "drain() was called") -> None:
         """Nothing new is started; what runs may end."""
+        self.cause = self.cause or cause
         self.draining.set()
 
-    def cut(self) -> None:
+    def cut(self, cause: str = "it was cancelled") -> None:
         """What runs is cancelled, too."""
+        self.cause = self.cause or cause
         self.draining.set()
         self.cutting.set()
 
@@ -33,12 +40,19 @@ class Stop:
         """Ends in order, as a drain does, and raises this when it has ended, if it is the first."""
         if not self.crashes:
             self.crashes.append(error)
-        self.drain()
+        self.drain(str(error))
 
     def crash(self, error: BaseException) -> None:
         """Ends everything in order, and is raised when it has ended."""
         self.crashes.append(error)
-        self.cut()
+        self.cut(f"it crashed with {type(error).__name__}")
+
+
+def cause_of(error: BaseException, where: str = "") -> str:
+    """What ended the code around it, in words for the log; `where` that was, for an error."""
+    if isinstance(error, trio.Cancelled):
+        return "it was cancelled"
+    return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__} was raised{where}"
 
 
 # Protected, and with it all that it calls: tasks do not inherit protection, and a Ctrl-C between the claim of a

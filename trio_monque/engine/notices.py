@@ -26,6 +26,13 @@ class RunLost:
 
 
 @dataclass(frozen=True, slots=True)
+class Draining:
+    """Nothing more is claimed: the end was asked for."""
+
+    cause: str
+
+
+@dataclass(frozen=True, slots=True)
 class CutShort:
     """These runs were cancelled because the scheduler leaves."""
 

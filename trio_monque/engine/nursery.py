@@ -15,7 +15,7 @@ from .claimer import Claimer
 from .company import Company
 from .errands import Errands
 from .groups import unwrapped
-from .guard import Stop, guard
+from .guard import Stop, cause_of, guard
 from .health import Vitals
 from .heartbeat import Heartbeat
 from .hints import HintStream
@@ -105,7 +105,7 @@ class Engine(Generic[ClaimT, SettlementT]):
 
     def die(self) -> None:
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
-        self.stop.cut()
+        self.stop.cut("it was killed")
         self._runner.abandon_all()
         self.reaper.lose_patience()
         self._box.cancel(reason="killed")
@@ -154,8 +154,8 @@ class Engine(Generic[ClaimT, SettlementT]):
             # The sentinel: it waits where cancellation and Ctrl-C arrive, and holds nothing that they could break.
             try:
                 await ended.wait()
-            except BaseException:
-                self.stop.cut()
+            except BaseException as error:
+                self.stop.cut(cause_of(error))
                 raise
 
     @trio.lowlevel.enable_ki_protection
@@ -240,6 +240,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     @trio.lowlevel.enable_ki_protection
     async def _end_in_time(self) -> None:
         await self.stop.draining.wait()
+        self._source.tell(notices.Draining(self.stop.cause))
         with trio.move_on_after(self._limits.shutdown_timeout):
             await self.stop.cutting.wait()
         self.stop.cut()

@@ -13,6 +13,7 @@ from ..errors import InvalidCronError, InvalidOptionError, ScheduleEndedError, U
 from ..exception_text import message_of, name_of, plain, traceback_of
 from . import transitions
 from .cron import next_occurrence
+from .error_text import EVERYTHING, ErrorText
 from .job import Job, JobStatus
 from .new_job import checked_moment
 from .occurrences import OF_ONE_OCCURRENCE
@@ -128,6 +129,7 @@ class RetryPolicy:
         own_backoff: The worker's own instead: fixed (seconds), or asked with the number of failures and the error.
         retry_on: Only these errors are tried again; None for all.
         discard_on: These errors are never tried again.
+        error_text: What is kept of an error.
     """
 
     max_retries: int
@@ -135,6 +137,7 @@ class RetryPolicy:
     own_backoff: float | Callable[[int, BaseException], float] | None = None
     retry_on: ErrorTypes | None = None
     discard_on: ErrorTypes = ()
+    error_text: ErrorText = EVERYTHING
 
     def delay(self, failures: int, error: BaseException) -> float:
         """Seconds until the next try: never at once, or a job that fails at once would spin."""
@@ -200,11 +203,11 @@ def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Tr
         case Succeeded(result) if job.repeat_interval is None:
             return transitions.complete(job, now, result)
         case Succeeded(result):
-            return _next_occurrence(job, now, result=result)
+            return _next_occurrence(job, now, policy.error_text, result=result)
         case Snoozed(snooze):
             return transitions.snooze(job, now, awake_at(snooze, now))
         case Discarded(error):
-            return _give_up(job, now, error)
+            return _give_up(job, now, error, policy.error_text)
         case Failed(error, after):
             return _after_failure(job, now, error, after, policy)
 
@@ -215,33 +218,38 @@ def _after_failure(
     failures = job.fail_count + 1
     max_retries = policy.max_retries if job.max_retries is None else job.max_retries
     if failures >= max_retries:
-        return _give_up(job, now, error)
+        return _give_up(job, now, error, policy.error_text)
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
     following = now + timedelta(milliseconds=round(delay * 1000))
-    return transitions.retry(job, now, failure_of(error, job, now), following)
+    return transitions.retry(job, now, failure_of(error, job, now, policy.error_text), following)
 
 
-def _give_up(job: Job, now: datetime, error: BaseException) -> Transition:
+def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> Transition:
     # A schedule must not die unnoticed of one bad day: it goes on, unless it was told not to.
     if job.repeat_interval is not None and job.on_exhausted != "fail":
-        return _next_occurrence(job, now, error)
-    return transitions.fail(job, now, failure_of(error, job, now))
+        return _next_occurrence(job, now, kept, error)
+    return transitions.fail(job, now, failure_of(error, job, now, kept))
 
 
-def _next_occurrence(job: Job, now: datetime, error: BaseException | None = None, result: Any = None) -> Transition:
+def _next_occurrence(
+    job: Job, now: datetime, kept: ErrorText, error: BaseException | None = None, result: Any = None
+) -> Transition:
     assert job.repeat_interval is not None
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
     except InvalidCronError as invalid:
         # Monque for Node allows lines that this library does not: end loudly, and do not guess.
-        last_run = "its last run succeeded" if error is None else f"its last run failed: {reason_of(error)}"
+        last_run = "its last run succeeded" if error is None else f"its last run failed: {kept_reason(error, kept)}"
         raise ScheduleEndedError(invalid, last_run) from error
-    return transitions.go_on(job, now, following, None if error is None else failure_of(error, job, now), result)
+    failure = None if error is None else failure_of(error, job, now, kept)
+    return transitions.go_on(job, now, following, failure, result)
 
 
-def end_of_schedule(job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError) -> Transition:
+def end_of_schedule(
+    job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError, kept: ErrorText = EVERYTHING
+) -> Transition:
     """What is written where `decide` raised: the job has failed. The result of a run that succeeded is stored."""
-    failed = transitions.fail(job, now, failure_of(ended, job, now))
+    failed = transitions.fail(job, now, failure_of(ended, job, now, kept))
     if not isinstance(verdict, Succeeded):
         return failed
     stored = {} if verdict.result is None else {"result": verdict.result}
@@ -264,17 +272,18 @@ def will_retry(after: Job) -> bool:
 # --- Words for people ---
 
 
-def failure_of(error: BaseException, job: Job, now: datetime) -> Failure:
+def failure_of(error: BaseException, job: Job, now: datetime, kept: ErrorText = EVERYTHING) -> Failure:
     """What a failed try leaves in its job."""
-    return Failure(
-        reason_of(error),
-        {
-            "at": now,
-            "attempt": job.attempts,
-            "error": reason_of(error),
-            "traceback": traceback_of(error, LONGEST_TRACEBACK),
-        },
-    )
+    reason = kept_reason(error, kept)
+    record: dict[str, Any] = {"at": now, "attempt": job.attempts, "error": reason}
+    if kept.store_tracebacks:
+        record["traceback"] = plain(kept.redacted(traceback_of(error, LONGEST_TRACEBACK)), LONGEST_TRACEBACK)
+    return Failure(reason, record)
+
+
+def kept_reason(error: BaseException, kept: ErrorText) -> str:
+    """What is stored and logged as the reason of a failure."""
+    return plain(kept.redacted(reason_of(error)), LONGEST_REASON)
 
 
 def reason_of(error: BaseException) -> str:

@@ -41,6 +41,7 @@ class Living:
     _presence: Presence
     _on_the_board: EngineOnTheBoard
     _ended: trio.Event
+    _has_begun = False
 
     async def _run(self, *, task_status: trio.TaskStatus[Self] = trio.TASK_STATUS_IGNORED) -> None:
         """The whole life of the scheduler: returns when it has ended, raises what crashed of it."""
@@ -57,10 +58,19 @@ class Living:
         if crashes := self._engine.stop.crashes:
             raise BaseExceptionGroup("the scheduler crashed", crashes)
 
+    def _begin(self, task_status: trio.TaskStatus[Self]) -> None:
+        limits = {name: self._engine.slots.limit_of(name) for name in self._workers.names}
+        collection = self._ground.jobs.collection.full_name
+        self._teller.tell_started(collection, limits, self._config.instance_concurrency)
+        self._has_begun = True
+        task_status.started(self)
+
     def _end(self) -> None:
         engine = self._engine
         report = self._teller.report(tuple(engine.unfinished), tuple(engine.stop.crashes), engine.watchdog.blocked)
         self._teller.tell_unfinished(report.unfinished)
+        if self._has_begun:
+            self._teller.tell_ended(report, engine.stop.cause)
         self.report = report
         self._stats.clear()
         self._ended.set()
@@ -101,7 +111,7 @@ class Living:
         async with trio.open_nursery() as listening:
             hearing = await listening.start(self._deliver_events)
             try:
-                await self._engine.run(started=partial(task_status.started, self))
+                await self._engine.run(started=partial(self._begin, task_status))
             finally:
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
                     async with trio.open_nursery() as last_words:

@@ -7,6 +7,7 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from ..backoff import Backoff, asked_backoff
+from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import ErrorTypes, RetryPolicy
 from ..log import logger_of
 from ..options import SchedulerConfig
@@ -23,6 +24,7 @@ class Policies:
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors)
         # By worker, and not by its name: a name may get another worker while jobs of the first one run.
         self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
 
@@ -41,4 +43,5 @@ class Policies:
             own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
             retry_on=cast("ErrorTypes | None", worker.retry_on),
             discard_on=cast("ErrorTypes", worker.discard_on),
+            error_text=self._error_text,
         )

@@ -111,7 +111,7 @@ class RunningJob(Generic[T]):
 
     @property
     def errors(self) -> Sequence[Mapping[str, Any]]:
-        """The last errors, oldest first: each with `at`, `attempt`, `error` and `traceback`."""
+        """The last errors, oldest first: each with `at`, `attempt`, `error` and, if it is stored, `traceback`."""
         return self.job.errors
 
     # --- The run ---

@@ -11,6 +11,7 @@ import trio
 
 from ..client.monque import Monque
 from ..engine.groups import raise_unwrapped
+from ..engine.guard import cause_of
 from ..engine.run import Run
 from ..errors import MonqueError
 from ..jobs.answers import WorkerView
@@ -63,7 +64,7 @@ class Scheduler(Monque, Living, Observable):
         self._resources = resources
         self._workers = Workers.copied(workers)
         self._bus.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._bus)
+        self._teller = Teller(self._bus, self.id)
         self._ended = trio.Event()
         self._own_run = OwnRun(self._announcer)
         parts = assembled(
@@ -174,12 +175,12 @@ async def open_scheduler(
                 nursery.start_soon(scheduler._lose_patience, in_body)  # noqa: SLF001
                 try:
                     yield scheduler
-                    scheduler.drain()
+                    scheduler._engine.stop.drain("the body of open_scheduler has ended")  # noqa: SLF001
                     # Unshielded: cancellation arrives here, and makes the drain a cut.
                     await scheduler.wait_drained()
                 except BaseException as error:
                     body_error = error
-                    scheduler._engine.stop.cut()  # noqa: SLF001
+                    scheduler._engine.stop.cut(cause_of(error, " in the body of open_scheduler"))  # noqa: SLF001
                     raise
                 finally:
                     in_body.cancel(reason="the body has ended")

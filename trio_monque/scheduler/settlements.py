@@ -124,7 +124,7 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
         return decide(job, verdict, now, settlement.policy)
     except ScheduleEndedError as ended:
         settlement.schedule_ended = ended
-        return end_of_schedule(job, verdict, now, ended)
+        return end_of_schedule(job, verdict, now, ended, settlement.policy.error_text)
 
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:

@@ -66,9 +66,9 @@ async def _reporting(
 
 
 async def _obey(signals: AsyncIterator[int], started: list[Scheduler], scope: trio.CancelScope) -> None:
-    await anext(signals)
+    received = signal.Signals(await anext(signals)).name
     if started:
-        started[0].drain()
+        started[0]._engine.stop.drain(f"{received} was received")  # noqa: SLF001
         await anext(signals)
     # A second signal, or one while there is nothing to drain yet.
     scope.cancel(reason="signalled")

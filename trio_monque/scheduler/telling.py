@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import trio
@@ -19,9 +19,10 @@ from ..jobs.verdicts import (
     CutShort,
     Discarded,
     Failed,
+    RetryPolicy,
     Snoozed,
     Succeeded,
-    reason_of,
+    kept_reason,
     will_retry,
 )
 from ..log import logger_of
@@ -64,8 +65,9 @@ class SchedulerReport:
 class Teller:
     """Turns notices into events and log records, and counts. Events tell what the database has accepted."""
 
-    def __init__(self, bus: Bus) -> None:
+    def __init__(self, bus: Bus, instance: str = "") -> None:
         self._bus = bus
+        self._instance = instance
         self.tally = Tally()
         # Of the last schedules that ended: a sentence each, for `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
@@ -83,6 +85,31 @@ class Teller:
             crashed=crashed,
             loop_blocked=loop_blocked,
             undelivered_events=self._bus.undelivered,
+        )
+
+    def tell_started(self, collection: str, limits: Mapping[str, int], most: int | None) -> None:
+        """It works now: `collection` with its database, how many jobs of which name it runs, and how many in all."""
+        names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
+        if len(limits) > MOST_NAMED:
+            names.append(f"{len(limits) - MOST_NAMED} more")
+        logger.info(
+            "scheduler %s started on %s: runs %s%s",
+            self._instance,
+            collection,
+            ", ".join(names) or "nothing (no workers)",
+            "" if most is None else f", at most {most} in all",
+        )
+
+    def tell_ended(self, report: SchedulerReport, cause: str) -> None:
+        """It has ended, also by a crash."""
+        logger.info(
+            "scheduler %s ended (%s): %d completed, %d failed, %d released, %d unfinished",
+            self._instance,
+            cause,
+            report.completed,
+            report.failed,
+            report.released,
+            len(report.unfinished),
         )
 
     def tell_unfinished(self, jobs: tuple[Job, ...]) -> None:
@@ -132,6 +159,8 @@ class Teller:
                     extra=about(job),
                 )
                 self._bus.emit(events.LeaseLost(job))
+            case notices.Draining(cause):
+                logger.info("scheduler %s stopped claiming and drains: %s", self._instance, cause)
             case notices.CutShort(jobs):
                 logger.warning("the scheduler leaves and cuts short %s", _named(jobs))
                 self._bus.emit(events.ShutdownTimedOut(jobs))
@@ -181,7 +210,7 @@ class Teller:
                 self.tally.failed += 1
                 self.tally.retried += will_retry(job)
                 self.tally.discarded += isinstance(settlement.verdict, Discarded)
-                self._tell_failed(job, error)
+                self._tell_failed(job, error, settlement.policy)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
                 job = settled(settlement)
@@ -194,35 +223,47 @@ class Teller:
         job = settled(settlement)
         self.tally.failed += 1
         self._count_ended_schedule(job)
-        logger.error("job %s failed for good: %s", job, error, extra=about(job))
+        cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
+        logger.error("job %s failed for good: %s", job, error, extra=about(job), exc_info=cause)
         self._bus.emit(events.JobFailed(job, error, will_retry=False))
 
     def _count_ended_schedule(self, job: Job) -> None:
         self.tally.schedules_ended += 1
         self.ended_schedules.append(f"job {job.name} {job.id} failed for good: {job.fail_reason}")
 
-    def _tell_failed(self, job: Job, error: BaseException) -> None:
+    def _tell_failed(self, job: Job, error: BaseException, policy: RetryPolicy) -> None:
+        reason = kept_reason(error, policy.error_text)
+        cause = _shown_cause(error, policy)
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
         if exhausted:
             logger.error(
-                "job %s used up its retries; it goes on at %s: %s",
+                "job %s used up its retries, and its schedule goes on at %s: %s",
                 job,
                 job.next_run_at,
-                reason_of(error),
+                reason,
                 extra=about(job),
+                exc_info=cause,
             )
             self._bus.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job):
-            logger.info(
-                "job %s failed and is tried again at %s: %s",
+            logger.warning(
+                "job %s failed (failure %d of %d), and is tried again at %s: %s",
                 job,
+                job.fail_count,
+                policy.max_retries if job.max_retries is None else job.max_retries,
                 job.next_run_at,
-                reason_of(error),
+                reason,
                 extra=about(job),
+                exc_info=cause,
             )
         else:
-            logger.error("job %s failed for good: %s", job, reason_of(error), extra=about(job))
+            logger.error("job %s failed for good: %s", job, reason, extra=about(job), exc_info=cause)
         self._bus.emit(events.JobFailed(job, error, will_retry(job)))
+
+
+def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:
+    """What a record has the traceback of: with a hook, what the error itself says is not to be kept anywhere."""
+    return error if policy.error_text.redact is None else None
 
 
 def _named(jobs: tuple[Job, ...]) -> str:

@@ -18,7 +18,7 @@ class View(Protocol):
         """Prints one line for good."""
 
     def reporting_logs(self) -> AbstractContextManager[None]:
-        """Inside, what the library logs as a warning or worse is shown without harm to the display."""
+        """Inside, what the library logs is shown without harm to the display."""
 
     async def show(self, progress: Progress) -> None:
         """Shows the progress until cancelled; what it shows last stays."""

@@ -1,0 +1,287 @@
+"""Failures are seen, whatever the program says about logging; and what starts, drains and ends is told."""
+
+from __future__ import annotations
+
+import logging
+import re
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import trio
+from trio.testing import MockClock
+
+from trio_monque import Discard, InvalidOptionError, RunningJob, Workers, open_claims, open_scheduler, run_claims
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, drain
+
+WITHOUT_LOGGING = """
+import sys
+import trio
+from pymongo import MongoClient
+from trio_monque import Workers, open_scheduler, run_claims
+
+uri, name = sys.argv[1:]
+workers = Workers()
+
+@workers.register("charge")
+async def charge(job):
+    job.scheduler.drain()
+    raise ValueError(f"card refused, try {job.attempt}\\nERROR forged")
+
+async def locate(claim):
+    raise KeyError("no such street")
+
+async def main():
+    with MongoClient(uri) as client:
+        db = client[name]
+        async with open_scheduler(db, workers, base_retry_interval=60) as scheduler:
+            await scheduler.enqueue("charge", 1)
+            await scheduler.wait_drained()
+        db.letters.insert_one({"done": False})
+        await run_claims(db.letters, {"done": False}, locate, wait=False, max_attempts=1)
+
+trio.run(main)
+"""
+
+
+def test_failures_are_printed_by_a_program_that_says_nothing_about_logging(
+    mongod: EmbeddedServer, db: Database, tmp_path: Path
+) -> None:
+    program = tmp_path / "program.py"
+    program.write_text(WITHOUT_LOGGING)
+    ran = subprocess.run(
+        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, timeout=50, check=True
+    )
+    printed = ran.stderr
+    assert re.search(
+        r"^job charge \w+ \(pending, attempt 1\) failed \(failure 1 of 10\), and is tried again at ", printed
+    )
+    assert r"ValueError: card refused, try 1\nERROR forged" in printed.splitlines()[0]
+    assert "Traceback (most recent call last)" in printed
+    assert 'raise ValueError(f"card refused' in printed
+    assert re.search(
+        r"^document ObjectId\('\w+'\) \(try 1\) failed, and is set aside: KeyError: 'no such", printed, re.M
+    )
+    assert 'raise KeyError("no such street")' in printed
+    assert "started" not in printed  # INFO is for those who ask for it.
+
+
+async def test_every_failed_try_is_a_warning_and_the_last_one_an_error(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers = Workers()
+
+    @workers.register("plain", max_retries=2)
+    def plain(job: RunningJob[Any]) -> None:
+        raise ValueError("of a thread")
+
+    @workers.register("given-up")
+    async def given_up(job: RunningJob[Any]) -> None:
+        raise Discard("no such customer")
+
+    async with open_test_scheduler(workers) as scheduler:
+        plain_job = await scheduler.enqueue(plain)
+        await scheduler.enqueue(given_up)
+        await advance(60)
+        await drain(scheduler)
+    failed = [one for one in caplog.records if "failed" in one.message]
+    assert sorted((one.levelname, str(one.exc_info[1])) for one in failed if one.exc_info) == [
+        ("ERROR", "no such customer"),
+        ("ERROR", "of a thread"),
+        ("WARNING", "of a thread"),
+    ]
+    (warning,) = (one for one in failed if one.levelname == "WARNING")
+    assert (warning.job_id, warning.job_name, warning.attempt) == (str(plain_job.id), "plain", 1)  # type: ignore[attr-defined]
+    assert "(failure 1 of 2)" in warning.message
+    assert warning.message.endswith(": ValueError: of a thread")
+
+
+def life_of(caplog: pytest.LogCaptureFixture) -> list[str]:
+    return [one.message for one in caplog.records if one.levelno == logging.INFO and one.name != "trio_monque.engine"]
+
+
+async def test_start_drain_and_end_are_told_with_their_cause(
+    db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trio_monque")
+    workers = Workers()
+    workers.register("greet", lambda job: None, concurrency=3)
+    workers.register("charge", lambda job: None)
+    async with open_scheduler(db, workers, scheduler_instance_id="one", instance_concurrency=20) as scheduler:
+        await scheduler.enqueue("greet")
+        await drain(scheduler)
+    assert life_of(caplog) == [
+        f"scheduler one started on {jobs.full_name}: runs greet (3 at a time), charge (5 at a time), at most 20 in all",
+        "scheduler one stopped claiming and drains: the body of open_scheduler has ended",
+        "scheduler one ended (the body of open_scheduler has ended): 1 completed, 0 failed, 0 released, 0 unfinished",
+    ]
+
+
+async def test_causes_of_the_end(db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.INFO, "trio_monque")
+    async with open_scheduler(db) as scheduler:
+        scheduler.drain()
+    with pytest.raises(KeyError):
+        async with open_scheduler(db):
+            raise KeyError("body")
+    with trio.CancelScope() as scope:
+        async with open_scheduler(db):
+            scope.cancel()
+            await trio.sleep_forever()
+    causes = [message.partition("drains: ")[2] for message in life_of(caplog) if "drains: " in message]
+    assert causes == [
+        "drain() was called",
+        "KeyError was raised in the body of open_scheduler",
+        "it was cancelled",
+    ]
+
+
+SIGNALLED = """
+import logging, sys, os, signal
+import trio
+from functools import partial
+from pymongo import MongoClient
+from trio_monque import Workers, run_until_signalled
+
+logging.basicConfig(level=logging.INFO)
+workers = Workers()
+
+@workers.register("stop")
+async def stop(job):
+    os.kill(os.getpid(), signal.SIGTERM)
+
+client = MongoClient(sys.argv[1])
+trio.run(partial(run_until_signalled, client[sys.argv[2]], workers))
+"""
+
+
+def test_signal_is_the_cause_of_a_drain(mongod: EmbeddedServer, db: Database, monque: Any, tmp_path: Path) -> None:
+    monque.sync.enqueue("stop")
+    program = tmp_path / "program.py"
+    program.write_text(SIGNALLED)
+    ran = subprocess.run(
+        [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, timeout=50, check=True
+    )
+    assert f"{signal.SIGTERM.name} was received" in ran.stderr
+
+
+async def test_claims_tell_their_start_drain_and_end(
+    db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "trio_monque")
+    db["letters"].insert_one({"done": False})
+
+    async def locate(claim: Any) -> None:
+        await claim.finish({"$set": {"done": True}})
+
+    await run_claims(db["letters"], {"done": False}, locate, wait=False, instance_id="one")
+    assert life_of(caplog) == [
+        f"claims one started on {db.name}.letters: 5 documents at a time that match {{'done': False}}",
+        "claims one stopped claiming and drain: nothing is left",
+        "claims one ended (nothing is left): 1 finished, 0 failed, 0 released, 0 lost, 0 unfinished",
+    ]
+    async with open_claims(db["letters"], {"done": False}) as claims:
+        claims.drain()
+    assert "drain() was called" in life_of(caplog)[-1]
+
+
+# --- What is stored of an error ---
+
+
+async def stored_errors(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, **options: Any
+) -> tuple[str, dict[str, Any]]:
+    workers = Workers()
+
+    @workers.register("charge", max_retries=1)
+    async def charge(job: RunningJob[Any]) -> None:
+        raise ValueError("card 4111 refused by mongodb://root:hunter2@h")
+
+    async with open_test_scheduler(workers, **options) as scheduler:
+        await scheduler.enqueue(charge)
+        await drain(scheduler)
+    document = jobs.find_one({"name": "charge"})
+    assert document is not None
+    (error,) = document["errors"]
+    return document["failReason"], error
+
+
+async def test_connection_strings_are_stored_without_their_passwords(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    reason, error = await stored_errors(open_test_scheduler, jobs)
+    assert reason == error["error"] == "ValueError: card 4111 refused by mongodb://***@h"
+    assert "mongodb://***@h" in error["traceback"]
+    assert "hunter2" not in str(error)
+
+
+async def test_tracebacks_are_not_stored_where_that_is_turned_off(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    reason, error = await stored_errors(open_test_scheduler, jobs, store_tracebacks=False)
+    assert "card 4111" in reason
+    assert error.keys() == {"at", "attempt", "error"}
+
+
+async def test_hook_redacts_what_is_stored_and_what_is_logged(
+    open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    reason, error = await stored_errors(
+        open_test_scheduler, jobs, redact_errors=lambda text: text.replace("4111", "****")
+    )
+    assert reason == error["error"] == "ValueError: card **** refused by mongodb://***@h"
+    assert "card ****" in error["traceback"]
+    assert "4111" not in str(error) + caplog.text
+    assert "card ****" in caplog.text
+
+
+@pytest.mark.parametrize("hook", [lambda text: 1 / 0, lambda text: None, lambda text: text.encode()])
+async def test_hook_that_fails_lets_nothing_out(
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+    hook: Any,
+) -> None:
+    reason, error = await stored_errors(open_test_scheduler, jobs, redact_errors=hook)
+    assert reason.startswith("(left out: redact_errors r")
+    assert "4111" not in reason + str(error) + caplog.text
+    assert "redact_errors" in caplog.text
+
+
+async def test_hook_redacts_what_is_stored_in_locks(
+    db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    db["letters"].insert_one({"done": False})
+
+    async def locate(claim: Any) -> None:
+        raise ValueError("of 4111")
+
+    await run_claims(
+        db["letters"],
+        {"done": False},
+        locate,
+        wait=False,
+        max_attempts=1,
+        redact_errors=lambda text: text.replace("4111", "****"),
+    )
+    letter = db["letters"].find_one()
+    assert letter is not None
+    assert letter["lock"]["error"] == "ValueError: of ****"
+    assert "4111" not in caplog.text
+
+
+async def asynchronous(text: str) -> str:
+    return text
+
+
+@pytest.mark.parametrize("value", [True, "x", asynchronous])
+async def test_hook_is_a_plain_function(db: Database, value: Any) -> None:
+    with pytest.raises(InvalidOptionError, match="redact_errors=.*plain function from str to str"):
+        async with open_scheduler(db, redact_errors=value):
+            pass
