@@ -170,6 +170,15 @@ def freed(tries: int, claimable_from: datetime) -> dict[str, Any]:
     return {"by": None, "until": claimable_from, "tries": tries}
 
 
+SHORTEST_ERROR: Final = 16
+"""Bytes of the error in the lock of a full document."""
+
+
 def laid_aside(tries: int, error: str) -> dict[str, Any]:
     """The lock of a document whose tries are used up."""
     return {"by": None, "until": NEVER, "tries": tries, "error": error[:LONGEST_ERROR]}
+
+
+def shortened(error: str) -> str:
+    """The beginning of an error, for a document that is full: so the lock is smaller than the one that was held."""
+    return error.encode("utf-8", "replace")[:SHORTEST_ERROR].decode("utf-8", "ignore")

@@ -7,10 +7,12 @@ from collections import Counter
 from decimal import Decimal
 from typing import Any
 
+import bson
 import pytest
 from bson import CodecOptions, DatetimeMS, Decimal128
 from bson.codec_options import TypeDecoder, TypeRegistry
 
+from tests.support.full_documents import LARGEST
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, fence, handle, lock_of, recorded, stamp
 from trio_monque.document_lock import MOST_TRIES, LockStamp, freed, laid_aside, read_lock
 from trio_monque.embedded import EmbeddedServer
@@ -215,6 +217,22 @@ def test_document_whose_renewal_or_release_the_server_refuses_keeps_no_other_fro
     assert {one["_id"] for one in documents.find({"lock.until": LATER})} == {0, 2, 3}
     document_locks.release_all(locked, mark, LATER, ids=[0, 1, 2, 3])
     assert {one["_id"] for one in documents.find({"lock.by": None})} == {0, 2, 3}
+
+
+def test_dead_claim_on_a_full_document_is_taken_away_with_a_short_error(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    held(documents, locked, 2)
+    stored = {**(documents.find_one({"_id": 1}) or {}), "data": ""}
+    documents.replace_one({"_id": 1}, {**stored, "data": "x" * (LARGEST - len(bson.encode(stored)))})
+    dead = [
+        Takeaway(one.id, one.lock, laid_aside(1, "its holder died, " + "n" * 200))
+        for one in document_looks.observe(locked)
+    ]
+    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    # Once more, as after an answer that was lost.
+    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    assert lock_of(documents, 1)["error"] == "its holder died,"
 
 
 def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(

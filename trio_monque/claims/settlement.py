@@ -6,15 +6,12 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final
 
-from ..document_lock import NEVER, freed, laid_aside
+from ..document_lock import NEVER, freed, laid_aside, shortened
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
 from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, kept_reason
 from ..store.document_endings import EncodedUpdate, Ending, Fate, Settled
 from .held import HeldDocument
-
-SHORTEST_ERROR: Final = 16
-"""Bytes of the error in the lock of a full document that is set aside."""
 
 LATEST: Final = NEVER - timedelta(seconds=1)
 """A lock that is free from later on would be one of a document that is set aside."""
@@ -113,10 +110,9 @@ def made_lighter(settlement: DocumentSettlement) -> bool:
     if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:
         return False
     error = ending.lock.get("error")
-    if not isinstance(error, str) or len(error.encode("utf-8", "replace")) <= SHORTEST_ERROR:
+    if not isinstance(error, str) or shortened(error) == error:
         return False
-    short = error.encode("utf-8", "replace")[:SHORTEST_ERROR].decode("utf-8", "ignore")
-    settlement.ending = replace(ending, lock={**ending.lock, "error": short})
+    settlement.ending = replace(ending, lock={**ending.lock, "error": shortened(error)})
     return True
 
 

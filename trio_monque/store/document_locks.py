@@ -6,7 +6,7 @@ How they end with a result is in `document_endings.py`.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence, Set
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock
+from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock, shortened
 from ..errors import MonqueConnectionError
 from ..log import logger_of
 from .document_endings import send
@@ -283,22 +283,37 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
 
     May be called again with the same after any transient error: it tells of what the first call took, too.
     """
-    sent = [
-        UpdateOne(
-            {**locked.one(one.id), **_as_seen(locked, one.seen)},
-            {"$set": {locked.lock_field: one.becomes}},
-            hint=BY_ID,
-        )
-        for one in dead
-    ]
     with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        matched, refused, _ = send(locked, sent, session)
-        for place, reason in refused.items():
-            logger.error("the server refuses to have the lock of document %r taken away: %s", dead[place].id, reason)
+        matched, refused, _ = send(locked, [_taking(locked, one) for one in dead], session)
+        if refused:
+            # A full document has room for a short error.
+            dead = [_with_short_error(one) if place in refused else one for place, one in enumerate(dead)]
+            again = [dead[place] for place in refused]
+            matched_again, still, _ = send(locked, [_taking(locked, one) for one in again], session)
+            matched += matched_again
+            for place, reason in still.items():
+                logger.error(
+                    "the server refuses to have the lock of document %r taken away: %s", again[place].id, reason
+                )
         if matched == len(dead):
             return {locked.key_of(one.id) for one in dead}
         found = locked.locks_by_majority([one.id for one in dead], session)
-    return {key for one in dead if found.get(key := locked.key_of(one.id)) == as_stored(one.becomes)}
+    return {
+        key
+        for one in dead
+        if found.get(key := locked.key_of(one.id))
+        in (as_stored(one.becomes), as_stored(_with_short_error(one).becomes))
+    }
+
+
+def _taking(locked: LockedCollection, one: Takeaway) -> UpdateOne:
+    guard = {**locked.one(one.id), **_as_seen(locked, one.seen)}
+    return UpdateOne(guard, {"$set": {locked.lock_field: one.becomes}}, hint=BY_ID)
+
+
+def _with_short_error(one: Takeaway) -> Takeaway:
+    error = one.becomes.get("error")
+    return replace(one, becomes={**one.becomes, "error": shortened(error)}) if isinstance(error, str) else one
 
 
 def _as_seen(locked: LockedCollection, seen: Lock) -> dict[str, Any]:

@@ -63,10 +63,14 @@ class Known(Set[object]):
 
     def of(self, name: str) -> Sequence[object]:
         """Those that a look for jobs of this name may meet."""
+        if not self._entries:
+            return ()
         return [one for each in (name, None) for one in tuple(self._by_name.get(each, {}).values())]
 
     def count(self, name: str) -> int:
         """How many these are."""
+        if not self._entries:
+            return 0
         return len(self._by_name.get(name, ())) + len(self._by_name.get(None, ()))
 
     def problem_of(self, document_id: object) -> str | None:
