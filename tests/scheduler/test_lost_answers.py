@@ -14,10 +14,12 @@ from typing import Any
 import pytest
 import trio
 from pymongo import MongoClient
+from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
 from tests.support.interception import written_by
+from tests.support.interference import Slow
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import (
@@ -38,7 +40,7 @@ from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
 from trio_monque.store.offload import Channel
 from trio_monque.store.types import Collection, Database
-from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce
+from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next, now, quiesce
 
 
 @pytest.fixture
@@ -65,14 +67,16 @@ is_claim = partial(sets_status, "processing")
 class Runs:
     """Every run that was made, and what was told of them."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, takes: float = 0.0) -> None:
         self.attempts: list[int] = []
         self.told: list[Any] = []
         self.workers = Workers()
-        self.workers.register("job", self._handler)
+        self.workers.register("job", self.handler)
+        self._takes = takes
 
-    async def _handler(self, job: RunningJob[Any]) -> None:
+    async def handler(self, job: RunningJob[Any]) -> None:
         self.attempts.append(job.attempt)
+        await trio.sleep(self._takes)
 
     @property
     def listeners(self) -> dict[Any, Any]:
@@ -107,10 +111,13 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
     monkeypatch.setattr(claiming, "resolve", blind_once)
     proxy.lose("update", matches=is_claim)
     await Monque(behind).enqueue("job")
-    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
+    faults: list[JobError] = []
+    listeners = {**runs.listeners, JobError: faults.append}
+    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=listeners) as scheduler:
         await trio.sleep(9.999)
         await assert_enqueued(scheduler, status="processing", count=1)
         assert runs.attempts == []  # Whether it is held is not known: it does not run.
+        assert len(faults) == 1
         await trio.sleep(0.001)
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=1)
@@ -133,6 +140,95 @@ async def test_release_of_a_disowned_claim_that_fails_is_tried_again_soon_and_no
         assert trio.current_time() == 10
     assert len(proxy.lost) == 3
     assert runs.attempts == [2]
+
+
+@pytest.mark.parametrize("found", [0, 1])
+async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_the_next_one(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, found: int
+) -> None:
+    """Its message is on the way for longer than a beat, whether or not a part of it was applied at once."""
+    runs, away = Runs(), list[Any]()
+
+    def is_applied() -> None:
+        (late,) = proxy.lost[0]["documents"]
+        assert jobs.update_many(late["q"], late["u"]).modified_count == 1
+
+    def is_on_the_way() -> None:
+        away.append(jobs.find_one_and_delete({"data": "late"}))
+        if found:
+            is_applied()
+
+    proxy.lose("update", Loss.REQUEST, matches=is_claim, after=is_on_the_way)
+    await Monque(behind).enqueue_many([NewJob(name="job", data=data) for data in ["late", *["prompt"] * found]])
+    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
+        await trio.sleep(15)
+        jobs.insert_one(away[0])
+        is_applied()
+        await trio.sleep(5)
+        await quiesce()
+        assert runs.attempts == [1] * found + [2]
+        done = await assert_enqueued(scheduler, status="completed", count=1 + found)
+        assert [job.rescues for job in done] == [0] * (1 + found)
+        await trio.sleep(21)
+        assert not scheduler._source.has_errands()  # For one lease, and not for ever.
+
+
+async def test_claim_that_was_never_sent_is_not_looked_for(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    runs, told = Runs(), list[JobError]()
+    async with open_test_scheduler(runs.workers, listeners={JobError: told.append}) as scheduler:
+        await quiesce()
+        look = fail_next(scheduler, AutoReconnect("gone"), command="find out about a claim")
+        with fail_next(scheduler, ServerSelectionTimeoutError("no server"), command="claim jobs"):
+            await scheduler.enqueue("job")
+            await drain(scheduler)
+        look.remove()
+    assert (look.hits, runs.attempts, len(told)) == ((), [1], 1)
+
+
+async def test_job_that_runs_is_not_given_back_with_those_of_its_claim_that_are_disowned(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    runs = Runs(takes=100)
+
+    def another_takes_one() -> None:
+        jobs.update_one({"data": "another's"}, {"$set": {"claimedBy": "another"}})
+
+    proxy.lose("update", matches=is_claim, after=another_takes_one)
+    await Monque(behind).enqueue_many([NewJob(name="job", data="ours"), NewJob(name="job", data="another's")])
+    async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
+        await trio.sleep(101)
+        await quiesce()
+        await assert_enqueued(scheduler, status="completed", count=1)
+    assert runs.attempts == [1]
+    assert [type(event) for event in runs.told] == [JobCompleted]
+
+
+@pytest.mark.parametrize("slow", ["claim jobs", "find out about a claim"])
+async def test_claim_that_is_granted_to_a_scheduler_that_has_gone_is_given_back_at_once(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, slow: str
+) -> None:
+    runs, under_way = Runs(), Slow(slow)
+    async with open_test_scheduler(recover_stale_jobs=False) as other:
+        with trio.CancelScope() as leaving:
+            async with open_test_scheduler(runs.workers, recover_stale_jobs=False) as gone:
+                await quiesce()
+                gone._ground.jobs.interference.append(under_way)
+                if slow != "claim jobs":
+                    fail_next(gone, AutoReconnect("the answer was lost"), when="after", command="claim jobs")
+                await gone.enqueue("job")
+                while not under_way.has_begun.is_set():
+                    await trio.lowlevel.checkpoint()
+                leaving.cancel()
+                gone._engine.die()
+        assert runs.attempts == []
+        under_way.may_go_on.set()
+        other.register("job", runs.handler)
+        await quiesce()
+        (job,) = await assert_enqueued(other, status="completed", count=1)
+        assert (runs.attempts, job.rescues) == ([2], 0)
+    assert trio.current_time() < 30
 
 
 def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_others(

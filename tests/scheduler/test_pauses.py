@@ -264,6 +264,24 @@ async def test_resume_from_elsewhere_is_noticed_soon_although_polls_are_rare(
                 await trio.sleep(0.01)
 
 
+async def test_pause_between_the_look_and_the_claim_holds(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """What was read ahead is of a name that is paused by now."""
+    work = Jobs()
+    async with open_test_scheduler(work.workers) as scheduler:
+        await quiesce()
+        During(scheduler, "look for due jobs", lambda: monque.sync.pause("a"))
+        await scheduler.enqueue_many([NewJob(name="a"), NewJob(name="b")])
+        await drain(scheduler)
+        assert work.started == ["b"]
+        # And one that is alone, and would be claimed by its id.
+        await scheduler.enqueue("a")
+        await drain(scheduler)
+    assert work.started == ["b"]
+    assert jobs.count_documents({"name": "a", "status": "pending", "attempts": None}) == 2
+
+
 async def test_what_is_due_later_starts_on_time_when_its_name_is_resumed_during_a_look(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

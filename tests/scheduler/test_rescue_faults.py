@@ -12,6 +12,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance, heard
+from tests.support.interference import Slow
 from tests.support.node_peer import NodePeer
 from trio_monque import (
     Monque,
@@ -121,26 +122,11 @@ async def test_by_hand_it_ends_although_the_server_refuses_what_it_asks_for(
 # --- Left half-way ---
 
 
-class Slow:
-    """The rescue is under way until it `may_go_on`."""
-
-    def __init__(self) -> None:
-        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
-
-    def takes(self, purpose: str) -> bool:
-        return purpose == "settle jobs"
-
-    def befall(self, call: Any) -> Any:
-        self.has_begun.set()
-        assert self.may_go_on.wait(20)
-        return call()
-
-
 @pytest.mark.parametrize("how", ["drained", "cut", "given up"])
 async def test_left_while_a_rescue_is_under_way_it_is_told_and_wakes_the_others(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
-    work, told, slow = Jobs(), list[Any](), Slow()
+    work, told, slow = Jobs(), list[Any](), Slow("settle jobs")
     async with open_test_scheduler(recover_stale_jobs=False) as other:
         async with dead_instance(open_test_scheduler, work.workers, "job"):
             other.register("job", work.handler)

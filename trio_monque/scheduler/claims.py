@@ -115,14 +115,10 @@ class Claims:
         stamp = self._stamp(now)
 
         def take() -> Taken:
-            before = self._paused.names
-            paused = self._paused.look_up(self.leased)
-            taken = Taken([])
-            if tip.lane not in paused:
-                time.sleep(max(0.0, self._ground.clock.seconds_until(key.due)))
-                taken = claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
-            # What was resumed meanwhile is found by a look, and nobody else may notice now.
-            return replace(taken, more=taken.more or bool(before - paused))
+            if tip.lane in self._paused.look_up(self.leased):
+                return Taken([])
+            time.sleep(max(0.0, self._ground.clock.seconds_until(key.due)))
+            return claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
 
         return self._granted(await self._taken(take, stamp, [key.id]))
 

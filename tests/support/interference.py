@@ -1,0 +1,25 @@
+"""What tests put in the way of a client's calls to the database, beside `fail_next`."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+T = TypeVar("T")
+
+
+class Slow:
+    """Calls of that purpose are under way until they `may_go_on`."""
+
+    def __init__(self, purpose: str) -> None:
+        self.has_begun, self.may_go_on = threading.Event(), threading.Event()
+        self._purpose = purpose
+
+    def takes(self, purpose: str) -> bool:
+        return purpose == self._purpose
+
+    def befall(self, call: Callable[[], T]) -> T:
+        self.has_begun.set()
+        assert self.may_go_on.wait(20)
+        return call()
