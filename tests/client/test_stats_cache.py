@@ -93,7 +93,7 @@ def test_j110_time_of_zero_keeps_nothing(watched: Database, recorder: Recorder) 
 
 
 def test_j110_at_most_a_hundred_names_are_kept_and_the_oldest_goes_first() -> None:
-    cache = StatsCache(5.0)
+    cache: StatsCache[QueueStats] = StatsCache(5.0)
     for number in range(stats_cache.MOST_NAMES + 1):
         cache.get(str(number), lambda number=number: QueueStats(pending=number))  # type: ignore[misc]
     assert len(cache._answers) == stats_cache.MOST_NAMES
@@ -187,7 +187,7 @@ async def test_asyncio_task_that_is_cancelled_natively_leaves_the_question_to_th
         asyncio.run(cancelled_first())
 
     async def cancelled_first() -> None:
-        cache, question = StatsCache(5.0), Question()
+        cache, question = StatsCache[QueueStats](5.0), Question()
         first = asyncio.create_task(asyncio.to_thread(cache.get, None, question))
         await asyncio.to_thread(question.asked.wait)
         second = asyncio.create_task(asyncio.to_thread(cache.get, None, question))
@@ -231,7 +231,7 @@ async def test_j111_other_errors_are_connection_errors(db: Database, autojump_cl
 
 
 def test_what_was_asked_before_a_clearing_is_not_kept() -> None:
-    cache, question = StatsCache(5.0), Question()
+    cache, question = StatsCache[QueueStats](5.0), Question()
     got: list[QueueStats] = []
     thread = threading.Thread(target=lambda: got.append(cache.get(None, question)))
     thread.start()

@@ -14,6 +14,7 @@ import trio
 import trio.lowlevel
 from bson import Int64
 from bson.raw_bson import RawBSONDocument
+from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
@@ -29,6 +30,7 @@ from trio_monque import (
 )
 from trio_monque.client.bus import Bus
 from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.telling import SchedulerReport
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
 
@@ -407,6 +409,36 @@ def test_process_that_is_signalled_drains_and_then_cuts(db: Database, jobs: Coll
     cut = run_virtual(partial(main, cut=True))
     assert (cut.completed, cut.released) == (0, 1)
     assert jobs.count_documents({"status": "pending"}) == 1
+
+
+@pytest.mark.parametrize("answers", [True, False])
+def test_process_that_is_signalled_while_it_starts_hands_out_a_scheduler_that_has_ended(
+    db: Database, unused_port: int, monkeypatch: pytest.MonkeyPatch, answers: bool
+) -> None:
+    try_to_get_ready = Scheduler._try_to_get_ready
+
+    async def signalled_before(self: Scheduler) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await try_to_get_ready(self)
+        await trio.lowlevel.checkpoint()
+
+    monkeypatch.setattr(Scheduler, "_try_to_get_ready", signalled_before)
+
+    async def main(used: Database) -> tuple[Any, Any]:
+        reports: list[Any] = []
+
+        async def run(*, task_status: Any) -> None:
+            reports.append(await run_until_signalled(used, Workers(), task_status=task_status))
+
+        async with trio.open_nursery() as nursery:
+            scheduler: Scheduler = await nursery.start(run)
+            await scheduler.wait_drained()
+            scheduler.drain()
+        return scheduler.report, reports[0]
+
+    with MongoClient[Any]("127.0.0.1", unused_port, serverSelectionTimeoutMS=10) as nowhere:
+        in_scheduler, returned = run_virtual(partial(main, db if answers else nowhere[db.name]))
+    assert in_scheduler == returned == SchedulerReport()
 
 
 async def test_errors_of_a_worker_process_are_not_wrapped(db: Database) -> None:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import random
 from dataclasses import FrozenInstanceError
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
 import trio
+from pymongo import MongoClient
 from trio.testing import MockClock
 
-from trio_monque import Monque, QueueStats, QueueView, RunningJob, Workers, WorkerView
-from trio_monque.store.types import Collection
+from tests.support.interception import Recorder
+from tests.support.store import handle
+from trio_monque import JobStatus, Monque, QueueStats, QueueView, RunningJob, Workers, WorkerView
+from trio_monque.store import statistics
+from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, quiesce
 
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
@@ -53,3 +58,66 @@ async def test_j112_views_are_of_stored_names_of_workers_and_of_both_sorted_and_
         assert [view.worker for view in await monque.get_queue_view_summaries()] == [None, None]
         finish.set()
     assert [view.stats.completed for view in monque.sync.get_queue_view_summaries()] == [3, 0]
+
+
+def stored(jobs: Collection, names: int) -> None:
+    """Jobs of so many names in all statuses, and beside them what is stored by others."""
+    chance = random.Random(7)
+    made = datetime(2030, 1, 1, tzinfo=UTC)
+    documents: list[dict[str, Any]] = []
+    for number in range(names):
+        for status in [*JobStatus, "unheard of"]:
+            for place in range(chance.randrange(4)):
+                ended = made + timedelta(seconds=chance.randrange(1, 1000))
+                documents.append(
+                    {
+                        "name": f"name-{number:03}",
+                        "status": str(status),
+                        "nextRunAt": made + timedelta(hours=place),
+                        "createdAt": made,
+                        "updatedAt": ended if chance.random() < 0.9 else "no date",
+                    }
+                )
+    documents += [{"name": "x" * 1001, "status": "pending"}, {"name": "", "status": "pending"}, {"name": 5}]
+    jobs.insert_many(documents)
+
+
+@pytest.mark.parametrize("names", [3, 60])
+@pytest.mark.parametrize("has_indexes", [True, False])
+def test_views_of_any_number_of_names_have_the_statistics_of_each(
+    db: Database, jobs: Collection, names: int, has_indexes: bool
+) -> None:
+    stored(jobs, names)
+    monque = Monque(db, skip_index_creation=not has_indexes, stats_cache_ttl=0)
+    if has_indexes:
+        monque.sync.enqueue("name-000", run_at=FAR)
+    views = {view.name: view.stats for view in monque.sync.get_queue_view_summaries()}
+    assert views.pop("x" * 1001) == QueueStats(pending=1)
+    assert len(views) == names
+    assert views == {name: monque.sync.get_queue_stats(name=name) for name in views}
+    assert sum(stats.averaged for stats in views.values()) > 0
+
+
+def test_caps_of_many_names_are_those_of_each(db: Database, jobs: Collection) -> None:
+    stored(jobs, 60)
+    handle_of_jobs = handle(db)
+    together = statistics.queue_stats_by_name(handle_of_jobs, most_counted=1, most_averaged=2)
+    each = {f"name-{number:03}" for number in range(60)}
+    assert 0 < len(each & together.keys()) < 60, "those with more completed jobs than are averaged are left out"
+    for name in each & together.keys():
+        assert together[name] == statistics.queue_stats(handle_of_jobs, name, most_counted=1, most_averaged=2)
+    assert any(stats.capped for stats in together.values())
+
+
+def test_many_names_are_one_question(mongod: Any, db: Database, jobs: Collection) -> None:
+    stored(jobs, 60)
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
+        monque = Monque(client[db.name])
+        monque.sync.enqueue("name-000", run_at=FAR)  # Makes the indexes, without which each hint is a command more.
+        recorder.commands.clear()
+        first = monque.sync.get_queue_view_summaries()
+        asked = len(recorder.commands)
+        assert asked <= 4, "the names, how many documents there are, and the statistics"
+        assert monque.sync.get_queue_view_summaries() == first
+        assert len(recorder.commands) - asked <= 4, "the statistics are kept"

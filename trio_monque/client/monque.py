@@ -46,7 +46,7 @@ class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet
         self,
         ground: Ground,
         tell: Callable[[Event], None],
-        stats: StatsCache,
+        stats: StatsCache[QueueStats],
         workers: Callable[[], Mapping[str, WorkerView]],
     ) -> None:
         announcer = Announcer(ground.jobs.collection.full_name)
@@ -98,7 +98,7 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         self._ground = Ground(jobs, config)
         self._bus = Bus()
         self._producer = Producer(self._ground, Nobody())
-        self._stats = StatsCache(config.stats_cache_ttl)
+        self._stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
         self._sync = SyncMonque(self._ground, self._bus.tell_blocking, self._stats, lambda: self._workers_here())
         self._door = Door()
         self._intake = Intake(self._ground)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
-from typing import Literal
+from typing import Final, Literal
 
 from ..jobs.answers import CursorPage, QueueStats, QueueView, WorkerView, page_of
 from ..jobs.broken_document import BrokenDocument
@@ -17,13 +17,19 @@ from .broken import Sifting
 from .ground import Ground
 from .stats_cache import StatsCache
 
+MOST_ASKED_ONE_BY_ONE: Final = 20
+"""Names whose statistics are asked for one by one: a millisecond each."""
+
 
 class Reader:
     """Inspects jobs; every call blocks until the database has answered."""
 
-    def __init__(self, ground: Ground, stats: StatsCache, workers: Callable[[], Mapping[str, WorkerView]]) -> None:
+    def __init__(
+        self, ground: Ground, stats: StatsCache[QueueStats], workers: Callable[[], Mapping[str, WorkerView]]
+    ) -> None:
         self._ground = ground
         self._stats = stats
+        self._all_stats: StatsCache[Mapping[str, QueueStats]] = StatsCache(ground.config.stats_cache_ttl)
         self._workers_here = workers
 
     def get_job(self, job_id: ObjectId | str) -> Job | None:
@@ -59,15 +65,28 @@ class Reader:
         """See `Monque.get_queue_view_summaries`."""
         workers = self._workers_here()
         stored = names.names(self._ground.jobs)
+        stats = self._stats_of(stored)
         return tuple(
             QueueView(
                 name=name,
                 has_jobs=name in stored,
-                stats=self.get_queue_stats(name=name) if name in stored else QueueStats(),
+                stats=stats.get(name, QueueStats()),
                 worker=workers.get(name),
             )
             for name in sorted(stored | workers.keys())
         )
+
+    def _stats_of(self, stored: Set[str]) -> Mapping[str, QueueStats]:
+        """Of many names in one question, of few in one each: those are read no further than is counted."""
+        jobs = self._ground.jobs
+        known: Mapping[str, QueueStats] = {}
+        if len(stored) > MOST_ASKED_ONE_BY_ONE and statistics.are_few(jobs):
+            known = self._all_stats.get(None, partial(statistics.queue_stats_by_name, jobs))
+        # Not `get_queue_stats`: another program may have stored a name that this library would refuse.
+        return {
+            name: known.get(name) or self._stats.get(name, partial(statistics.queue_stats, jobs, name))
+            for name in stored
+        }
 
     def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
         """See `Monque.get_broken_documents`."""

@@ -7,16 +7,17 @@ import time
 from collections.abc import Callable
 from concurrent.futures import Future
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from ..clock import VirtualTime, virtual_time
-from ..jobs.answers import QueueStats
+
+T = TypeVar("T")
 
 MOST_NAMES: Final = 100
 
 
 @dataclass(eq=False)
-class _Answer:
+class _Answer(Generic[T]):
     """One question to the database, and its answer for all who want it.
 
     Attributes:
@@ -27,14 +28,14 @@ class _Answer:
 
     timeline: VirtualTime | None
     asked_at: float
-    future: Future[QueueStats] = field(default_factory=Future)
+    future: Future[T] = field(default_factory=Future)
 
     def is_good(self, ttl: float) -> bool:
         timeline, now = _now()
         return self.timeline is timeline and now - self.asked_at < ttl
 
 
-class StatsCache:
+class StatsCache(Generic[T]):
     """Answers by name, for `ttl` seconds each; at most a hundred names.
 
     A question belongs to the thread that asks it, and not to the task for which the thread works: whoever is
@@ -45,9 +46,9 @@ class StatsCache:
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._lock = threading.Lock()
-        self._answers: dict[str | None, _Answer] = {}  # The oldest first.
+        self._answers: dict[str | None, _Answer[T]] = {}  # The oldest first.
 
-    def known(self, name: str | None) -> QueueStats | None:
+    def known(self, name: str | None) -> T | None:
         """What need not be asked for. Waits for nobody."""
         with self._lock:
             answer = self._good(name)
@@ -55,7 +56,7 @@ class StatsCache:
                 return None
         return answer.future.result()
 
-    def get(self, name: str | None, ask: Callable[[], QueueStats]) -> QueueStats:
+    def get(self, name: str | None, ask: Callable[[], T]) -> T:
         """What is known, what another thread is asking for, or else what `ask` returns."""
         if not self._ttl:
             return ask()
@@ -73,18 +74,18 @@ class StatsCache:
         with self._lock:
             self._answers.clear()
 
-    def _good(self, name: str | None) -> _Answer | None:
+    def _good(self, name: str | None) -> _Answer[T] | None:
         answer = self._answers.get(name)
         return answer if answer is not None and answer.is_good(self._ttl) else None
 
-    def _begin(self, name: str | None) -> _Answer:
+    def _begin(self, name: str | None) -> _Answer[T]:
         self._answers.pop(name, None)
         while len(self._answers) >= MOST_NAMES:
             del self._answers[next(iter(self._answers))]
         answer = self._answers[name] = _Answer(*_now())
         return answer
 
-    def _work(self, name: str | None, answer: _Answer, ask: Callable[[], QueueStats]) -> None:
+    def _work(self, name: str | None, answer: _Answer[T], ask: Callable[[], T]) -> None:
         try:
             stats = ask()
         except BaseException as error:  # noqa: BLE001  # Told to all who wait, and with them to our caller.

@@ -14,6 +14,7 @@ from ..client.stats_cache import StatsCache
 from ..client.wake_board import on_the_board
 from ..engine.nursery import Engine
 from ..engine.start import start_within
+from ..jobs.answers import QueueStats
 from ..options import SchedulerConfig
 from ..store.offload import Channel, Door
 from .neighbour import EngineOnTheBoard
@@ -32,7 +33,7 @@ class Living:
     _ground: Ground
     _door: Door
     _bus: Bus
-    _stats: StatsCache
+    _stats: StatsCache[QueueStats]
     _sync: SyncMonque
     _config: SchedulerConfig
     _workers: Workers

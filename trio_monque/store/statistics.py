@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import defaultdict
 from typing import Any, Final
 
 from pymongo import DESCENDING
@@ -17,11 +18,16 @@ from .outcomes import command
 MOST_COUNTED: Final = 100_000
 """How far each status is counted: a tenth of a second."""
 
+MOST_GROUPED: Final = 300_000
+"""Documents up to which the statistics of many names are one question, which reads all of them: half a second."""
+
 MOST_AVERAGED: Final = 10_000
 """Of how many completed jobs the average lifetime is, the latest of them."""
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
 _LIFETIME: Final = "lifetime"
+# A name that is no text must not keep the others from being read.
+_BY_NAME: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 @command("count jobs", writes=False, aggregates=True)
@@ -78,3 +84,54 @@ def _told(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
         averaged=lifetime["number"],
         capped=frozenset(JobStatus(status) for status, number in numbers.items() if number > most_counted),
     )
+
+
+@command("count all jobs", writes=False)
+def are_few(jobs: JobCollection) -> bool:
+    """Whether the jobs of all names can be read at once. By what the server knows without counting."""
+    return jobs.collection.estimated_document_count() <= MOST_GROUPED
+
+
+@command("count jobs by name", writes=False, aggregates=True)
+def queue_stats_by_name(
+    jobs: JobCollection, most_counted: int = MOST_COUNTED, most_averaged: int = MOST_AVERAGED
+) -> dict[str, QueueStats]:
+    """The same statistics as `queue_stats`, of every name in one command.
+
+    Without names that have more completed jobs than are averaged: which of them are the latest, only a question for
+    that name can tell.
+    """
+    collection = jobs.collection.with_options(codec_options=_BY_NAME)
+    parts = [{"$unionWith": {"coll": jobs.collection.name, "pipeline": part}} for part in (_RUNNING, _LIFETIMES)]
+    rows = indexes.hinted(
+        indexes.CLAIM,
+        lambda hint: list(collection.aggregate([*_AT_REST_BY_NAME, *parts], **indexes.hinting(hint))),
+    )
+    by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
+    for row in rows:
+        by_name[row["_id"]["name"]].append({**row, "_id": row["_id"]["of"]})
+    return {
+        name: _told(of_name, most_counted)
+        for name, of_name in by_name.items()
+        if all(row["number"] <= most_averaged for row in of_name if row["_id"] == JobStatus.COMPLETED.value)
+    }
+
+
+def _by_name(match: dict[str, Any], of: Any, **computed: Any) -> list[dict[str, Any]]:
+    """How many there are for each name, and `of` what."""
+    grouped = {"_id": {"name": f"${_NAME}", "of": of}, "number": {"$sum": 1}, **computed}
+    return [{"$match": {_NAME: {"$type": "string"}, **match}}, {"$group": grouped}]
+
+
+_AT_REST_BY_NAME: Final = [
+    # With a bound that the index has, and in its order: it is read, and no document.
+    {"$match": {_NAME: {"$gte": ""}, _STATUS: {"$in": [status.value for status in indexes.AT_REST]}}},
+    {"$group": {"_id": {"name": f"${_NAME}", "of": f"${_STATUS}"}, "number": {"$sum": 1}}},
+]
+_RUNNING: Final = _by_name({_STATUS: JobStatus.PROCESSING.value}, f"${_STATUS}")
+_IS_DATE: Final = {"$type": "date"}
+_LIFETIMES: Final = _by_name(
+    {_STATUS: JobStatus.COMPLETED.value, FIELD["created_at"]: _IS_DATE, FIELD["updated_at"]: _IS_DATE},
+    _LIFETIME,
+    mean={"$avg": {"$subtract": [f"${FIELD['updated_at']}", f"${FIELD['created_at']}"]}},
+)
