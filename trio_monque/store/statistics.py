@@ -21,6 +21,9 @@ MOST_COUNTED: Final = 100_000
 MOST_GROUPED: Final = 300_000
 """Documents up to which the statistics of many names are one question, which reads all of them: half a second."""
 
+ROWS_AT_ONCE: Final = 100_000
+"""Of one answer: six for each name, of a hundred bytes."""
+
 MOST_AVERAGED: Final = 10_000
 """Of how many completed jobs the average lifetime is, the latest of them."""
 
@@ -105,7 +108,9 @@ def queue_stats_by_name(
     parts = [{"$unionWith": {"coll": jobs.collection.name, "pipeline": part}} for part in (_RUNNING, _LIFETIMES)]
     rows = indexes.hinted(
         indexes.CLAIM,
-        lambda hint: list(collection.aggregate([*_AT_REST_BY_NAME, *parts], **indexes.hinting(hint))),
+        lambda hint: list(
+            collection.aggregate([*_AT_REST_BY_NAME, *parts], batchSize=ROWS_AT_ONCE, **indexes.hinting(hint))
+        ),
     )
     by_name: dict[str, list[dict[str, Any]]] = defaultdict(list)
     for row in rows:
