@@ -153,6 +153,8 @@ def test_no_query_names_more_documents_than_it_may(
         store = handle(client[db.name])
         good = insert(store).id
         assert complete(store) == [good]
+        again = insert(store).id
+        assert complete(store) == [again]
         assert max(len(str(command)) for command in recorder.commands) < 100_000
 
 
@@ -202,6 +204,20 @@ def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
     jobs.update_many({}, {"$set": {"failCount": 0}})
     moment[0] += known.LOOK_AGAIN_AFTER
     assert len(complete(store, 200)) == 1500
+
+
+def test_job_that_comes_to_lie_before_the_place_of_the_looks_is_found(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Released, mended by hand, or due earlier: within as many looks as the crowd has pages, while others run."""
+    monkeypatch.setattr(crowds, "KEYS_IN_A_PAGE", 100)
+    store = handle(db)
+    put_bad(jobs, 2500)
+    assert complete(store) == []
+    before = [insert(store, run_at=PAST - timedelta(seconds=second)).id for second in (9000, 2000, 1000, 1)]
+    behind = insert(store).id
+    assert [job.id for job in look(store).jobs if job.id not in before] == [behind]
+    assert sorted(complete(store)) == sorted([*before, behind])
 
 
 def test_suspects_in_a_crowd_hide_no_innocents(db: Database, jobs: Collection) -> None:
