@@ -13,15 +13,19 @@ from typing import Any, Final
 import anyio
 import pytest
 import trio
+from bson import ObjectId
 from pymongo import MongoClient, monitoring
 
 import trio_monque
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
 from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.server_time import MOST_DRIFT
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
+from trio_monque.engine.source import Tip
 from trio_monque.engine.waker import NEVER
+from trio_monque.scheduler.told import JobKey
 from trio_monque.store import connection
 from trio_monque.store.types import Collection, Database
 
@@ -399,3 +403,58 @@ async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Data
         await claiming._source.renew(claiming.engine.unfinished)
         lock = (things.find_one() or {})["lock"]
         assert is_near(lock["until"], 900)
+
+
+# --- Whoever decides by the time asks for it ---
+
+
+@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.parametrize("decision", ["claim", "claim by id", "look at the claims of others"])
+async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
+    db: Database, machine: Machine, decision: str
+) -> None:
+    options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
+    async with open_scheduler(db, **options) as scheduler:
+        source, demand = scheduler._engine._source, scheduler._engine.slots.demand()
+        machine.suspend(DAY)
+        match decision:
+            case "claim":
+                await source.claim(demand)
+            case "claim by id":
+                await source.claim_one(Tip(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
+            case _:
+                await source.observe([])
+        assert not scheduler._ground.is_clock_stale()
+
+
+@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.parametrize("decision", ["whether anything is left", "rescue", "look at the locks of others"])
+async def test_time_is_asked_for_again_before_each_decision_about_documents(
+    db: Database, machine: Machine, decision: str
+) -> None:
+    async with open_claims(db["things"], {}, heartbeat_interval=300.0, poll_interval=HOUR) as claims:
+        source = claims._claiming._source
+        machine.suspend(DAY)
+        match decision:
+            case "whether anything is left":
+                await source.is_anything_left()
+            case "rescue":
+                await source.rescue([])
+            case _:
+                await source.observe([])
+        assert not claims._claiming._time.is_clock_stale()
+
+
+def test_timers_are_set_again_where_the_servers_time_moves_either_way(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ground, moved = Monque(db)._ground, list[float]()
+    right = ClockReadings.now().wall - ClockReadings.now().steady
+    ground.clock.set_offset(right, ClockReadings.now())
+    for seconds in (0.0, -HOUR, MOST_DRIFT / 2 - HOUR, HOUR, HOUR):
+        ground.clock_moved = partial(moved.append, seconds)
+        monkeypatch.setattr(
+            "trio_monque.client.server_time.measure_clock_offset", lambda _, seconds=seconds: right + seconds
+        )
+        ground.measure_clock_offset()
+    assert moved == [-HOUR, HOUR]
