@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import logging
+import time
 from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -20,13 +21,14 @@ import trio_monque
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
 from trio_monque.client.rescuing import Rescuer
-from trio_monque.client.server_time import MOST_DRIFT
+from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
 from trio_monque.engine.source import Tip
 from trio_monque.engine.waker import NEVER
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store import connection
+from trio_monque.store.offload import Channel, Door
 from trio_monque.store.types import Collection, Database
 
 DAY: Final = 86400.0
@@ -405,13 +407,56 @@ async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Data
         assert is_near(lock["until"], 900)
 
 
-# --- Whoever decides by the time asks for it ---
+# --- Each decision asks for the time ---
+
+
+@pytest.fixture
+def refreshed(monkeypatch: pytest.MonkeyPatch) -> set[trio.lowlevel.Task]:
+    """The tasks that have asked, as loops of the scheduler may do at the same moment."""
+    tasks, ask = set[trio.lowlevel.Task](), ServerTime.refreshed
+
+    async def ask_and_note(time: ServerTime, door: Door, channel: Channel) -> datetime:
+        tasks.add(trio.lowlevel.current_task())
+        return await ask(time, door, channel)
+
+    monkeypatch.setattr(ServerTime, "refreshed", ask_and_note)
+    return tasks
 
 
 @pytest.mark.usefixtures("_nobody_notices_a_suspend")
-@pytest.mark.parametrize("decision", ["claim", "claim by id", "look at the claims of others"])
+async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db: Database, machine: Machine) -> None:
+    options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
+    async with open_scheduler(db, **options) as scheduler:
+        machine.suspend(DAY)
+        await scheduler._engine._source.observe([])
+        assert not scheduler._ground.is_clock_stale()
+
+
+def test_time_that_a_deposed_primary_told_is_asked_for_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+    ground, primaries = Monque(db)._ground, [("old", 1)]
+    monkeypatch.setattr("trio_monque.client.server_time.known_primary", lambda _: (primaries or [("new", 1)]).pop())
+    ground.measure_clock_offset()
+    assert ground.is_clock_stale()
+
+
+@pytest.mark.parametrize("tz_aware", [True, False])
+def test_time_zone_of_the_host_plays_no_part(mongod: Any, monkeypatch: pytest.MonkeyPatch, tz_aware: bool) -> None:
+    with MongoClient[Any](mongod.uri, tz_aware=tz_aware) as client, monkeypatch.context() as patch:
+        try:
+            patch.setenv("TZ", "Pacific/Kiritimati")
+            time.tzset()
+            offset = connection.measure_clock_offset(handle(client["x"]))
+        finally:
+            patch.undo()
+            time.tzset()
+    assert offset is not None
+    assert abs(clock.steady_clock() + offset - time.time()) < AT_MOST
+
+
+@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.parametrize("decision", ["claim", "claim by id", "end of a run"])
 async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
-    db: Database, machine: Machine, decision: str
+    db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
 ) -> None:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
@@ -423,14 +468,15 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
             case "claim by id":
                 await source.claim_one(Tip(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
             case _:
-                await source.observe([])
+                await source.prepare([])
+        assert trio.lowlevel.current_task() in refreshed
         assert not scheduler._ground.is_clock_stale()
 
 
 @pytest.mark.usefixtures("_nobody_notices_a_suspend")
-@pytest.mark.parametrize("decision", ["whether anything is left", "rescue", "look at the locks of others"])
+@pytest.mark.parametrize("decision", ["whether anything is left", "rescue", "end of a run"])
 async def test_time_is_asked_for_again_before_each_decision_about_documents(
-    db: Database, machine: Machine, decision: str
+    db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
 ) -> None:
     async with open_claims(db["things"], {}, heartbeat_interval=300.0, poll_interval=HOUR) as claims:
         source = claims._claiming._source
@@ -441,7 +487,8 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
             case "rescue":
                 await source.rescue([])
             case _:
-                await source.observe([])
+                await source.prepare([])
+        assert trio.lowlevel.current_task() in refreshed
         assert not claims._claiming._time.is_clock_stale()
 
 

@@ -223,10 +223,10 @@ def _start(after: datetime, zone: tzinfo) -> datetime:
     """What the zone's clock shows at `after`: every reading up to there is over.
 
     While a reading is shown for the first of two times, those before it are still to come once more. So
-    it is read by the lower of the two offsets; what is looked at too early is passed by.
+    it is read by the second time's offset, which is the lower one; what is looked at too early is passed by.
     """
-    local = after.astimezone(zone)
-    return min((local.replace(fold=fold).utcoffset() or timedelta()) for fold in (0, 1)) + after.replace(tzinfo=None)
+    local = after.astimezone(zone).replace(fold=1)
+    return (local.utcoffset() or timedelta()) + after.replace(tzinfo=None)
 
 
 def _first_of(moments: Iterable[datetime | None], after: datetime) -> datetime | None:

@@ -224,9 +224,8 @@ def measure_clock_offset(reaching: Reaching) -> float | None:
     for _ in range(SAMPLES):
         # Not time.monotonic(): a sample during which the machine was suspended must count as slow.
         sent = steady_clock()
-        answer = reaching.collection.database.command(
-            "hello", read_preference=ReadPreference.PRIMARY, codec_options=OWN_OPTIONS
-        )
+        # Of the primary: a command has its own default, whatever the read preference of the handle is.
+        answer = reaching.collection.database.command("hello", codec_options=OWN_OPTIONS)
         took = steady_clock() - sent
         if took <= fastest:
             fastest, offset = took, float(answer["localTime"].timestamp() - sent - took / 2)
