@@ -13,6 +13,7 @@ import trio
 from pymongo import MongoClient
 
 from tests.support.fail_points import RefusingServer, refusing_server
+from tests.support.standalone import restricted_server
 from trio_monque import (
     CancelReason,
     ChangeStreamConnected,
@@ -249,3 +250,26 @@ async def test_start_that_never_succeeds_fails_after_its_time_and_says_why(
 
 async def finish(claim: Claim[Any]) -> None:
     await claim.finish()
+
+
+async def test_rights_that_are_revoked_and_given_back_are_an_outage() -> None:
+    """With a real user of a real server; there is no replica set, so that polls find the jobs."""
+    workers = Workers()
+    workers.register("job", lambda job: None)
+    with restricted_server() as uri:
+        worker = MongoClient[Any](uri, tz_aware=True)
+        root = MongoClient[Any](uri.split("@")[1].split("/")[0], username="root", password="root")
+        with worker, root:
+            async with open_scheduler(worker["x"], workers, **OPTIONS) as scheduler:
+                await scheduler.enqueue("job")
+                await until(lambda: scheduler.statistics().completed == 1)
+                root["x"].command("revokeRolesFromUser", "worker", roles=["worker"])
+                await until(lambda: any("not authorized" in reason for reason in scheduler.health().reasons))
+                with pytest.raises(MonqueConnectionError, match="check the user, the password and the rights"):
+                    await scheduler.enqueue("job")
+                root["x"].command("grantRolesToUser", "worker", roles=["worker"])
+                await until(scheduler.is_healthy)
+                await scheduler.enqueue("job")
+                await until(lambda: scheduler.statistics().completed == 2)
+    assert scheduler.report is not None
+    assert scheduler.report.crashed == ()
