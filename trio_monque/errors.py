@@ -201,8 +201,8 @@ class BrokenDocumentError(MonqueError, ValueError):
 class MonqueConnectionError(MonqueError):
     """The database did not do what was asked; the driver's error is the cause.
 
-    With neither `transient` nor `permanent`, the call may succeed once somebody has repaired something: rights,
-    credentials, a full disk. A scheduler treats that as an outage: it retries and recovers.
+    With neither `transient` nor `permanent`, the call may succeed after a repair: of rights, credentials,
+    a full disk. A scheduler treats that as an outage: it retries and recovers.
 
     Attributes:
         transient: True where the same call may succeed later without anybody changing anything.

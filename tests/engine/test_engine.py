@@ -267,7 +267,7 @@ async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(
     async with running(engine_of(shelf)):
         await trio.sleep(20)
     assert shelf.claim_faults == []
-    assert len(shelf.told_of(notices.ClaimFailed)) == 1, "an outage is told once, and not at each try"
+    assert len(shelf.told_of(notices.ClaimFailed)) == 1, "once for each outage, and not for each try"
     assert list(shelf.settled) == [1]
 
 

@@ -1,4 +1,4 @@
-"""Errors of the server that pass only when somebody has repaired something are outages: no scheduler ends by them."""
+"""Errors of the server that pass only after a repair are outages: no scheduler ends by them."""
 
 from __future__ import annotations
 
@@ -86,7 +86,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("impatient")
 @pytest.mark.parametrize("code", CODES)
-async def test_every_loop_outlasts_an_outage_and_tells_of_it_once(
+async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     server: RefusingServer, db: Database, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, logger="trio_monque")

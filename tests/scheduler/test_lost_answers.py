@@ -265,7 +265,7 @@ async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
         await scheduler.enqueue("job")
         await drain(scheduler)
     assert len(proxy.lost) == lost
-    assert len(delays) == 1, "an outage is told once"
+    assert len(delays) == 1, "once for each outage"
     assert runs.attempts == [1]
     assert [type(event) for event in runs.told] == [JobCompleted]
     assert jobs.count_documents({"status": "completed"}) == 1

@@ -75,7 +75,7 @@ class EventStream(Generic[EventT]):
         except anyio.WouldBlock:
             self.dropped += 1
             if self.dropped == 1:
-                logger.warning("an event stream has %d events that nobody took: further ones are dropped", MOST_UNHEARD)
+                logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_UNHEARD)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass  # It was closed between the telling and the hearing.
 

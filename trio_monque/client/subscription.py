@@ -79,10 +79,10 @@ class Subscription:
     # --- While it is delivered to ---
 
     def start(self, context: Context, patience: Patience) -> None:
-        """Delivers from now on, in a task that nobody has to wait for.
+        """Delivers from now on, in a system task.
 
-        It is a system task: a listener may shield itself from cancellation for as long as it likes. In a nursery of
-        the scheduler, leaving would wait for it; trio lets nobody leave such a task behind.
+        A listener may shield itself from cancellation for as long as it likes. In a nursery of the scheduler, leaving
+        would wait for it: trio cannot leave such a task behind.
         """
         self.ended, self._scope, self._is_closed = trio.Event(), trio.CancelScope(), False
         trio.lowlevel.spawn_system_task(
@@ -97,9 +97,9 @@ class Subscription:
     def report_left(self) -> None:
         """Logs what the listener has not heard, after `stop`."""
         if not self.ended.is_set():
-            logger.error("listener %s is left behind: it shields itself from its cancellation", self.listener)
+            logger.error("listener %s was left behind: it did not obey its cancellation", self.listener)
         if count := self.undelivered:
-            logger.warning("listener %s did not hear %d events: the scheduler has ended", self.listener, count)
+            logger.warning("listener %s did not receive %d events before the scheduler ended", self.listener, count)
 
     async def _deliver(self, patience: Patience) -> None:
         try:

@@ -107,7 +107,7 @@ def _answered(run: Run[Any], state: ClaimState, sent: float) -> None:
 async def _renewed(
     source: Source[Any, Any], runs: Sequence[Run[Any]], progress: Progress
 ) -> Sequence[ClaimState] | None:
-    """None in an outage, which is told once."""
+    """None in an outage, which is reported once."""
     progress.ask()
     try:
         return await source.renew([run.claim for run in runs])

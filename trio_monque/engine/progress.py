@@ -21,7 +21,7 @@ NEVER: Final = -math.inf
 
 OUTAGE_IS_OVER_AFTER: Final = 10.0
 """Seconds without a fault after which the next fault of a loop begins another outage. In one outage, answers and
-faults may alternate, and it is told once."""
+faults may alternate, and it is reported once."""
 
 
 @dataclass(frozen=True, slots=True)

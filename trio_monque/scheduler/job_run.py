@@ -67,7 +67,7 @@ async def _called_in_thread(
         except ShortageError as error:
             if has_begun:
                 raise  # Of a call that the handler made.
-            # Says nothing about the job, and is no failed try: its run waits, as long as it may take.
+            # A shortage is not a failed try of the job: its run waits, as long as it may take.
             logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=about(run.claim))
         run.forget_patience()
         await trio.sleep(delay)  # Unshielded: a run that is cancelled while it waits is over.

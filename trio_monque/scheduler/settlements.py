@@ -108,7 +108,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         transition = _decided(settlement, now)
         return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
     except MemoryError:
-        raise  # Says nothing about the job: the settler tries again.
+        raise  # It is not about the job: the settler tries again.
     except BaseException as error:  # Also what a user's exception raises that is no Exception.
         logger.exception(
             "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)

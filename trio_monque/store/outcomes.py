@@ -1,7 +1,7 @@
 """The driver's errors -> ours, by table. The lists of what is worth trying again exist here and nowhere else.
 
-Three tables divide the server's codes. `PASSING_CODES` pass by themselves. `OUTAGE_CODES` pass when somebody has
-repaired something. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is wrong.
+Three tables divide the server's codes. `PASSING_CODES` pass by themselves. `OUTAGE_CODES` pass after a
+repair. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is wrong.
 """
 
 from __future__ import annotations
@@ -66,9 +66,9 @@ PASSING_CODES = frozenset(
     }
 )
 
-# Codes of the server that say: somebody has to repair something first. They say nothing about the document or the
-# command: rights that were revoked, credentials that were rotated, a full disk, a plan's limit. The list decides about
-# single statements only: as the error of a whole command, a code that no table here names is an outage, too.
+# Codes of the server that ask for a repair. They are not about the document or the command: rights that were revoked,
+# credentials that were rotated, a full disk, a plan's limit. The list decides about single statements only: as the
+# error of a whole command, a code that no table here names is an outage, too.
 OUTAGE_CODES = frozenset(
     {
         1,  # InternalError
@@ -76,7 +76,7 @@ OUTAGE_CODES = frozenset(
         11,  # UserNotFound
         13,  # Unauthorized
         18,  # AuthenticationFailed
-        20,  # IllegalOperation: a member of a replica set that was started as a standalone server says so
+        20,  # IllegalOperation: a member of a replica set that was started as a standalone server
         33,  # AuthSchemaIncompatible
         79,  # UnknownReplWriteConcern
         96,  # OperationFailed
@@ -91,7 +91,8 @@ OUTAGE_CODES = frozenset(
     }
 )
 
-# A server that fails inside, and a proxy in front of one, may have written before. Whoever refuses has not.
+# A server that fails inside, and a proxy in front of one, may have written before. The other codes mean that nothing
+# was written.
 _MAY_HAVE_WRITTEN = frozenset({1, 8, 96, 8000})
 
 # Codes of the server that say: never. It does not understand the command, or does not do such things at all. None of
@@ -307,7 +308,7 @@ def is_transient(error: driver.PyMongoError) -> bool:
 def is_permanent(error: driver.PyMongoError) -> bool:
     """Whether the same call can never succeed: the server does not understand it, or the client was closed.
 
-    Everything else may succeed later: by itself (see `is_transient`), or once somebody has repaired something.
+    Everything else may succeed later: by itself (see `is_transient`), or after a repair.
     """
     if is_transient(error) or isinstance(error, driver.WriteError | driver.BulkWriteError):
         return False  # The errors of single statements are about their documents.
