@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum, auto
+from types import NoneType
 from typing import Any, Final
 
 from .options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
@@ -87,7 +88,8 @@ def read_lock(value: object) -> Lock | None:
     if not isinstance(value, Mapping):
         return None
     by, until = value.get("by"), value.get("until")
-    if not isinstance(until, datetime | None) or not isinstance(by, str | None):
+    # By exact type: BSON has subclasses of Python's types that mean something else, such as `Code` of `str`.
+    if type(until) not in (datetime, NoneType) or type(by) not in (str, NoneType):
         return None
     if until is None and (by is not None or "by" not in value):
         return None  # Nobody can tell when it ends; or it is something else altogether.
@@ -95,15 +97,15 @@ def read_lock(value: object) -> Lock | None:
     return Lock(
         by,
         None if until is None else until.replace(tzinfo=UTC) if until.tzinfo is None else until,
-        every / 1000 if isinstance(every, int | float) and every == every else None,
-        token if isinstance(token, str) else None,
+        every / 1000 if isinstance(every, int | float) and type(every) is not bool and every == every else None,
+        token if type(token) is str else None,
         _tries(value.get("tries")),
-        error if isinstance(error, str) else None,
+        error if type(error) is str else None,
     )
 
 
 def _tries(value: object) -> int:
-    return min(max(value, 0), MOST_TRIES) if isinstance(value, int) and not isinstance(value, bool) else 0
+    return min(max(int(value), 0), MOST_TRIES) if isinstance(value, int) and not isinstance(value, bool) else 0
 
 
 def state_of(lock: Lock | None, now: datetime) -> LockState:

@@ -52,9 +52,10 @@ class InvalidJobIdentifierError(MonqueError, ValueError):
 
 
 class InvalidPayloadError(MonqueError, ValueError):
-    """The data of a job is not what its worker takes; or it, or what its handler gave, cannot be stored as BSON.
+    """The data of a job is not what its worker takes; or it, or what its handler gave, cannot be stored or read again.
 
-    The message says which value inside is wrong, and what to store instead. The encoder's error is the cause.
+    The message says which value inside is wrong, and what to store instead. The encoder's or decoder's error is the
+    cause. Data that are nested too deeply for MongoDB have no cause.
     """
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import BrokenDocument, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.job import Job
-from trio_monque.store import broken, known
+from trio_monque.store import broken, known, looking
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
@@ -246,3 +246,23 @@ async def test_mended_document_runs_in_a_scheduler_that_had_met_it(
         await advance(1)
         await quiesce()
         assert len(ran) == 1
+
+
+def test_arrays_of_dates_hide_no_job_that_is_due_later(store: JobCollection, jobs: Collection) -> None:
+    for _ in range(3):
+        put(jobs, {"nextRunAt": [PAST + timedelta(seconds=1)]})
+    put(jobs, {"nextRunAt": PAST + timedelta(seconds=2)})
+    found = looking.next_due(store, ["greet"], PAST)
+    assert found is not None
+    assert found.moment == PAST + timedelta(seconds=2)
+
+
+@pytest.mark.parametrize("attempts", [2**63 - 1, 2**53 + 1, -1, 1.0, True, "0", [0]])
+def test_job_whose_attempts_are_not_a_counter_is_not_claimed_by_its_id(
+    store: JobCollection, jobs: Collection, attempts: Any
+) -> None:
+    """The server would refuse to add to it, and the error would end the scheduler."""
+    put(jobs, {"nextRunAt": PAST + timedelta(seconds=2), "attempts": attempts})
+    found = looking.next_due(store, ["greet"], PAST)
+    assert found is not None
+    assert found.alone is None

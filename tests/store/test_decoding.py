@@ -15,12 +15,13 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from tests.jobs.test_transitions import LATER, claimed, pending
+from tests.support.malformed import ELEMENTS, with_field
 from tests.support.thoroughly import examples
 from trio_monque import BrokenDocumentError, Job
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import applied
 from trio_monque.store import decoding
-from trio_monque.store.codec import OWN_OPTIONS, document_of
+from trio_monque.store.codec import LENIENT, OWN_OPTIONS, document_of
 from trio_monque.store.decoding import job_of, job_of_unusual
 from trio_monque.store.fields import FIELD, REQUIRED
 
@@ -129,6 +130,26 @@ def test_field_of_any_kind_is_decoded_alike_on_both_paths(field: str) -> None:
         # The driver's large numbers are of a type of their own, and so never usual.
         for read in (document, bson.decode(bson.encode(document), OWN_OPTIONS)):
             assert outcome(job_of, read) == outcome(job_of_unusual, read), value
+
+
+TYPES = {f.name: {"NoneType" if part == "None" else part for part in str(f.type).split(" | ")} for f in fields(Job)}
+
+
+@pytest.mark.parametrize("field", sorted(FIELD.values()))
+def test_field_of_any_bson_type_has_the_type_of_its_attribute_or_breaks_the_document(field: str) -> None:
+    """Exactly that type: of a subclass, such as `Code` of `str`, nobody who reads a job knows."""
+    are_jobs = 0
+    for kind, element in ELEMENTS.items():
+        try:
+            job = job_of(bson.decode(with_field(WHOLE, field, element).raw, LENIENT))
+        except BrokenDocumentError:
+            continue
+        are_jobs += 1
+        for name, types in TYPES.items():
+            if not types & {"Any", "Sequence[Mapping[str, Any]]"}:
+                held = type(getattr(job, name)).__name__
+                assert held in types or (held == "int" and "float" in types), (kind, name)
+    assert are_jobs
 
 
 LIVES = {

@@ -171,16 +171,18 @@ def _send_unique(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], 
             continue
         if winner is not None:
             sent.jobs[place] = winner
-        else:
-            # It ended meanwhile, or nobody knows: one by one.
-            try:
-                sent.jobs[place] = intake.send_unique(parcel)
-            except MonqueError as error:
-                if may_be_applied and isinstance(error, MonqueConnectionError):
+            continue
+        # It ended meanwhile, or nobody knows: one by one.
+        try:
+            sent.jobs[place] = intake.send_unique(parcel)
+        except MonqueError as error:
+            sent.errors[place] = error
+            if isinstance(error, MonqueConnectionError) and (may_be_applied or error.transient):
+                if may_be_applied:
                     error.unknown_outcome = True
                     sent.errors.update({other: error for other in places if other not in sent.jobs})
-                sent.errors[place] = error
                 return
+            # Any other error is about this job alone: the server refuses it, or a broken document has its key.
 
 
 def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartlyEnqueuedError:

@@ -67,6 +67,7 @@ class Enqueuing:
         Raises:
             InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError:
                 Something about the job cannot be; nothing was sent.
+            BrokenDocumentError: A document that is not a job has the unique key; nothing was stored.
             MonqueConnectionError: The database did not take it; with `unknown_outcome`, it may have.
         """
         check_known(options, JobOptions.__annotations__, "enqueue")

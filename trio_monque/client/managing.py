@@ -41,6 +41,7 @@ class Managing:
 
         Raises:
             JobStateError: It has ended, or is held by another library, which would not hear.
+            BrokenDocumentError: The document is not a job; it stays as it is.
         """
         return await self._manage(lambda operator: operator.cancel_job(job_id))
 
@@ -52,6 +53,7 @@ class Managing:
 
         Raises:
             JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
+            BrokenDocumentError: The document is not a job; it stays as it is.
         """
         return await self._manage_again(lambda operator: operator.retry_job(job_id))
 
@@ -67,6 +69,7 @@ class Managing:
 
         Raises:
             JobStateError: It is not pending.
+            BrokenDocumentError: The document is not a job; it stays as it is.
             InvalidOptionError: `run_at` cannot be.
         """
         return await self._manage_again(lambda operator: operator.reschedule_job(job_id, run_at))

@@ -47,8 +47,8 @@ class Operator:
         """See `Monque.reschedule_job`."""
         moment = checked_moment("run_at", run_at)
 
-        def reschedule(job_id: ObjectId, now: datetime) -> Job | None:
-            return self._applied(transitions.reschedule(job_id, now, moment))
+        def reschedule(seen: Job, now: datetime) -> Job | None:
+            return self._applied(transitions.reschedule(seen.id, now, moment))
 
         return self._act(job_id, "reschedule", reschedule)
 
@@ -60,18 +60,19 @@ class Operator:
         self._tell(events.JobDeleted(known))
         return True
 
-    def _act(
-        self, job_id: ObjectId | str, action: str, attempt: Callable[[ObjectId, datetime], Job | None]
-    ) -> Job | None:
+    def _act(self, job_id: ObjectId | str, action: str, attempt: Callable[[Job, datetime], Job | None]) -> Job | None:
         """Tries the guarded write; where its guard failed, the job's status says why."""
         known = object_id(job_id)
         if known is None:
             return None
-        status = JobStatus.PENDING
+        # The look comes first: a document that is not a job raises BrokenDocumentError, and is left as it is.
+        current = queries.get_job(self._ground.jobs, known)
         for _ in range(MOST_ROUNDS):
+            if current is None:
+                return None
             try:
                 with self._announcer.also_if_lost():
-                    done = attempt(known, self._ground.now())
+                    done = attempt(current, self._ground.now())
             except KeyInUseError as error:
                 raise JobStateError(known, _status_of(self._ground, known), action, str(error)) from error
             if done is not None:
@@ -80,12 +81,11 @@ class Operator:
             current = queries.get_job(self._ground.jobs, known)
             if current is None:
                 return None
-            status = current.status
-            if action == "cancel" and status is JobStatus.CANCELLED:
+            if action == "cancel" and current.status is JobStatus.CANCELLED:
                 return current
-            if status not in _ALLOWED[action]:
+            if current.status not in _ALLOWED[action]:
                 break
-        raise JobStateError(known, status, action)
+        raise JobStateError(known, JobStatus.PENDING if current is None else current.status, action)
 
     def _delete(self, job_id: ObjectId) -> bool:
         try:
@@ -110,12 +110,12 @@ class Operator:
             raise error
         return after
 
-    def _cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
-        cancelled = self._applied(transitions.cancel_pending(job_id, now))
+    def _cancel(self, seen: Job, now: datetime) -> Job | None:
+        cancelled = self._applied(transitions.cancel_pending(seen.id, now))
         if cancelled is not None:
             self._tell(events.JobCancelled(cancelled))
             return cancelled
-        return self._request_cancel(job_id, now)
+        return self._request_cancel(seen.id, now)
 
     def _request_cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
         """Asks a run of ours to stop; nobody could hear it for a claim of another library."""
@@ -128,14 +128,13 @@ class Operator:
             return current
         return self._applied(transitions.request_cancel(current, now))
 
-    def _retry(self, job_id: ObjectId, now: datetime) -> Job | None:
-        transition = transitions.retry_again(job_id, now)
-        seen = queries.get_job(self._ground.jobs, job_id)  # For the case that the answer is lost which would tell.
+    def _retry(self, seen: Job, now: datetime) -> Job | None:
+        transition = transitions.retry_again(seen.id, now)
         try:
             before = managing.apply_if_allowed(self._ground.jobs, transition)
         except MonqueConnectionError as error:
             after = self._found_out(transition, error)
-            if seen is None or seen.status not in _ALLOWED["retry"]:
+            if seen.status not in _ALLOWED["retry"]:
                 raise
             before = seen
         else:

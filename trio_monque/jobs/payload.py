@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any, Final, Protocol, TypeVar, runtime_checkable
 
 import bson
+from bson import Code, DBRef
 from bson.codec_options import CodecOptions
 
 from ..errors import InvalidPayloadError, PayloadTooLargeError
@@ -20,6 +21,17 @@ T_contra = TypeVar("T_contra", contravariant=True)
 
 # A document's length (4), the value's type and empty key (2), and the document's end (1).
 _ENVELOPE: Final = 7
+
+DEEPEST: Final = 178
+"""How deep documents and arrays may be nested in what is stored; the outermost one counts.
+
+The server stores 180 levels, the job itself included. But its `findAndModify` refuses to change a document that has
+all of them: such a job could be enqueued, and never be claimed by its id (measured with MongoDB 6.0).
+"""
+
+# Each level is an element of one of these types: a document, an array, code with a scope. Counting bytes is cheap.
+_TYPES_WITH_PARTS: Final = (b"\x03", b"\x04", b"\x0f")
+_CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
 @runtime_checkable
@@ -70,30 +82,80 @@ def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[An
         what: What the caller knows it as, for messages.
 
     Raises:
-        InvalidPayloadError: `data` cannot be stored; the encoder's error is the cause.
+        InvalidPayloadError: `data` cannot be stored, or cannot be read again; the cause is the encoder's or the
+            decoder's error.
         PayloadTooLargeError: It is larger than allowed.
     """
-    try:
-        encoded = bson.encode({"": data}, codec_options=codec_options)
-    except Exception as error:
-        problem = one_line(why_unstorable(data, what, codec_options) or without_secrets(str(error)[:LONGEST_TEXT]))
-        raise InvalidPayloadError(f"the job's {what} cannot be stored as BSON: {problem}") from error
-    size = len(encoded) - _ENVELOPE
-    limit = LARGEST_PAYLOAD if maximum is None else maximum
-    if size > limit:
-        raise PayloadTooLargeError(size, limit, what)
-    return encoded
+    return _stored_and_read(data, maximum, codec_options, what)[0]
 
 
 def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> Any:
     """The value as it will be stored, whatever becomes of the caller's object until then.
 
     Raises:
-        InvalidPayloadError, PayloadTooLargeError: It cannot be stored.
+        InvalidPayloadError, PayloadTooLargeError: As `check_payload` does.
     """
-    return unpacked(check_payload(value, maximum, codec_options, what), codec_options)
+    return _stored_and_read(value, maximum, codec_options, what)[1]
 
 
 def unpacked(payload: bytes, codec_options: CodecOptions[Any]) -> Any:
     """What `check_payload` has encoded, as it will be read."""
-    return bson.decode(payload, codec_options=codec_options.with_options(document_class=dict))[""]
+    return bson.decode(payload, codec_options=_reading(codec_options))[""]
+
+
+def _reading(codec_options: CodecOptions[Any]) -> CodecOptions[Any]:
+    """The same, for what is read: plain dicts, and text strictly, as the job's own fields beside it are read."""
+    if codec_options.document_class is dict and codec_options.unicode_decode_error_handler == "strict":
+        return codec_options  # Another would take longer to make than most data take to be read.
+    return codec_options.with_options(document_class=dict, unicode_decode_error_handler="strict")
+
+
+def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str) -> tuple[bytes, Any]:
+    """The data as it is stored, and as a worker reads it."""
+    try:
+        encoded = bson.encode({"": data}, codec_options=codec_options)
+    except Exception as error:
+        problem = _problem(error, data, what, codec_options)
+        raise InvalidPayloadError(f"the job's {what} cannot be stored as BSON: {problem}") from error
+    size = len(encoded) - _ENVELOPE
+    limit = LARGEST_PAYLOAD if maximum is None else maximum
+    if size > limit:
+        raise PayloadTooLargeError(size, limit, what)
+    try:
+        read = unpacked(encoded, codec_options)
+    except Exception as error:
+        # The encoder takes more than the decoder: dates that Python cannot represent, and a `RawBSONDocument` whatever
+        # is in it. No worker could run such a job.
+        problem = _problem(error, data, what, codec_options)
+        raise InvalidPayloadError(
+            f"the job's {what} can be stored as BSON, but not be read again: {problem}"
+        ) from error
+    if sum(map(encoded.count, _TYPES_WITH_PARTS)) > DEEPEST and _is_too_deep(read):
+        raise InvalidPayloadError(
+            f"the job's {what} is nested more than {DEEPEST} levels deep, which MongoDB cannot store: flatten it"
+        )
+    return encoded, read
+
+
+def _problem(error: Exception, data: Any, what: str, codec_options: CodecOptions[Any]) -> str:
+    return one_line(why_unstorable(data, what, codec_options) or without_secrets(str(error)[:LONGEST_TEXT]))
+
+
+def _is_too_deep(value: Any) -> bool:
+    """Whether documents and arrays are nested deeper than `DEEPEST`."""
+    level: list[Any] = [value]
+    for _ in range(DEEPEST):
+        level = [inner for outer in level for inner in _parts(outer) if type(inner) in _CONTAINERS]
+        if not level:
+            return False
+    return True
+
+
+def _parts(value: Any) -> Iterable[Any]:
+    if type(value) is dict:
+        return value.values()
+    if type(value) is list:
+        return value
+    if type(value) is DBRef:
+        return value.as_doc().values()
+    return value.scope.values() if type(value) is Code and value.scope is not None else ()

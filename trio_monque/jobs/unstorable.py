@@ -1,7 +1,7 @@
 """Why a value cannot be stored as BSON: where in it the fault is, and what to store instead. Pure.
 
 The encoder names neither the place nor what to do, and may repeat the whole document. It is asked first; this is
-called only when it has refused.
+called only when it has refused, or when what it made cannot be read again.
 """
 
 from __future__ import annotations
@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from decimal import Decimal
 from enum import Enum
 from pathlib import PurePath
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 from uuid import UUID
 
 import bson
 from bson.codec_options import CodecOptions
+from bson.raw_bson import RawBSONDocument
 
 from ..safe_text import shown
 
@@ -45,7 +46,7 @@ def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -
     """Where the first fault is, and what to do, such as "data['tags'] is a set: store a list"; None if it is not found.
 
     Args:
-        value: What the encoder has refused.
+        value: What the encoder or the decoder has refused.
         root: What the value is called, before the path inside it.
         codec_options: By which it was encoded.
     """
@@ -54,7 +55,7 @@ def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -
         path, one, around = walked.pop()
         if id(one) in around:
             return f"{path} contains itself"
-        if isinstance(one, Mapping) or type(one) in (list, tuple):
+        if _has_parts(one):
             for key in one if isinstance(one, Mapping) else ():
                 if problem := _problem_of_key(key):
                     return f"{path} {problem}"
@@ -63,6 +64,11 @@ def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -
         elif problem := _problem_of(one, codec_options):
             return f"{path} {problem}"
     return None
+
+
+def _has_parts(value: object) -> TypeGuard[Mapping[Any, Any] | list[Any] | tuple[Any, ...]]:
+    # The walk would decode a raw document, which may be just what cannot be done.
+    return (isinstance(value, Mapping) and not isinstance(value, RawBSONDocument)) or type(value) in (list, tuple)
 
 
 def _parts(container: Any) -> Iterator[tuple[object, object]]:
@@ -85,9 +91,13 @@ def _problem_of(value: object, codec_options: CodecOptions[Any]) -> str | None:
     if type(value) is int:
         return None if -_LARGEST_INT <= value < _LARGEST_INT else "is an int of more than 64 bits: store a str"
     try:
-        bson.encode({"": value}, codec_options=codec_options)
+        encoded = bson.encode({"": value}, codec_options=codec_options)
     except Exception:  # noqa: BLE001  # Encoders of the caller's may raise anything.
         return f"is {_a(type(value).__name__)}, which BSON does not have: {_instead_of(value)}"
+    try:
+        bson.decode(encoded, codec_options=codec_options.with_options(document_class=dict))
+    except Exception:  # noqa: BLE001  # The same of decoders.
+        return f"is {shown(value)}, which the client's codec options cannot decode"
     return None
 
 

@@ -7,7 +7,7 @@ import secrets
 from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import trio
 
@@ -42,6 +42,7 @@ from ..store.types import ObjectId
 from ..threads import HoldingLimiter
 from .claims import Claims
 from .job_run import call_handler, verdict_of
+from .logs import about
 from .paused_names import PausedNames
 from .policies import Policies
 from .rescues import Rescues
@@ -54,6 +55,11 @@ logger = logger_of("scheduler")
 
 # The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
 SHARE_OF_LOCK_TIMEOUT = 0.9
+
+
+# Between a look at a schedule and the write that depends on it, the schedule may change: not for ever by chance. But of
+# two fields of one name the server compares the first, and the driver reads the last: such a job never matches.
+MOST_ROUNDS: Final = 10
 
 
 class JobSource:
@@ -157,17 +163,27 @@ class JobSource:
         return prepared(settlements, now, secrets.token_hex(8))
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
+        rounds = 0
         while batch.statements:
             fates = await self._settle(batch.statements)
+            rounds += 1
             undecided = []
             for settlement in batch.settlements:
                 fate = fates.get(settlement.claim)
                 if fate is None:
                     continue  # Told by an earlier round.
-                if fate is not Fate.WRITTEN and is_undecided(settlement, fate):
+                if fate is Fate.WRITTEN or not is_undecided(settlement, fate):
+                    settlement.fate = fate
+                elif rounds < MOST_ROUNDS:
                     undecided.append(settlement)
                 else:
-                    settlement.fate = fate
+                    logger.error(
+                        "could not settle job %s: its schedule kept changing, or its document has a field twice; its "
+                        "claim is left to its lease",
+                        settlement.job,
+                        extra=about(settlement.job),
+                    )
+                    settlement.fate = Fate.LOST
             # What is decided is not sent again: its receipt may be overwritten meanwhile, and its fate is known.
             batch.statements = await self._decide_again(undecided, fates) if undecided else []
         again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]

@@ -20,7 +20,7 @@ from ..errors import BrokenDocumentError
 from ..jobs.bulk_transitions import Change
 from ..jobs.job import Job
 from ..log import logger_of
-from .codec import filter_of, update_of
+from .codec import LENIENT, filter_of, update_of
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command, refused_because_of_documents
@@ -188,7 +188,7 @@ def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Wr
 def _receipts(
     jobs: JobCollection, changes: Sequence[Change], session: ClientSession | None
 ) -> dict[ObjectId, str | None]:
-    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    reader = jobs.collection.with_options(codec_options=LENIENT, read_concern=ReadConcern("majority"))
     ids = [job.id for change in changes for job in change.jobs]
     found = reader.find({"_id": {"$in": ids}}, [FIELD["receipt"]], hint=_BY_ID, session=session)
     return {document["_id"]: document.get(FIELD["receipt"]) for document in found}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC
 from enum import Enum
 from typing import Any, Final
 
@@ -84,15 +84,6 @@ class Codec:
             return self._decode_raw(document)
         return job_of(document)
 
-    def comparable(self, document: Any) -> Mapping[str, Any]:
-        """A document, or part of one, with its dates as our own fields have them."""
-        if isinstance(document, RawBSONDocument):
-            return bson.decode(document.raw, codec_options=OWN_OPTIONS)
-        return {
-            field: value.replace(tzinfo=UTC) if isinstance(value, datetime) and value.tzinfo is None else value
-            for field, value in document.items()
-        }
-
     def _decode_raw(self, document: RawBSONDocument) -> Job:
         try:
             own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
@@ -101,7 +92,7 @@ class Codec:
         job = job_of(own)
         try:
             callers = bson.decode(document.raw, codec_options=self.callers)
-        except (BSONError, ValueError, OverflowError) as error:
+        except Exception as error:  # Whatever a decoder of the caller's raises.
             raise BrokenDocumentError(
                 job.id, f"its data cannot be decoded with the client's codec options ({error})"
             ) from error

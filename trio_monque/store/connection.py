@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Protocol
@@ -126,6 +126,18 @@ class JobCollection:
     def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
         """Remembers a document that is no job; whether that is news."""
         return self.broken.add(document_id, problem, name)
+
+    def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
+        """Whether a claim on these names takes a pending job that a look has found. What it does not is passed over.
+
+        Of two fields of one name the server compares the first, and the driver reads the last.
+        """
+        if job.name not in names:
+            problem = f"it has two fields called {FIELD['name']}"
+            if self.report_broken(job.id, problem):
+                logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
+            return False
+        return job.claimed_by is None or self.pass_over_left_over(job)
 
     def pass_over_left_over(self, job: Job) -> bool:
         """Passes over a pending job that bears an owner: no claim takes it. Always False."""

@@ -180,8 +180,7 @@ class _Part:
         good = [
             job
             for job in light
-            if (self._wanted.suspects or not is_suspect(job))
-            and (job.claimed_by is None or self._jobs.pass_over_left_over(job))
+            if (self._wanted.suspects or not is_suspect(job)) and self._jobs.can_be_claimed(job, (self._wanted.name,))
         ]
         good.sort(key=lambda job: (job.next_run_at, job.id))
         found: list[Job] = []

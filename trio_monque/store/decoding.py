@@ -9,7 +9,7 @@ from dataclasses import fields
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from bson import ObjectId, tz_util
+from bson import Int64, ObjectId, tz_util
 
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
@@ -55,7 +55,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
                 return job_of_unusual(document)
             if kind is datetime:
                 value = _in_utc(value)
-            elif kind is int and not 0 <= value <= _LARGEST_COUNTER:
+            elif kind is int and not 0 <= value <= LARGEST_COUNTER:
                 return job_of_unusual(document)
         values[attribute] = value
     status = _STATUS.get(values.get("status", ""))
@@ -86,15 +86,11 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
             values[attribute] = value
         elif attribute in _ADDED_TO:
             raise BrokenDocumentError(document.get("_id"), f"its {field} is null, to which nothing can be added")
-    _make_whole(values)
-    if values["errors"]:
-        values["errors"] = _history(values["errors"])
+    _make_plain(values)
     _check(values)
     for attribute in _DATES:
         moment = values.get(attribute)
         if moment is not None:
-            if not isinstance(moment, datetime):
-                raise _broken(values, attribute)
             values[attribute] = _in_utc(moment)
     values["status"] = JobStatus(values["status"])
     if values["heartbeat_interval"] is not None:
@@ -102,49 +98,50 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
     return Job.of(values)
 
 
-# Counters may have come from a shell or a graphical tool that stores every number as a double.
-_WHOLE: Final = ("fail_count", "attempts", "rev", "rescues", "max_retries", "max_rescues", "schedule_version")
 # What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
 _ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
-# MongoDB adds to them: beyond this it would refuse to.
-_LARGEST_COUNTER: Final = 2**53
+_COUNTERS: Final = (*_ADDED_TO, "max_retries", "max_rescues", "schedule_version")
+_NUMBERS: Final = (*_COUNTERS, "heartbeat_interval", "timeout")
+LARGEST_COUNTER: Final = 2**53
+"""MongoDB adds to counters: near the end of its numbers it would refuse to, and with that what else is written."""
 
 
-def _make_whole(values: dict[str, Any]) -> None:
-    for attribute in _WHOLE:
+def _make_plain(values: dict[str, Any]) -> None:
+    """Replaces what means the same in another type, and what only people read where its type is wrong."""
+    for attribute in _NUMBERS:
         value = values[attribute]
-        if isinstance(value, bool):  # To Python a number, and to MongoDB none: a claim would never match it.
-            raise _broken(values, attribute)
-        if isinstance(value, float) and value.is_integer():
-            value = values[attribute] = int(value)
-        if isinstance(value, int) and not 0 <= value <= _LARGEST_COUNTER:
-            raise _broken(values, attribute)
+        # A shell or a graphical tool may store every number as a double.
+        is_whole_double = type(value) is float and attribute in _COUNTERS and value.is_integer()
+        if type(value) is Int64 or is_whole_double:
+            values[attribute] = int(value)
+    for attribute in _SHOWN:
+        if type(values[attribute]) is not str:
+            values[attribute] = None
+    if values["errors"]:
+        values["errors"] = _history(values["errors"])
 
 
 def _history(stored: Any) -> list[Mapping[str, Any]]:
     """The errors as this library writes them; what somebody else put there is no history."""
-    return [entry for entry in stored if isinstance(entry, Mapping)] if isinstance(stored, list) else []
+    return [entry for entry in stored if isinstance(entry, Mapping)] if type(stored) is list else []
 
 
-_EXPECTED: Final[Mapping[str, type | tuple[type, ...]]] = {
-    "id": ObjectId,
-    "name": str,
-    "status": str,
-    "fail_count": int,
-    "attempts": int,
-    "rev": int,
-    "rescues": int,
-    "max_rescues": (int, type(None)),
-    "schedule_version": (int, type(None)),
-    "heartbeat_interval": (int, float, type(None)),
-    "repeat_interval": (str, type(None)),
-    "timezone": (str, type(None)),
-    "unique_key": (str, type(None)),
-    "claimed_by": (str, type(None)),
-    "claim_token": (str, type(None)),
-    "max_retries": (int, type(None)),
-    "timeout": (int, float, type(None)),
-    "on_exhausted": (str, type(None)),
+# Only people read these, and nothing depends on them: a job runs whatever they hold.
+_SHOWN: Final = ("fail_reason", "receipt")
+
+# By exact type: a subclass may mean something else. `Code` is a `str` that has no hash, and `bool` is an `int` that
+# equals no number in MongoDB.
+_NO_TYPE: Final = type(None)
+_EXPECTED: Final[Mapping[str, tuple[type, ...]]] = {
+    "id": (ObjectId,),
+    "name": (str,),
+    "status": (str,),
+    **dict.fromkeys(_ADDED_TO, (int,)),
+    **dict.fromkeys(("max_retries", "max_rescues", "schedule_version"), (int, _NO_TYPE)),
+    **dict.fromkeys(("heartbeat_interval", "timeout"), (int, float, _NO_TYPE)),
+    **dict.fromkeys(("repeat_interval", "timezone", "unique_key", "claimed_by", "claim_token"), (str, _NO_TYPE)),
+    "on_exhausted": (str, _NO_TYPE),
+    **dict.fromkeys(_DATES, (datetime, _NO_TYPE)),
 }
 _STATUSES: Final = frozenset(JobStatus)
 _ON_EXHAUSTED: Final = frozenset({None, *ON_EXHAUSTED})
@@ -155,12 +152,13 @@ def _check(values: Mapping[str, Any]) -> None:
         if attribute not in values:
             raise BrokenDocumentError(values.get("id"), f"it has no {FIELD[attribute]}")
     for attribute, expected in _EXPECTED.items():
-        if not isinstance(values[attribute], expected):
+        if type(values[attribute]) not in expected:
+            raise _broken(values, attribute)
+    for attribute in _COUNTERS:
+        if values[attribute] is not None and not 0 <= values[attribute] <= LARGEST_COUNTER:
             raise _broken(values, attribute)
     if values["timeout"] is not None and not 0 < values["timeout"] < math.inf:
         raise _broken(values, "timeout")
-    if isinstance(values["heartbeat_interval"], bool):
-        raise _broken(values, "heartbeat_interval")
     if values["on_exhausted"] not in _ON_EXHAUSTED:
         raise _broken(values, "on_exhausted")
     if values["status"] not in _STATUSES:

@@ -317,9 +317,11 @@ def _with_short_error(one: Takeaway) -> Takeaway:
 
 
 def _as_seen(locked: LockedCollection, seen: Lock) -> dict[str, Any]:
-    # What is no string was read as no token.
-    token = {"$not": {"$type": "string"}} if seen.token is None else seen.token
-    return {locked.at("by"): seen.by, locked.at("until"): seen.until, locked.at("token"): token}
+    as_seen = {locked.at("by"): seen.by, locked.at("until"): seen.until}
+    if seen.token is not None:
+        return {**as_seen, locked.at("token"): seen.token}
+    # What is not a string was read as no token. An array of strings has the type of its elements as well.
+    return {**as_seen, "$nor": [{locked.at("token"): {"$type": "string", "$not": {"$type": "array"}}}]}
 
 
 @command("readmit documents", in_parts=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
+from itertools import islice
 from typing import Any, Final
 
 import bson
-from bson import MinKey
+from bson import DBRef, MinKey
 from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING
 from pymongo import errors as driver
@@ -17,6 +18,7 @@ from pymongo.client_session import ClientSession
 
 from ..document_lock import NEVER, Lock, LockState, state_of
 from ..log import logger_of
+from ..safe_text import shown
 from .codec import OWN_OPTIONS
 from .locked_collection import BY_ID, LockedCollection
 from .outcomes import command
@@ -105,14 +107,34 @@ def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
 
 def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> list[Any]:
     condition = looked_for(locked, now)
-    options: dict[str, Any] = {"sort": list(locked.sort) or None, "skip": skip, "limit": wanted}
+    options: dict[str, Any] = {"sort": list(locked.sort) or None, "skip": skip}
     try:
-        cursor = locked.collection.find(condition, _ID_ONLY, batch_size=wanted + 1, **options)
-        return [document["_id"] for document in cursor]
+        cursor = locked.collection.find(condition, _ID_ONLY, limit=wanted, batch_size=wanted + 1, **options)
+        ids = [document["_id"] for document in cursor]
     except driver.PyMongoError:
         raise
     except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
-        return [locked.id_in(document) for document in locked.raw.find(condition, _ID_ONLY, **options)]
+        ids = None
+    if ids is not None and not any(type(one) is DBRef for one in ids):
+        return ids
+    # A pointer, which is a type of old, is read as a DBRef as well.
+    with locked.raw.find(condition, _ID_ONLY, batch_size=wanted + 1, **options) as found:
+        named = (document for document in found if _can_be_named(locked, document))
+        return [locked.id_in(document) for document in islice(named, wanted)]
+
+
+def _can_be_named(locked: LockedCollection, document: RawBSONDocument) -> bool:
+    if locked.can_name(document):
+        return True
+    document_id = locked.own_id_in(document)
+    if locked.unknown.add(document_id):
+        logger.warning(
+            "the _id of document %s of %s is text that is not UTF-8, or of a type that is no longer in use: the "
+            "document is never claimed. Store it under another _id",
+            shown(document_id),
+            locked.collection.full_name,
+        )
+    return False
 
 
 def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
@@ -159,6 +181,8 @@ def _observe(locked: LockedCollection, session: ClientSession | None = None) -> 
             if lock is None:
                 _tell_unknown(locked, document)
             continue
+        if not _can_be_named(locked, document):
+            continue
         document_id = locked.id_in(document)
         seen.append(SeenLock(document_id, locked.key_of(document_id), lock))
     return seen
@@ -181,7 +205,7 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
 
     def is_any_unheld() -> bool:
         unheld = (looked_for(locked, now), later)
-        return any(locked.locks.find_one(one, _ID_ONLY, session=session) is not None for one in unheld)
+        return any(_is_any_named(locked, one, session) for one in unheld)
 
     if is_any_unheld():
         return True
@@ -193,6 +217,11 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
         return True
     # Without a snapshot only what is given back, claimed and given back once more meanwhile is missed.
     return session is None and is_any_unheld()
+
+
+def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], session: ClientSession | None) -> bool:
+    with locked.raw.find(condition, _ID_ONLY, batch_size=2, session=session) as found:
+        return any(_can_be_named(locked, document) for document in found)
 
 
 @command("list the documents that are set aside", writes=False)

@@ -16,7 +16,7 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 
-from ..errors import BrokenDocumentError, InvalidOptionError, MonqueConnectionError, MonqueError
+from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
 from . import indexes
@@ -24,6 +24,7 @@ from .codec import document_of, filter_of
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command, has_unknown_outcome, translated
+from .types import Collection
 
 _PURPOSE = "enqueue the job"
 _LENGTH: Final = struct.Struct("<i")
@@ -115,20 +116,20 @@ def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
 @command("look for the job", writes=False)
 def stored(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
     """Which of these are stored for good: acknowledged by a majority, whatever became of the answer."""
-    found = _for_good(jobs).find({"_id": {"$in": list(ids)}}, {"_id": 1})
+    found = _for_good(jobs.collection).find({"_id": {"$in": list(ids)}}, {"_id": 1})
     return {document["_id"] for document in found}
 
 
 @command("look for the job", writes=False)
 def stored_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """The job of that id, where it is stored for good."""
-    document = _for_good(jobs).find_one({"_id": job_id})
+    document = _for_good(jobs.raw).find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
 
 
-def _for_good(jobs: JobCollection) -> Any:
+def _for_good(collection: Collection) -> Collection:
     # A local read may find on a primary that was cut off what is rolled back afterwards.
-    return jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    return collection.with_options(read_concern=ReadConcern("majority"))
 
 
 # --- Unique keys ---
@@ -153,7 +154,8 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
             with indexes.relied_on():
                 return _upsert(jobs, new, session, indexes.hint(jobs, indexes.UNIQUE_KEY))
         except driver.DuplicateKeyError as error:
-            if (error.details or {}).get("keyPattern") == {"_id": 1}:
+            # The reply is as raw as the documents.
+            if dict((error.details or {}).get("keyPattern", ())) == {"_id": 1}:
                 # An earlier sending was applied late, and its job has ended already: the key is free again.
                 return _echo(jobs, new, error)
             if not remaining:
@@ -162,14 +164,15 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
 
 
 def _echo(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
-    document = _for_good(jobs).find_one({"_id": new.job.id})
+    document = _for_good(jobs.raw).find_one({"_id": new.job.id})
     if document is None:
         raise MonqueConnectionError(f"could not {_PURPOSE}: {error}", transient=True, unknown_outcome=True) from error
     return jobs.codec.decode(document)
 
 
 def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None, index: str | None = None) -> Job:
-    found = jobs.collection.find_one_and_update(
+    # Raw: the job that has the key may be a document that cannot be decoded.
+    found = jobs.raw.find_one_and_update(
         _in_use(new.job.name, new.job.unique_key),
         {"$setOnInsert": new.document},
         upsert=True,
@@ -211,13 +214,13 @@ def holders(jobs: JobCollection, wanted: Iterable[Job]) -> Mapping[tuple[str, st
         keys.setdefault(job.name, []).append(job.unique_key)
     found: dict[tuple[str, str | None], Job] = {}
     for name, unique_keys in keys.items():
-        for document in _for_good(jobs).find(_in_use(name, OneOf(tuple(unique_keys)))):
-            try:
-                job = jobs.codec.decode(document)
-            except BrokenDocumentError:
-                continue
+        for job in _of_keys(jobs, _in_use(name, OneOf(tuple(unique_keys)))):
             found[job.name, job.unique_key] = job
     return found
+
+
+def _of_keys(jobs: JobCollection, in_use: Mapping[str, Any]) -> Sequence[Job]:
+    return jobs.decoded(lambda collection: _for_good(collection).find(in_use))
 
 
 # --- Inside the caller's transaction ---

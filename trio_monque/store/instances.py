@@ -16,7 +16,7 @@ from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.instance import Instance
 from ..jobs.job import Job
 from ..log import logger_of
-from .codec import OWN_OPTIONS
+from .codec import LENIENT
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command
@@ -53,7 +53,7 @@ def _beside(jobs: JobCollection) -> Collection:
     # The other settings are those of the jobs: the primary, and a majority.
     beside: Collection = jobs.collection.database.get_collection(
         name_of_collection(jobs.collection.name),
-        codec_options=OWN_OPTIONS,
+        codec_options=LENIENT,
         read_preference=jobs.collection.read_preference,
         read_concern=jobs.collection.read_concern,
         write_concern=jobs.collection.write_concern,

@@ -23,7 +23,7 @@ from pymongo.write_concern import WriteConcern
 
 from ..document_lock import NEVER, Fence, Lock, LockStamp, read_lock
 from ..errors import InvalidOptionError
-from .codec import OWN_OPTIONS, RawDocument
+from .codec import LENIENT, OWN_OPTIONS, RawDocument
 from .known import LOOK_AGAIN_AFTER, Known, Occasions
 from .outcomes import Interference
 from .types import Collection
@@ -33,10 +33,8 @@ BY_ID: Final = {"_id": 1}
 # As far back as Python's dates go: one before that is read as none, and must not be claimed as one.
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
-# Whatever a document holds, these decode it.
-_LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
-
 _NULL: Final = 10  # Its number as a type.
+_REPLACED: Final = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,7 +91,7 @@ class LockedCollection:
             raise InvalidOptionError("filter", filter, f"cannot be encoded as BSON ({error})") from error
         return cls(
             handle,
-            handle.with_options(codec_options=OWN_OPTIONS),
+            handle.with_options(codec_options=LENIENT),
             handle.with_options(codec_options=OWN_OPTIONS.with_options(document_class=RawDocument)),
             RawBSONDocument(encoded),
             lock_field,
@@ -159,16 +157,27 @@ class LockedCollection:
         except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
             return own
 
+    def can_name(self, document: RawBSONDocument) -> bool:
+        """Whether a condition can name this document, which was read with its `_id` first.
+
+        It cannot where Python has no value for the `_id`: text that is not UTF-8, and a type that is no longer in use.
+        """
+        own = bson.encode({"_id": self.own_id_in(document)}, codec_options=OWN_OPTIONS)
+        return bytes(document.raw[4 : len(own) - 1]) == own[4:-1]
+
     @staticmethod
     def own_id_in(document: RawBSONDocument) -> Any:
         """As our own codec options decode it."""
-        return bson.decode(document.raw, codec_options=_LENIENT)["_id"]
+        return bson.decode(document.raw, codec_options=LENIENT)["_id"]
 
     def lock_in(self, document: Mapping[str, Any]) -> Lock | None:
         """The lock of a document that was read by our own codec options, raw or not."""
         if isinstance(document, RawBSONDocument):
-            document = bson.decode(document.raw, codec_options=_LENIENT)
-        return read_lock(document.get(self.lock_field))
+            document = bson.decode(document.raw, codec_options=LENIENT)
+        lock = read_lock(document.get(self.lock_field))
+        # Bytes that are not text were replaced: no condition could name that holder.
+        is_garbled = lock is not None and lock.by is not None and _REPLACED in f"{lock.by}{lock.token}"
+        return None if is_garbled else lock
 
     # --- Conditions ---
 

@@ -17,9 +17,10 @@ from pymongo import ASCENDING
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
 from . import broken, crowds, indexes
-from .codec import OWN_OPTIONS, filter_of
+from .codec import LENIENT, filter_of
 from .connection import JobCollection
 from .crowds import Wanted
+from .decoding import LARGEST_COUNTER
 from .fields import FIELD
 from .outcomes import command
 from .types import Collection
@@ -122,7 +123,7 @@ def look(
     while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
         with indexes.relied_on():
             found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also, passed_over))
-    return [job for job in found if job.claimed_by is None or jobs.pass_over_left_over(job)]
+    return [job for job in found if jobs.can_be_claimed(job, wanted)]
 
 
 def _look(
@@ -221,11 +222,12 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
     """The earliest job of those that were not due at `after`; None where there is none."""
     remaining = iter(names)
     earliest: list[Mapping[str, Any]] = []
-    collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
+    collection = jobs.collection.with_options(codec_options=LENIENT)
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
         # What is passed over was due before: it is not among these.
         later = filter_of(claimable(chunk, after))
-        later[_NEXT_RUN_AT] = {"$gt": after}
+        # A few arrays of dates, which no job has, would hide the jobs behind them.
+        later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
         # Two, to know whether the first one is alone; in one answer, without a cursor.
         found = collection.find(later, _OF_ONE, sort=_EARLIEST, limit=-2)
         # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
@@ -249,7 +251,8 @@ def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> dateti
 
 def _one(found: Mapping[str, Any]) -> OneJob | None:
     job_id, attempts = found["_id"], found.get(FIELD["attempts"]) or 0
-    is_whole = isinstance(job_id, ObjectId) and type(attempts) in (int, Int64)
+    is_counter = type(attempts) in (int, Int64) and 0 <= attempts <= LARGEST_COUNTER
+    is_whole = type(job_id) is ObjectId and is_counter and type(found[FIELD["name"]]) is str
     if not is_whole or found.get(FIELD["rescues"]) not in UNSUSPECTED["rescues"].values:
         return None
     return OneJob(job_id, found[FIELD["name"]], attempts)

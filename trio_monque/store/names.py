@@ -3,30 +3,29 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any
 
 from pymongo import ASCENDING
 
 from ..jobs.job import JobStatus
 from . import indexes
-from .codec import OWN_OPTIONS
+from .codec import LENIENT
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command
 from .types import ClientSession
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
-_OPTIONS: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 @command("look for the names of jobs", writes=False, aggregates=True)
 def names(jobs: JobCollection) -> set[str]:
     """The names that there are jobs of: one key of an index for each, and all claims."""
-    collection = jobs.collection.with_options(codec_options=_OPTIONS)
+    collection = jobs.collection.with_options(codec_options=LENIENT)
     running = {_STATUS: JobStatus.PROCESSING.value}
     only_name = {"_id": False, _NAME: True}
     held = indexes.hinted(indexes.HELD, lambda hint: list(collection.find(running, only_name, hint=hint)))
-    found = {document[_NAME] for document in held if isinstance(document.get(_NAME), str)}
+    found = {document[_NAME] for document in held if type(document.get(_NAME)) is str}
     return (found | set(names_at_rest(jobs, indexes.AT_REST))) - {""}
 
 
@@ -47,9 +46,9 @@ def names_at_rest(
     ]
     if most is not None:
         steps.append({"$limit": most})
-    collection = jobs.collection.with_options(codec_options=_OPTIONS)
+    collection = jobs.collection.with_options(codec_options=LENIENT)
     found = indexes.hinted(
         indexes.CLAIM,
         lambda hint: list(collection.aggregate(steps, session=session, **indexes.hinting(hint))),
     )
-    return [one["_id"] for one in found if isinstance(one["_id"], str)]
+    return [one["_id"] for one in found if type(one["_id"]) is str]

@@ -15,7 +15,7 @@ from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING
 
 from ..jobs.job import JobStatus
-from .codec import OWN_OPTIONS
+from .codec import LENIENT
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command
@@ -35,9 +35,6 @@ _IS_JOB: Final = [
 
 # A bound of that type leaves out what is no date: it cannot be told when such a job ended.
 _EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
-
-
-_OPTIONS: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,5 +139,5 @@ def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any])
 
 def _own(jobs: JobCollection) -> Collection:
     """Read as our own fields are, whatever the caller's options make of dates, or a document has in place of text."""
-    own: Collection = jobs.collection.with_options(codec_options=_OPTIONS)
+    own: Collection = jobs.collection.with_options(codec_options=LENIENT)
     return own

@@ -17,7 +17,7 @@ from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId
 from ..log import logger_of
-from .codec import filter_of
+from .codec import LENIENT, filter_of
 from .connection import JobCollection
 from .fields import FIELD
 from .outcomes import command, refused_because_of_documents
@@ -112,7 +112,8 @@ _FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heart
 
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
-    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    # Whatever became of the document since its claim: what it holds now must not keep the others from their ends.
+    reader = jobs.collection.with_options(codec_options=LENIENT, read_concern=ReadConcern("majority"))
     ids = [job_id for statement in statements for job_id in statement.ids]
     wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCE)]
     found = {
@@ -123,7 +124,7 @@ def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: C
     for statement in statements:
         for claim in statement.claims:
             document = found.get(claim[0])
-            fates[claim] = Fate.LOST if document is None else _fate(statement, jobs.codec.comparable(document))
+            fates[claim] = Fate.LOST if document is None else _fate(statement, document)
     return fates
 
 

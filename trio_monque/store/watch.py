@@ -23,7 +23,7 @@ from pymongo.command_cursor import CommandCursor
 from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
-from .codec import OWN_OPTIONS
+from .codec import LENIENT, OWN_OPTIONS
 from .connection import JobCollection
 from .fields import FIELD
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
@@ -47,7 +47,6 @@ _UNAUTHORIZED: Final = 13
 _STANDALONE: Final = 40573
 
 # A name that is no text, or a date beyond the year 9999, in somebody else's document must not end the stream.
-_LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 class NoStreamError(MonqueConnectionError):
@@ -152,7 +151,7 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
         NoStreamError: There is none to be had here.
     """
     database = jobs.collection.database.with_options(
-        codec_options=_LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+        codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
     )
     try:
         cursor = database.aggregate(_pipeline(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000))
