@@ -64,6 +64,9 @@ def test_stale_claim_is_dead_at_once_at_the_start_and_only_then() -> None:
     assert due(observations, 100.0) == ["old"]
     observations.update([sight("late", is_stale=True), *stale], 101.0)
     assert due(observations, 101.0) == ["old"]
+    # What was protected at the start is observed for its lease, although its protection ends before.
+    assert due(observations, 189.999) == ["old"]
+    assert due(observations, 190.0) == ["old", "young"]
 
 
 def test_at_most_so_many_are_due_at_once_and_what_was_taken_is_forgotten() -> None:

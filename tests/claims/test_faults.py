@@ -5,16 +5,18 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 import pytest
 import trio
 from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
 from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, kill, listened, lock_of, states
+from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
@@ -173,6 +175,65 @@ async def test_finish_that_is_never_answered_raises_before_the_lease_ends_and_an
     assert things.count_documents({"lock": {"$exists": True}}) == 0
 
 
+class Outage:
+    """The first end of a claim is applied, and nothing is answered any more."""
+
+    def __init__(self) -> None:
+        self._has_begun = False
+
+    def takes(self, purpose: str) -> bool:
+        return self._has_begun or purpose == "settle documents"
+
+    def befall(self, call: Callable[[], object]) -> Any:
+        if not self._has_begun:
+            self._has_begun = True
+            call()
+        raise AutoReconnect("nothing is answered")
+
+
+@pytest.mark.usefixtures("virtual_pauses")
+async def test_finish_whose_answer_comes_after_the_lease_is_not_told_as_written(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    """The lock is gone, and it may have been another holder who took it away."""
+    fill(things, 1)
+    reports: list[Any] = []
+    interferences: list[list[Any]] = []
+
+    async def handler(claim: Any) -> None:
+        outage = Outage()
+        for handle in (claim._source._locked, claim._source._leased):
+            handle.interference.append(outage)
+            interferences.append(handle.interference)
+        await claim.finish(COUNTED)
+
+    async def run() -> None:
+        reports.append(await run_claims(things, OPEN, handler, wait=False, heartbeat_interval=2.0))
+
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(run)
+        await trio.sleep(7)  # A lease is six seconds.
+        for one in interferences:
+            one.clear()
+    assert things.count_documents({"written": 1}) == 1
+    assert (reports[0].finished, reports[0].lost) == (0, 1)
+
+
+async def test_beat_that_finds_out_about_a_claim_makes_its_lock_last_longer(
+    behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    grown: list[Any] = []
+
+    async def handler(claim: Any) -> None:
+        grown.append(lock_of(things, claim.id)["until"] - claim._run.claim.cycle.stamp.until)
+        await claim.finish(COUNTED)
+
+    with losing(proxy, Loss.ANSWER, is_claim):
+        await run_claims(behind, OPEN, handler, wait=False)
+    assert grown == [timedelta(milliseconds=1)]
+
+
 async def test_finish_beside_a_renewal_is_not_told_as_lost(
     mongod: EmbeddedServer, things: Collection, autojump_clock: MockClock
 ) -> None:
@@ -328,3 +389,15 @@ async def test_live_holder_is_not_rescued_however_long_it_works(things: Collecti
         report = await run_claims(things, OPEN, finish, wait=False)
     assert (report.finished, report.rescued) == (0, 0)
     assert states(things) == ["done"]
+
+
+async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_document(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    async with first_claim(things, []) as claim:
+        held = [claim._run.claim]
+        assert await claim._source.observe(held) == []
+        things.update_one({}, {"$set": {"lock.token": f"{lock_of(things)['by']}:later"}})
+        (seen,) = await claim._source.observe(held)
+        assert seen.claim.id == claim.id

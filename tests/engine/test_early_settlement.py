@@ -15,6 +15,7 @@ from trio_monque.engine import notices
 from trio_monque.engine.nursery import HARD_BOUND, Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
+from trio_monque.engine.source import ClaimState
 
 EARLY = RunEnd(None, "early", cancelled=False, reason=None, duration=0.0)
 
@@ -387,6 +388,32 @@ async def test_renewal_that_finds_nothing_while_it_is_settled_is_no_loss(autojum
     assert told == [True, None]
     assert desk.told_of(notices.RunLost) == []
     assert desk.settled == {1: EARLY}
+
+
+@pytest.mark.parametrize("state", [ClaimState.HELD, ClaimState.LOST])
+async def test_renewal_that_is_answered_after_the_settlement_cancels_no_handler_that_goes_on(
+    autojump_clock: MockClock, state: ClaimState
+) -> None:
+    """It was sent before, and is of a claim that is no more: it must neither end nor give the run a lease again."""
+    desk = Desk(1)
+    desk.engine = engine_of(desk, heartbeat_interval=10.0)
+    ends: list[tuple[float, CancelReason | None]] = []
+
+    async def handler(run: Run[int]) -> None:
+        await trio.sleep(11)
+        assert await desk.settle_early(run)
+        await trio.sleep(100)
+        ends.append((trio.current_time(), run.reason))
+
+    async def renew_slowly(claims: Sequence[int]) -> Sequence[ClaimState]:
+        await trio.sleep(2)
+        return [state for _ in claims]
+
+    desk.handler = handler
+    desk.renew = renew_slowly  # type: ignore[method-assign]
+    async with running(desk.engine):
+        await trio.sleep(120)
+    assert ends == [(111.0, None)]
 
 
 async def test_early_ones_and_others_share_a_batch(autojump_clock: MockClock) -> None:

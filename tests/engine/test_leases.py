@@ -113,6 +113,26 @@ async def test_answer_that_comes_too_late_does_not_bring_a_run_back(autojump_clo
     assert shelf.cleaned_up == {1: 16.5}
 
 
+async def test_renewal_that_is_answered_at_the_moment_of_the_fence_does_not_bring_a_run_back(
+    autojump_clock: MockClock,
+) -> None:
+    """It is fenced, although its scope has not been cancelled yet."""
+    run = Run(1, math.inf, terms=LeaseTerms(6.0, 3.0), sent=trio.current_time())
+    fenced_at = run.fenced_at
+    await trio.sleep_until(fenced_at)
+    run.renewed(fenced_at - 1)
+    assert (run.fenced_at, run.reason) == (fenced_at, CancelReason.LOST)
+
+
+async def test_renewals_that_are_answered_in_the_wrong_order_shorten_no_lease(autojump_clock: MockClock) -> None:
+    """Two may be under way: one of all that is held, and one for a request to cancel."""
+    terms = LeaseTerms(6.0, 3.0)
+    run = Run(1, math.inf, terms=terms, sent=trio.current_time())
+    run.renewed(5.0)
+    run.renewed(4.0)
+    assert run.fenced_at == terms.cancelled_at(5.0)
+
+
 async def test_claim_that_is_answered_too_late_starts_nothing_and_is_given_back(autojump_clock: MockClock) -> None:
     shelf = Silent(items=[1], claim_takes=14.0)
     async with running(engine_of(shelf, **BEATS)):

@@ -42,6 +42,18 @@ async def test_claim_that_is_renewed_is_never_taken(autojump_clock: MockClock) -
     assert shelf.rescued == []
 
 
+async def test_claim_that_is_dead_by_its_dates_is_taken_at_once_by_the_first_look_alone(
+    autojump_clock: MockClock,
+) -> None:
+    """Later, only what the observer sees decides: the dates are by somebody's wall clock."""
+    shelf = Shelf(others={7: other(7, is_stale=True)})
+    async with running(engine_of(shelf)):
+        await trio.sleep(5.1)
+        shelf.others[8] = other(8, is_stale=True)
+        await trio.sleep(100)
+    assert shelf.rescued == [(0.0, 7), (40.0, 8)]
+
+
 async def test_lease_is_counted_from_after_the_answer(autojump_clock: MockClock) -> None:
     shelf = Shelf(others={7: other(7)}, look_takes=4.0)
     async with running(engine_of(shelf)):

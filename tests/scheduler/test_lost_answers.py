@@ -97,6 +97,25 @@ async def test_claim_whose_answer_was_lost_is_found_and_run_once(
     assert [type(event) for event in runs.told] == [JobCompleted]
 
 
+async def test_beat_that_finds_out_about_a_claim_is_later_than_the_claim(
+    behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    """No time has passed. Without a change, whoever observes the claim would count its lease from before."""
+    beats: list[timedelta] = []
+    workers = Workers()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        (stored,) = jobs.find()
+        beats.append(stored["lastHeartbeat"] - stored["lockedAt"])
+
+    proxy.lose("update", matches=is_claim)
+    await Monque(behind).enqueue("job")
+    async with open_scheduler(behind, workers) as scheduler:
+        await drain(scheduler)
+    assert beats == [timedelta(milliseconds=1)]
+
+
 async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_next_beat(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

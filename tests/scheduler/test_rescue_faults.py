@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from dataclasses import replace
 from datetime import timedelta
 from typing import Any
 
@@ -14,6 +15,7 @@ from trio.testing import MockClock
 from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.interference import Slow
 from tests.support.node_peer import NodePeer
+from tests.support.store import claim, handle
 from trio_monque import (
     Monque,
     MonqueConnectionError,
@@ -117,6 +119,20 @@ async def test_by_hand_it_ends_although_the_server_refuses_what_it_asks_for(
     db.command("collMod", jobs.name, validator={"status": "processing"})
     with trio.fail_after(LEASE + PASS):
         assert await monque.recover_stale_jobs() == 0
+
+
+# --- Claims of its own ---
+
+
+async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
+    open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
+) -> None:
+    """A run that has lost its claim may go on, in a thread, while another claim on its job dies."""
+    (job,) = claim(handle(db), 1)
+    async with open_test_scheduler(recover_stale_jobs=False) as scheduler:
+        assert await scheduler._source.observe([job]) == []
+        (seen,) = await scheduler._source.observe([replace(job, claim_token="us:1:earlier")])
+    assert seen.key == job.id
 
 
 # --- Left half-way ---

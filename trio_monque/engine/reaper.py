@@ -169,7 +169,7 @@ class Reaper(Generic[ClaimT]):
 
     async def _ask_for(self, dead: Sequence[Sighting[ClaimT]]) -> Sequence[Any]:
         """Cancelled, it waits for the answer all the same, with the engine's patience: it tells what was done."""
-        scope = trio.CancelScope(shield=True)
+        scope = trio.CancelScope()
         with self._answers.waiting(scope), scope:
             self._answers.shield(scope)
             return await self._source.rescue([one.claim for one in dead])

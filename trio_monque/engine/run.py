@@ -158,7 +158,7 @@ class Run(Generic[ClaimT]):
 
         A run that has fenced itself stays cancelled: its clean-up may end beside another's run as it is.
         """
-        if self.reason is not CancelReason.LOST and not self.is_settled:
+        if self.reason is not CancelReason.LOST:
             self._sent = max(self._sent, sent)
             self._fenced_at = self._terms.cancelled_at(self._sent)
             self._new_ends()
