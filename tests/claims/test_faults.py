@@ -192,7 +192,7 @@ class Outage:
 
 
 @pytest.mark.usefixtures("virtual_pauses")
-async def test_finish_whose_answer_comes_after_the_lease_is_not_told_as_written(
+async def test_finish_whose_answer_comes_after_the_lease_is_not_reported_as_written(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     """The lock is gone, and it may have been another holder who took it away."""

@@ -394,7 +394,7 @@ async def test_renewal_that_finds_nothing_while_it_is_settled_is_no_loss(autojum
 async def test_renewal_that_is_answered_after_the_settlement_cancels_no_handler_that_goes_on(
     autojump_clock: MockClock, state: ClaimState
 ) -> None:
-    """It was sent before, and is of a claim that is no more: it must neither end nor give the run a lease again."""
+    """It was sent before, for a claim that has ended: it must neither cancel the run nor give it a lease again."""
     desk = Desk(1)
     desk.engine = engine_of(desk, heartbeat_interval=10.0)
     ends: list[tuple[float, CancelReason | None]] = []

@@ -45,7 +45,7 @@ async def test_claim_that_is_renewed_is_never_taken(autojump_clock: MockClock) -
 async def test_claim_that_is_dead_by_its_dates_is_taken_at_once_by_the_first_look_alone(
     autojump_clock: MockClock,
 ) -> None:
-    """Later, only what the observer sees decides: the dates are by somebody's wall clock."""
+    """Later, only what the observer sees decides: the dates come from another machine's wall clock."""
     shelf = Shelf(others={7: other(7, is_stale=True)})
     async with running(engine_of(shelf)):
         await trio.sleep(5.1)

@@ -100,7 +100,7 @@ async def test_claim_whose_answer_was_lost_is_found_and_run_once(
 async def test_beat_that_finds_out_about_a_claim_is_later_than_the_claim(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    """No time has passed. Without a change, whoever observes the claim would count its lease from before."""
+    """No time has passed. Without a change, an observer of the claim would count its lease from before."""
     beats: list[timedelta] = []
     workers = Workers()
 
@@ -194,15 +194,15 @@ async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_th
 async def test_claim_that_was_never_sent_is_not_looked_for(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    runs, told = Runs(), list[JobError]()
-    async with open_test_scheduler(runs.workers, listeners={JobError: told.append}) as scheduler:
+    runs, errors = Runs(), list[JobError]()
+    async with open_test_scheduler(runs.workers, listeners={JobError: errors.append}) as scheduler:
         await quiesce()
         look = fail_next(scheduler, AutoReconnect("gone"), command="find out about a claim")
         with fail_next(scheduler, ServerSelectionTimeoutError("no server"), command="claim jobs"):
             await scheduler.enqueue("job")
             await drain(scheduler)
         look.remove()
-    assert (look.hits, runs.attempts, len(told)) == ((), [1], 1)
+    assert (look.hits, runs.attempts, len(errors)) == ((), [1], 1)
 
 
 async def test_job_that_runs_is_not_given_back_with_those_of_its_claim_that_are_disowned(

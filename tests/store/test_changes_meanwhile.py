@@ -64,7 +64,7 @@ def renew(store: JobCollection, job: Job) -> None:
     assert leases.renew(store, [job], PAST + timedelta(milliseconds=1)).lost == set()
 
 
-# --- Deaths: whoever gives a sign of life before the write keeps its claim ---
+# --- Deaths: a holder that shows life before the write keeps its claim ---
 
 ENDS_OF_THE_DEAD: Final[Mapping[str, Mapping[str, Any]]] = {
     "rescued": {},
@@ -92,7 +92,7 @@ def test_claim_that_shows_a_sign_of_life_before_the_write_is_left_alone(
     assert jobs.count_documents({"status": "processing", "lastHeartbeat": {"$gt": PAST}}) == 1
 
 
-def test_rescue_of_a_claim_that_was_renewed_is_told_as_lost_and_not_decided_again(store: JobCollection) -> None:
+def test_rescue_of_a_claim_that_was_renewed_is_reported_as_lost_and_not_decided_again(store: JobCollection) -> None:
     (job,) = claim(store, 1)
     renew(store, job)
     assert settled(store, transitions.rescue(job, LATER, LATER)) is Fate.LOST
@@ -123,11 +123,11 @@ def node_takes(jobs: Collection) -> None:
     assert claimed["claimToken"]
 
 
-# --- Runs: what is lost, refused or cancelled in the second window is told as that ---
+# --- Runs: what is lost, refused or cancelled in the second window is reported as that ---
 
 
 @pytest.mark.parametrize("second", ["taken by node", "deleted"])
-def test_claim_that_is_lost_before_its_cancellation_is_written_is_told_as_lost(
+def test_claim_that_is_lost_before_its_cancellation_is_written_is_reported_as_lost(
     store: JobCollection, watched: JobCollection, jobs: Collection, interceptor: Interceptor, second: str
 ) -> None:
     (job,) = claim(store, 1)
@@ -138,7 +138,7 @@ def test_claim_that_is_lost_before_its_cancellation_is_written_is_told_as_lost(
     assert jobs.count_documents({"status": "cancelled"}) == 0
 
 
-def test_cancellation_that_the_server_refuses_is_told_as_refused(
+def test_cancellation_that_the_server_refuses_is_reported_as_refused(
     store: JobCollection, db: Database, jobs: Collection
 ) -> None:
     (job,) = claim(store, 1)
@@ -148,18 +148,18 @@ def test_cancellation_that_the_server_refuses_is_told_as_refused(
 
 
 @pytest.mark.parametrize(
-    ("meanwhile", "told"), [("requested", Fate.CANCELLED), ("taken", Fate.LOST), (None, Fate.REFUSED)]
+    ("meanwhile", "reported"), [("requested", Fate.CANCELLED), ("taken", Fate.LOST), (None, Fate.REFUSED)]
 )
-def test_end_that_the_server_refuses_is_told_as_what_became_of_the_claim_since(
+def test_end_that_the_server_refuses_is_reported_as_what_became_of_the_claim_since(
     store: JobCollection,
     watched: JobCollection,
     db: Database,
     jobs: Collection,
     interceptor: Interceptor,
     meanwhile: str | None,
-    told: Fate,
+    reported: Fate,
 ) -> None:
-    """Between the write that was refused and the read that tells what became of the claim."""
+    """Between the write that was refused and the read that shows what became of the claim."""
     (job,) = claim(store, 1)
     db.command("collMod", jobs.name, validator={"failReason": {"$exists": False}})
     acts: Mapping[str | None, Callable[[], object]] = {
@@ -168,15 +168,15 @@ def test_end_that_the_server_refuses_is_told_as_what_became_of_the_claim_since(
         None: lambda: None,
     }
     interceptor.before(lambda name, _: name == "find", acts[meanwhile])
-    assert settled(watched, transitions.fail(job, LATER, Failure("why"))) is told
+    assert settled(watched, transitions.fail(job, LATER, Failure("why"))) is reported
     assert interceptor.times == 1
-    assert jobs.count_documents({"status": "cancelled"}) == (told is Fate.CANCELLED)
+    assert jobs.count_documents({"status": "cancelled"}) == (reported is Fate.CANCELLED)
 
 
 # --- What an end was decided from, and is something else by now ---
 
 DECIDED_FROM: Final = [
-    # As it was, and what somebody declares meanwhile: with that, the schedule goes on.
+    # As it was, and what is declared meanwhile: with that, the schedule goes on.
     ({}, {"repeatInterval": "0 * * * *"}),
     ({"repeatInterval": "not a line"}, {"repeatInterval": "0 * * * *"}),
     ({"repeatInterval": "0 * * * *", "timezone": "No/Where"}, {"timezone": "Europe/Berlin"}),
