@@ -73,7 +73,8 @@ from .scheduler.scheduler import Scheduler, open_scheduler, run_scheduler
 from .scheduler.signals import run_until_signalled
 from .scheduler.statistics import Statistics
 from .scheduler.telling import SchedulerReport
-from .scheduler.workers import Worker, Workers
+from .scheduler.worker import Worker
+from .scheduler.workers import Workers
 
 __all__ = [
     "AggregationTimeoutError",

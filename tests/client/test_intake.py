@@ -256,9 +256,9 @@ async def test_dataclass_is_stored_as_a_document_and_its_worker_checks_the_type(
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
         for call in (
-            scheduler.enqueue(strict, {"to": "a@b.c"}),
-            scheduler.schedule("@daily", strict, "text"),
-            scheduler.document(strict),
+            scheduler.enqueue(strict, {"to": "a@b.c"}),  # type: ignore[misc]
+            scheduler.schedule("@daily", strict, "text"),  # type: ignore[misc]
+            scheduler.document(strict),  # type: ignore[arg-type]
         ):
             with pytest.raises(InvalidPayloadError, match="'strict' takes Email"):
                 await call

@@ -57,7 +57,7 @@ async def test_lost_answer_that_was_applied_is_not_sent_again(
     """A second sending would be lost too, and would surface."""
     for command, options in (("insert", {}), ("findAndModify", {"unique_key": "k"})):
         proxy.lose(command, times=2)
-        await monque.enqueue("greet", **options)  # type: ignore[arg-type]  # Two kinds of options in one list.
+        await monque.enqueue("greet", **options)  # type: ignore[call-overload]  # Two kinds of options in one list.
         assert len(proxy.lost) == 1
         proxy.forget()
         assert jobs.delete_many({}).deleted_count == 1

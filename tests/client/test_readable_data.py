@@ -116,7 +116,7 @@ async def test_job_with_the_deepest_data_goes_all_its_way(
     async with open_test_scheduler(workers) as scheduler:
         # The only one that is due at a moment is claimed by its id.
         due = [{"delay": 5.0}] if is_told else [{}, {}]
-        made = [await monque.enqueue("greet", deepest, **one) for one in due]  # type: ignore[arg-type]
+        made = [await monque.enqueue("greet", deepest, **one) for one in due]  # type: ignore[call-overload]
         await advance(6)
         assert scheduler.report is None
         for job in made:

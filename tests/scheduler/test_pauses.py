@@ -18,6 +18,7 @@ from trio_monque import (
     NewJob,
     RunningJob,
     Scheduler,
+    Worker,
     Workers,
     open_scheduler,
 )
@@ -181,7 +182,7 @@ async def test_pausing_and_resuming_again_changes_nothing_and_needs_nobody_who_r
 
 
 async def test_worker_can_be_named_by_itself(monque: Monque) -> None:
-    worker = Jobs().workers.register("c", lambda _: None)
+    worker: Worker[Any] = Jobs().workers.register("c", lambda _: None)
     await monque.pause(worker)
     assert await monque.paused() == ["c"]
 

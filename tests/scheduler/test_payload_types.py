@@ -217,7 +217,7 @@ async def test_data_that_an_old_worker_cannot_read_waits_for_the_new_one(
         assert (failed.status, failed.fail_count) == (JobStatus.PENDING, 1)
         assert "data.price: is missing: Line needs it" in (failed.fail_reason or "")
 
-        @scheduler.register("charge", payload=dict, replace=True)
+        @scheduler.register("charge", payload=dict[str, str], replace=True)
         async def new(job: RunningJob[dict[str, str]]) -> None:
             got.append(job.data["amount"])
 

@@ -71,7 +71,7 @@ async def test_what_production_refuses_to_enqueue_is_refused() -> None:
         with pytest.raises(InvalidJobIdentifierError):
             await scheduler.enqueue("no spaces")
         with pytest.raises(InvalidPayloadError, match="takes Order"):
-            await scheduler.enqueue(charge, {"number": 1})
+            await scheduler.enqueue(charge, {"number": 1})  # type: ignore[misc]
         with pytest.raises(PayloadTooLargeError):
             await scheduler.enqueue("big", "x" * 100)
         with pytest.raises(InvalidOptionError, match="delay"):
@@ -102,7 +102,7 @@ async def test_what_needs_a_database_says_so() -> None:
     async def handler(job: RunningJob[Any]) -> None:
         assert not hasattr(job.scheduler, "get_jobs")
         with pytest.raises(NoDatabaseError, match="session"):
-            await job.scheduler.enqueue("a", session=object())  # type: ignore[arg-type]
+            await job.scheduler.enqueue("a", session=object())  # type: ignore[call-overload]
         with pytest.raises(NoDatabaseError, match=r"sync\.get_queue_stats"):
             job.scheduler.sync.get_queue_stats()
         await job.scheduler.get_job("1")

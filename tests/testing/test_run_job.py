@@ -157,7 +157,7 @@ async def test_result_is_stored_where_the_worker_says_so_and_must_be_storable() 
     assert outcome.verdict == Succeeded(7)
     assert outcome.job.result == 7
     with pytest.raises(InvalidPayloadError):
-        await run_job(charge, {"number": {1}})
+        await run_job(charge, {"number": {1}})  # type: ignore[arg-type]
     with pytest.raises(InvalidPayloadError):
         await run_job(Workers().register("set", _returns_a_set, store_result=True))
 
@@ -188,11 +188,11 @@ async def test_data_comes_to_the_worker_as_from_the_database() -> None:
     assert isinstance(outcome.verdict, Failed)
     assert len(seen) == 2
     with pytest.raises(InvalidPayloadError, match="takes Order"):
-        await run_job(see, Other(1))
+        await run_job(see, Other(1))  # type: ignore[arg-type]
     with pytest.raises(InvalidPayloadError, match="takes Order as its data, not dict"):
-        await run_job(see, {"number": 2})
+        await run_job(see, {"number": 2})  # type: ignore[arg-type]
     with pytest.raises(InvalidOptionError, match="stored"):
-        await run_job(see, Order(1), stored={"number": 2})
+        await run_job(see, Order(1), stored={"number": 2})  # type: ignore[call-overload]
 
 
 @dataclass
@@ -209,9 +209,9 @@ async def test_what_could_not_be_enqueued_is_refused() -> None:
     with pytest.raises(InvalidOptionError, match="timeout=0"):
         await run_job(charge, Order(1), timeout=0)
     with pytest.raises(InvalidOptionError, match="no_such_option"):
-        await run_job(charge, Order(1), no_such_option=1)  # type: ignore[call-arg]
+        await run_job(charge, Order(1), no_such_option=1)  # type: ignore[call-overload]
     with pytest.raises(WorkerRegistrationError):
-        await run_job(7)  # type: ignore[arg-type]
+        await run_job(7)  # type: ignore[call-overload]
 
 
 # --- The run ---

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, Unpack
+from typing import Any, TypeVar, Unpack, overload
 
 from ..checks import check_known
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
-from ..jobs.new_job import JobOptions, Named, NewJob, name_of
+from ..jobs.new_job import JobOptions, NewJob, name_of
+from ..jobs.payload import Taking
 from ..store.offload import Door
 from ..store.types import ClientSession
 from . import enqueue_many
@@ -19,6 +20,8 @@ from .group_enqueue import GroupEnqueue
 from .intake import Intake
 from .producer import Producer, ScheduleOptions
 from .wake_board import Announcer
+
+T = TypeVar("T")
 
 
 class Enqueuing:
@@ -35,9 +38,26 @@ class Enqueuing:
     _door: Door
     _announcer: Announcer
 
+    @overload
+    async def enqueue(
+        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    @overload
     async def enqueue(
         self,
-        worker: str | Named,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job: ...
+    @overload
+    async def enqueue(
+        self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    async def enqueue(
+        self,
+        worker: str | Taking[Any],
         data: Any = None,
         *,
         session: ClientSession | None = None,
@@ -100,14 +120,38 @@ class Enqueuing:
         self._announcer.announce(jobs, new=True)
         return jobs
 
-    async def now(self, worker: str | Named, data: Any = None) -> Job:
+    @overload
+    async def now(self, worker: Taking[T], data: T) -> Job: ...
+    @overload
+    async def now(self, worker: Taking[None], data: None = ...) -> Job: ...
+    @overload
+    async def now(self, worker: str, data: Any = ...) -> Job: ...
+    async def now(self, worker: str | Taking[Any], data: Any = None) -> Job:
         """`enqueue` for a job that is due at once."""
         return await self.enqueue(worker, data)
 
+    @overload
+    async def schedule(
+        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    @overload
     async def schedule(
         self,
         cron: str,
-        worker: str | Named,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        on_conflict: str = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Job: ...
+    @overload
+    async def schedule(
+        self, cron: str, worker: str, data: Any = ..., *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    async def schedule(
+        self,
+        cron: str,
+        worker: str | Taking[Any],
         data: Any = None,
         *,
         on_conflict: str = "keep",
@@ -140,7 +184,17 @@ class Enqueuing:
         self._announcer.announce([job])
         return job
 
-    async def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
+    @overload
+    async def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    async def document(
+        self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]
+    ) -> dict[str, Any]: ...
+    @overload
+    async def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    async def document(
+        self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
+    ) -> dict[str, Any]:
         """The document of a job, checked as by `enqueue`, for you to insert: with another driver, in its transaction.
 
         It is due from the server's time on, and the indexes exist when this returns: call it before the

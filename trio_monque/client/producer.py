@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, TypedDict, Unpack
+from typing import Any, TypedDict, TypeVar, Unpack, overload
 
 from ..checks import check_known
 from ..jobs import cron as schedules
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
-from ..jobs.new_job import JobOptions, Named, NewJob, NewSchedule, name_of
+from ..jobs.new_job import JobOptions, NewJob, NewSchedule, name_of
+from ..jobs.payload import Taking
 from ..store.codec import document_of
 from ..store.types import ClientSession
 from . import enqueue_many
@@ -17,6 +18,8 @@ from .declaring import check_on_conflict, declare
 from .ground import Ground
 from .intake import Intake
 from .wake_board import Announcer
+
+T = TypeVar("T")
 
 
 class ScheduleOptions(TypedDict, total=False):
@@ -36,9 +39,26 @@ class Producer:
         self._intake = Intake(ground)
         self._announcer = announcer
 
+    @overload
+    def enqueue(
+        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    @overload
     def enqueue(
         self,
-        worker: str | Named,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job: ...
+    @overload
+    def enqueue(
+        self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    def enqueue(
+        self,
+        worker: str | Taking[Any],
         data: Any = None,
         *,
         session: ClientSession | None = None,
@@ -61,14 +81,38 @@ class Producer:
         self._announcer.announce(jobs, new=True)
         return jobs
 
-    def now(self, worker: str | Named, data: Any = None) -> Job:
+    @overload
+    def now(self, worker: Taking[T], data: T) -> Job: ...
+    @overload
+    def now(self, worker: Taking[None], data: None = ...) -> Job: ...
+    @overload
+    def now(self, worker: str, data: Any = ...) -> Job: ...
+    def now(self, worker: str | Taking[Any], data: Any = None) -> Job:
         """See `Monque.now`."""
         return self.enqueue(worker, data)
 
+    @overload
+    def schedule(
+        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    @overload
     def schedule(
         self,
         cron: str,
-        worker: str | Named,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        on_conflict: str = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Job: ...
+    @overload
+    def schedule(
+        self, cron: str, worker: str, data: Any = ..., *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    def schedule(
+        self,
+        cron: str,
+        worker: str | Taking[Any],
         data: Any = None,
         *,
         on_conflict: str = "keep",
@@ -83,7 +127,13 @@ class Producer:
         self._announcer.announce([job])
         return job
 
-    def document(self, worker: str | Named, data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
+    @overload
+    def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    def document(self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    def document(self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
         """See `Monque.document`."""
         check_known(options, JobOptions.__annotations__, "document")
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)

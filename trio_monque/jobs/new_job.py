@@ -6,7 +6,7 @@ import re
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import Any, Final, Protocol, TypedDict, runtime_checkable
+from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload, runtime_checkable
 
 from bson import ObjectId
 
@@ -15,6 +15,8 @@ from ..errors import InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
 from .payload import Taking
+
+T = TypeVar("T")
 
 LONGEST_NAME = 255
 LONGEST_UNIQUE_KEY = 1024
@@ -79,6 +81,16 @@ class NewJob:
     max_retries: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
+
+    if TYPE_CHECKING:
+        # What the dataclass makes of the fields, tied to the worker's data.
+        @overload
+        def __init__(self, name: Taking[T], data: T, **options: Unpack[JobOptions]) -> None: ...
+        @overload
+        def __init__(self, name: Taking[None], data: None = ..., **options: Unpack[JobOptions]) -> None: ...
+        @overload
+        def __init__(self, name: str, data: Any = ..., **options: Unpack[JobOptions]) -> None: ...
+        def __init__(self, name: Any, data: Any = None, **options: Unpack[JobOptions]) -> None: ...
 
     def __post_init__(self) -> None:
         worker: object = self.name

@@ -17,7 +17,7 @@ from ..payloads.problem import ValueProblem
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 from .unstorable import why_unstorable
 
-T_contra = TypeVar("T_contra", contravariant=True)
+T = TypeVar("T")
 
 # A document's length (4), the value's type and empty key (2), and the document's end (1).
 _ENVELOPE: Final = 7
@@ -35,14 +35,17 @@ _CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
 @runtime_checkable
-class Taking(Protocol[T_contra]):
+class Taking(Protocol[T]):
     """What knows which data its jobs have: a Worker."""
 
     @property
     def name(self) -> str: ...
 
-    def stored(self, data: T_contra, /) -> Any:
+    def stored(self, data: T, /) -> Any:
         """The data as it is stored. Raises InvalidPayloadError."""
+
+    def loaded(self, stored: Any, /) -> T:
+        """The data, of what is stored. Raises UnreadablePayloadError."""
 
 
 def plain_data(worker: object, data: Any) -> Any:

@@ -18,7 +18,7 @@ from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .logs import about
 from .running_job import RunCancelled, RunningJob
-from .workers import Worker
+from .worker import Worker
 
 logger = logger_of("scheduler")
 

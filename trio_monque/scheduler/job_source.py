@@ -49,7 +49,8 @@ from .rescues import Rescues
 from .running_job import RunningJob
 from .settlements import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
 from .telling import Teller
-from .workers import Worker, Workers
+from .worker import Worker
+from .workers import Workers
 
 logger = logger_of("scheduler")
 

@@ -11,7 +11,8 @@ from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import ErrorTypes, RetryPolicy
 from ..log import logger_of
 from ..options import SchedulerConfig
-from .workers import Worker, WorkerSettings
+from .worker import Worker
+from .worker_settings import WorkerSettings
 
 logger = logger_of("scheduler")
 

@@ -19,7 +19,14 @@ from ..store.types import ObjectId
 from ..threads import call_on_run
 
 if TYPE_CHECKING:
+    # Every type checker brings it along; at run time it is not needed.
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
     from .scheduler import Scheduler
+
+    Resources = TypeVarWithDefault("Resources", default=Any)
+else:
+    Resources = TypeVar("Resources")
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -35,8 +42,14 @@ class Reporting(Protocol):
     async def __call__(self, run: Run[Job], name: str, value: Any) -> Any: ...
 
 
-class RunningJob(Generic[T]):
-    """A claimed job in its run.
+def with_any(arguments: Any, number: int) -> tuple[Any, ...]:
+    """The arguments of a generic class, with Any for those that were left out: before Python 3.13, none may be."""
+    given = arguments if isinstance(arguments, tuple) else (arguments,)
+    return (*given, *(Any,) * (number - len(given)))
+
+
+class RunningJob(Generic[T, Resources]):
+    """A claimed job in its run: `RunningJob[Email]`, or `RunningJob[Email, Pool]` where `resources` is a Pool.
 
     Attributes:
         job: The job, exactly as it was claimed.
@@ -58,9 +71,15 @@ class RunningJob(Generic[T]):
     )
 
     data: T
+    resources: Resources
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, arguments):
+            return super().__class_getitem__(with_any(arguments, 2))
 
     def __init__(
-        self, run: Run[Job], scheduler: Scheduler, resources: Any, report: Reporting, cleanup_timeout: float
+        self, run: Run[Job], scheduler: Scheduler, resources: Resources, report: Reporting, cleanup_timeout: float
     ) -> None:
         self._run = run
         self._report = report

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
+from types import UnionType
 from typing import Any, TypeVar, Unpack, overload
 
 import trio
@@ -25,11 +26,14 @@ from .assembly import assembled
 from .health import Observable
 from .life import Living
 from .own_run import OwnRun
-from .running_job import RunningJob
+from .running_job import Resources, RunningJob
 from .telling import SchedulerReport, Teller
-from .workers import Handler, Worker, WorkerOptions, Workers
+from .worker import Handler, Worker
+from .worker_settings import RegisterOptions, WorkerOptions
+from .workers import Workers
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 Listeners = Mapping[type[Event], Any]
 
@@ -80,13 +84,24 @@ class Scheduler(Monque, Living, Observable):
 
     @overload
     def register(
-        self, name: str, handler: Handler[T], /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Worker[T]: ...
+        self,
+        name: str,
+        handler: Handler[T, Any, R],
+        /,
+        *,
+        payload: Callable[..., T] | UnionType | None = ...,
+        **options: Unpack[RegisterOptions],
+    ) -> Worker[T, R]: ...
+
+    @overload
+    def register(  # type: ignore[overload-overlap]  # The next is for unions: to mypy, one is a UnionType or a class of it.
+        self, name: str, /, *, payload: Callable[..., T], **options: Unpack[RegisterOptions]
+    ) -> Callable[[Handler[T, Any, R]], Worker[T, R]]: ...
 
     @overload
     def register(
-        self, name: str, handler: None = None, /, *, replace: bool = ..., **options: Unpack[WorkerOptions]
-    ) -> Callable[[Handler[T]], Worker[T]]: ...
+        self, name: str, /, *, payload: UnionType | type[Any] | None = ..., **options: Unpack[RegisterOptions]
+    ) -> Callable[[Handler[T, Any, R]], Worker[T, R]]: ...
 
     def register(
         self,
@@ -141,9 +156,9 @@ class Scheduler(Monque, Living, Observable):
 @asynccontextmanager
 async def open_scheduler(
     db: Database,
-    workers: Workers | None = None,
+    workers: Workers[Resources] | None = None,
     *,
-    resources: Any = None,
+    resources: Resources | None = None,
     listeners: Listeners | None = None,
     **options: Unpack[SchedulerOptions],
 ) -> AsyncIterator[Scheduler]:
@@ -197,9 +212,9 @@ async def _end_body_when_crashed(scheduler: Scheduler, body: trio.CancelScope) -
 
 async def run_scheduler(
     db: Database,
-    workers: Workers | None = None,
+    workers: Workers[Resources] | None = None,
     *,
-    resources: Any = None,
+    resources: Resources | None = None,
     listeners: Listeners | None = None,
     task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[SchedulerOptions],

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import signal
 from collections.abc import AsyncIterator
-from typing import Any, Unpack
+from typing import Unpack
 
 import trio
 
 from ..engine.groups import raise_unwrapped
 from ..options import SchedulerOptions, scheduler_config
 from ..store.types import Database
+from .running_job import Resources
 from .scheduler import Listeners, Scheduler
 from .telling import SchedulerReport
 from .workers import Workers
@@ -18,9 +19,9 @@ from .workers import Workers
 
 async def run_until_signalled(
     db: Database,
-    workers: Workers,
+    workers: Workers[Resources],
     *,
-    resources: Any = None,
+    resources: Resources | None = None,
     listeners: Listeners | None = None,
     task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[SchedulerOptions],

@@ -16,7 +16,8 @@ from ..jobs.job import Job
 from ..jobs.new_job import NewJob
 from ..jobs.payload import snapshot
 from ..jobs.transition import applied
-from ..scheduler.workers import Worker, Workers
+from ..scheduler.worker import Worker
+from ..scheduler.workers import Workers
 
 
 def registered(handler: Any) -> tuple[Workers, Worker[Any]]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Unpack, cast
+from typing import Any, TypeVar, Unpack, cast, overload
 
 import trio
 
@@ -32,12 +32,16 @@ from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlements import JobSettlement, decided
 from ..scheduler.telling import Teller
-from ..scheduler.workers import Worker, Workers, WorkerSettings
+from ..scheduler.worker import Worker
+from ..scheduler.worker_settings import WorkerSettings
+from ..scheduler.workers import Workers
 from ..store.offload import Door
 from ..store.types import CodecOptions
 from .claimed_job import claimed, new_job, registered
 from .no_database import AWARE, ground_without_database
 from .recorder import RecordingScheduler
+
+T = TypeVar("T")
 
 NEVER_ENDING = LARGEST_NUMBER
 """Nothing is renewed, and nobody could take the job: seconds of a heartbeat that is never due."""
@@ -76,6 +80,34 @@ class HandlerOutcome:
     drained: bool
 
 
+class RunJobOptions(SchedulerOptions, total=False):
+    """What can be said about the run of a handler alone; see `run_job`."""
+
+    attempt: int | None
+    fail_count: int
+    fail_reason: str | None
+    saved: Any
+    unique_key: str | None
+    timeout: float | None
+    resources: Any
+    scheduler: object
+    codec_options: CodecOptions[Any] | None
+    reraise: bool
+
+
+# A Worker is such a callable, too: so data of another type than its own is an error, and so is none.
+@overload
+async def run_job(
+    handler: Callable[[RunningJob[T]], Any], data: T, **options: Unpack[RunJobOptions]
+) -> HandlerOutcome: ...
+@overload
+async def run_job(
+    handler: Callable[[RunningJob[None]], Any], data: None = ..., **options: Unpack[RunJobOptions]
+) -> HandlerOutcome: ...
+@overload
+async def run_job(
+    handler: Callable[[RunningJob[Any]], Any], *, stored: Any, **options: Unpack[RunJobOptions]
+) -> HandlerOutcome: ...
 async def run_job(
     handler: Worker[Any] | Callable[[RunningJob[Any]], Any],
     data: Any = None,

@@ -5,11 +5,12 @@ from __future__ import annotations
 import random
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Any, Unpack
+from typing import Unpack
 
 from ..clock import has_virtual_time_begun, is_run_virtual
 from ..errors import MonqueError
 from ..options import SchedulerOptions
+from ..scheduler.running_job import Resources
 from ..scheduler.scheduler import Listeners, Scheduler, open_scheduler
 from ..scheduler.workers import Workers
 from ..store.types import Database
@@ -38,9 +39,9 @@ class SchedulerOpener:
     @asynccontextmanager
     async def __call__(
         self,
-        workers: Workers | None = None,
+        workers: Workers[Resources] | None = None,
         *,
-        resources: Any = None,
+        resources: Resources | None = None,
         listeners: Listeners | None = None,
         deterministic: bool = False,
         seed: int | None = None,

@@ -1,0 +1,105 @@
+"""One worker: a handler under its name, and what it makes of the data of its jobs."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import update_wrapper
+from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
+
+from ..callables import is_async
+from ..errors import InvalidPayloadError, UnreadablePayloadError
+from ..jobs.payload import storing
+from ..jobs.verdicts import Discard, Retry, Snooze
+from ..payloads.payload_type import stored_instance
+from ..payloads.problem import ValueProblem
+from ..safe_text import one_line, without_secrets
+from .running_job import RunningJob, with_any
+from .worker_settings import WorkerSettings
+
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar as TypeVarWithDefault
+
+    Result_co = TypeVarWithDefault("Result_co", covariant=True, default=Any)
+else:
+    Result_co = TypeVar("Result_co", covariant=True)
+
+T = TypeVar("T")
+R = TypeVar("R")
+Res = TypeVar("Res")
+
+Handler = Callable[[RunningJob[T, Res]], R]
+"""Async, where R is a coroutine, or plain. No overloads for the two: mypy makes them Any where `resources` is Any."""
+
+
+class Worker(Generic[T, Result_co]):
+    """A registered handler: callable as the function was, and accepted by `enqueue` in place of its name.
+
+    `Worker[T, R]`: T is the type of its data, R what a call of the handler gives: of an async one, a coroutine.
+    `Worker[T]` leaves R open.
+
+    Attributes:
+        name: The name of the jobs that it runs.
+        handler: The function.
+        is_async: Whether the handler is async; a plain one runs in a thread.
+        settings: How it wants to be run.
+    """
+
+    if not TYPE_CHECKING:
+
+        def __class_getitem__(cls, arguments):
+            return super().__class_getitem__(with_any(arguments, 2))
+
+    def __init__(self, name: str, handler: Callable[..., Any], settings: WorkerSettings) -> None:
+        self.name = name
+        self.handler = handler
+        self.is_async = is_async(handler)
+        self.settings = settings
+        update_wrapper(self, handler)
+
+    @property
+    def payload(self) -> Any:
+        """What makes `job.data`; where it is a type, `enqueue` accepts nothing else."""
+        return self.settings.payload
+
+    def stored(self, data: T, /) -> Any:
+        """The data as it is stored: plain BSON. Enqueuing by the worker stores it so.
+
+        Raises:
+            InvalidPayloadError: It is not what `payload` declares, or cannot be stored; names where.
+        """
+        payload = self.settings.payload_type
+        if payload is not None and not payload.takes(data):
+            raise InvalidPayloadError(
+                f"worker {self.name!r} takes {payload.name} as its data, not {type(data).__name__}"
+            )
+        with storing(f"worker {self.name!r} does not take this data"):
+            return stored_instance(data) if payload is None else payload.store(data)
+
+    def loaded(self, stored: Any, /) -> T:
+        """`job.data`, of what is stored.
+
+        Raises:
+            UnreadablePayloadError: It is not what `payload` reads; names where.
+            Retry, Snooze, Discard: `payload` raised it.
+        """
+        payload = self.settings.payload_type
+        if payload is None:
+            return cast("T", stored)
+        try:
+            return cast("T", payload.read(stored))
+        except (Retry, Snooze, Discard):
+            raise
+        except Exception as error:
+            if isinstance(error.__cause__, Discard):  # Raised where a class was made of its fields.
+                raise error.__cause__ from None
+            why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
+            why = one_line(without_secrets(why))
+            raise UnreadablePayloadError(
+                f"the stored data cannot be read as the payload of worker {self.name!r} ({payload.name}): {why}"
+            ) from error
+
+    def __call__(self, job: RunningJob[T, Any], /, *args: Any, **kwargs: Any) -> Result_co:
+        return cast("Result_co", self.handler(job, *args, **kwargs))
+
+    def __repr__(self) -> str:
+        return f"<Worker {self.name!r} of {self.handler!r}>"

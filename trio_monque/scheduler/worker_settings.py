@@ -1,0 +1,116 @@
+"""The options of a worker: which there are, and their checks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any, TypedDict
+
+from ..checks import check_count, check_known, check_seconds, check_whole
+from ..errors import InvalidOptionError, WorkerRegistrationError
+from ..jobs.new_job import check_name
+from ..jobs.verdicts import ErrorTypes
+from ..payloads.payload_type import PayloadType
+
+HIGHEST_PRIORITY = 10
+"""And the lowest is its negative: a name waits for so many slots twice, and for its turn among its equals."""
+
+
+class PlainWorkerOptions(TypedDict, total=False):
+    """The options of a worker but `payload`, which decides the type of its data."""
+
+    concurrency: int | None
+    timeout: float | None
+    max_retries: int | None
+    backoff: float | Callable[[int, BaseException], float] | None
+    retry_on: type[BaseException] | ErrorTypes | None
+    discard_on: type[BaseException] | ErrorTypes
+    priority: int
+    store_result: bool
+
+
+class WorkerOptions(PlainWorkerOptions, total=False):
+    """The options of a worker; the scheduler decides what is left out."""
+
+    payload: Any
+
+
+class RegisterOptions(PlainWorkerOptions, total=False):
+    """What `register` and `cron` take beside the payload."""
+
+    replace: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class WorkerSettings:
+    """The options of a worker, checked; None leaves it to the scheduler.
+
+    Attributes:
+        concurrency: How many of its jobs run at a time in one scheduler.
+        timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
+        max_retries: After how many failures a job of it is `failed`; a job can say otherwise of itself.
+        backoff: How long a failed try waits for the next, instead of the scheduler's exponential backoff:
+            seconds, or a callable of (number of failures, error) that gives seconds.
+        retry_on: Only these errors are tried again; None for all.
+        discard_on: These errors are never tried again.
+        payload: The type of `job.data`, such as a dataclass or a pydantic model: checked when a job is
+            enqueued by the worker, and read from what is stored. Or a callable that makes `job.data` of
+            the stored value. Data that cannot be read is a failed try.
+        priority: Who starts first when there are fewer slots than due jobs: the greater one, from -10 to 10.
+            So many slots more than a name of priority 0 does a name of less wait, and then has its turn.
+        store_result: Store what the handler returns; it must be a BSON value.
+    """
+
+    concurrency: int | None = None
+    timeout: float | None = None
+    max_retries: int | None = None
+    backoff: float | Callable[[int, BaseException], float] | None = None
+    retry_on: type[BaseException] | ErrorTypes | None = None
+    discard_on: type[BaseException] | ErrorTypes = ()
+    payload: Any = None
+    priority: int = 0
+    store_result: bool = False
+    payload_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
+
+    def __post_init__(self) -> None:
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, at_least=1)
+        if self.timeout is not None:
+            check_seconds("timeout", self.timeout)
+        if self.max_retries is not None:
+            check_count("max_retries", self.max_retries, at_least=0)
+        if self.backoff is not None and not callable(self.backoff):
+            check_seconds("backoff", self.backoff, zero=True)
+        if self.payload is not None:
+            object.__setattr__(self, "payload_type", _payload_type(self.payload))
+        check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
+        for option in ("retry_on", "discard_on"):
+            object.__setattr__(self, option, _error_types(option, getattr(self, option)))
+
+
+def checked_settings(name: object, options: WorkerOptions, example: str) -> WorkerSettings:
+    if callable(name):
+        raise WorkerRegistrationError(
+            getattr(name, "__name__", repr(name)), f"its decorator needs the name of its jobs: write {example}"
+        )
+    check_name(name)
+    check_known(options, WorkerOptions.__annotations__, "a worker")
+    return WorkerSettings(**options)
+
+
+def _error_types(option: str, given: object) -> ErrorTypes | None:
+    if given is None and option == "retry_on":
+        return None
+    types = given if isinstance(given, tuple) else (given,)
+    if not all(isinstance(one, type) and issubclass(one, BaseException) for one in types):
+        raise InvalidOptionError(option, given, "must be an exception class, or a tuple of them")
+    return types
+
+
+def _payload_type(given: Any) -> PayloadType:
+    payload = PayloadType(given)
+    try:
+        payload.prepare()
+    except Exception as error:
+        raise InvalidOptionError("payload", given, str(error)) from error
+    return payload
