@@ -12,7 +12,7 @@ from bson.codec_options import CodecOptions
 
 from ..errors import InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD
-from ..payloads.payload_type import stored_instance
+from ..payloads.payload_type import BUILTINS, stored_instance
 from ..payloads.problem import ValueProblem
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 from .unstorable import why_unstorable
@@ -56,6 +56,8 @@ def plain_data(worker: object, data: Any) -> Any:
     """
     if not isinstance(worker, str | None) and isinstance(worker, Taking):
         return worker.stored(data)
+    if type(data) in BUILTINS:  # Nearly all that is enqueued by name: it pays for no more than this look.
+        return data
     with storing(f"this {type(data).__name__} cannot be stored"):
         return stored_instance(data)
 

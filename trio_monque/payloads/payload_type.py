@@ -15,7 +15,7 @@ from .scalars import SCALARS, Read
 from .stored import TEXT_TYPES, stored_form
 
 # Called with what is stored, as they are where nothing says what is inside of them: `int` reads "7", too.
-_BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
+BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
 
 
 class PayloadType:
@@ -84,7 +84,7 @@ class PayloadType:
 def _is_type(declared: Any) -> bool:
     if not isinstance(declared, type):
         return not callable(declared) or isinstance(declared, NewType) or get_origin(declared) is not None
-    if declared in _BUILTINS:
+    if declared in BUILTINS:
         return False
     return kind_of(declared) is not None or declared in SCALARS or issubclass(declared, (Enum, *TEXT_TYPES))
 
@@ -96,7 +96,7 @@ def stored_instance(data: Any) -> Any:
         ValueProblem: A field cannot be stored.
     """
     cls = type(data)
-    return data if cls in _BUILTINS or kind_of(cls) is None else stored_form(data)
+    return data if cls in BUILTINS or kind_of(cls) is None else stored_form(data)
 
 
 def _check_same_classes(data: Any, found: Any) -> None:
