@@ -15,7 +15,7 @@ from bson import ObjectId
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from pymongo import MongoClient
-from pymongo.errors import AutoReconnect, ExecutionTimeout
+from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
@@ -535,16 +535,19 @@ async def test_later_batch_that_fails_leaves_what_was_done_told(db: Database, jo
     assert told == [JobsCancelled(3, {"greet": 3})]
 
 
-async def test_b103_failure_before_anything_was_done_is_a_plain_one(db: Database, jobs: Collection) -> None:
+@pytest.mark.parametrize(
+    ("command", "fault"),
+    [("choose jobs", ExecutionTimeout("slow", 50)), ("cancel jobs", OperationFailure("not authorized", 13))],
+)
+async def test_b103_failure_before_anything_was_done_is_a_plain_one(
+    db: Database, jobs: Collection, command: str, fault: OperationFailure
+) -> None:
     monque = Monque(db)
     put(jobs, "pending")
-    with (
-        fail_next(monque, ExecutionTimeout("slow", 50), command="choose jobs"),
-        pytest.raises(MonqueConnectionError) as caught,
-    ):
+    with fail_next(monque, fault, command=command), pytest.raises(MonqueConnectionError) as caught:
         await monque.cancel_jobs()
     assert type(caught.value) is MonqueConnectionError
-    assert isinstance(caught.value.__cause__, ExecutionTimeout)
+    assert caught.value.__cause__ is fault
     assert not caught.value.unknown_outcome
 
 
@@ -599,6 +602,18 @@ async def test_job_that_changes_between_choosing_and_writing_is_left_alone(
     assert {field: after[field] for field in change} == change
     assert "receipt" not in after
     assert told == [EVENT[action](2, {"greet": 2})]
+
+
+@pytest.mark.parametrize("action", CALLS)
+async def test_job_that_changes_between_choosing_and_writing_and_is_still_selected_is_not_left_out(
+    jobs: Collection, interceptor: Interceptor, watched: Monque, action: str
+) -> None:
+    status = min(POSSIBLE[action] & {"pending", "failed"})
+    job_id = put(jobs, status)
+    interceptor.before(is_bulk_write, changing(jobs, job_id, {"nextRunAt": DAY, "updatedAt": DAY + timedelta(days=1)}))
+    assert await CALLS[action](watched, name="greet", status=status) == BulkResult(1)
+    assert interceptor.times == 1
+    assert statuses(jobs)[status] == 0
 
 
 # --- Documents that are no jobs, and what the server refuses ---

@@ -149,3 +149,17 @@ async def test_batch_that_nobody_can_resolve_is_unknown_and_what_was_done_before
         await CALLS[action](monque, status=FROM[action], on_progress=then_lose)
     assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (4, 2, True)
     assert told == [EVENT[action](4, {"greet": 4})]
+
+
+@pytest.mark.parametrize("action", CALLS)
+async def test_first_batch_that_may_have_been_done_is_counted_as_unknown(
+    monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
+) -> None:
+    for _ in range(3):
+        put(jobs, FROM[action])
+    told = listening(monque)
+    proxy.lose(write_of(action), Loss.REQUEST, times=2)
+    with pytest.raises(PartlyDoneError) as caught:
+        await CALLS[action](monque, status=FROM[action])
+    assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (0, 3, True)
+    assert told == []

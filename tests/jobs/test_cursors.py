@@ -142,6 +142,22 @@ def test_j107_malformed_cursor_is_refused(which: str) -> None:
             decode(MALFORMED[which], by, direction)
 
 
+@pytest.mark.parametrize(
+    ("which", "problem"),
+    [
+        ("no letter", "does not begin with F or B"),
+        ("a letter of another script", "is not base64url"),
+        ("no object", "neither an id nor a place in an order"),
+        ("eleven bytes", "neither an id nor a place in an order"),
+        ("an unknown order", "unknown order"),
+        ("an unknown direction", "unknown order"),
+    ],
+)
+def test_j107_error_names_what_is_wrong_with_a_cursor(which: str, problem: str) -> None:
+    with pytest.raises(InvalidCursorError, match=problem):
+        decode(MALFORMED[which], "created_at", "desc")
+
+
 @given(st.text(max_size=80) | st.binary(max_size=60).map(lambda data: string(data)))
 def test_j107_whatever_is_given_is_a_place_or_refused(cursor: str) -> None:
     try:

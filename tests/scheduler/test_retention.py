@@ -127,6 +127,13 @@ def test_a_month_of_virtual_time_has_one_turn_at_each_interval_and_each_is_few_c
             before = len(commands.commands)
             await trio.sleep(30 * DAY)
             assert commands.count(is_turn) == 31
+            # What was sent in one turn and arrives late, means nothing to the lock of a later one.
+            tokens = {
+                command["updates"][0]["u"]["$set"]["token"]
+                for name, command in commands.commands
+                if is_turn(name, command)
+            }
+            assert len(tokens) == 31
             # The lock, a look for each status, and the lock again.
             assert len(commands.commands) - before == 30 * 5
 
@@ -405,6 +412,45 @@ async def test_fault_is_told_once_and_tried_again_and_harms_no_job(
     assert warned == ["retention: could not delete ended jobs: gone; it is tried again in 60 s"]
 
 
+@pytest.mark.parametrize("apart", [0.0, HOUR])
+async def test_pass_reaches_all_jobs_beside_documents_that_are_not_jobs_and_ends(
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    monkeypatch: pytest.MonkeyPatch,
+    apart: float,
+) -> None:
+    """They fill whole batches, stay, and would be chosen again: all of one moment, or each of its own."""
+    monkeypatch.setattr(retention, "MOST_IN_A_BATCH", 3)
+    moments = [now() - timedelta(seconds=9 * DAY - number * apart) for number in range(7)]
+    foreign = jobs.insert_many([{"status": "completed", "updatedAt": moment} for moment in moments]).inserted_ids
+    # Behind a whole batch of one moment it does not look: nothing says what comes after.
+    put(jobs, 8 * DAY if apart else 10 * DAY, count=4)
+    async with open_test_scheduler(job_retention=Retention(completed=DAY)) as scheduler:
+        await advance(1)
+        assert left(jobs) == {*foreign}
+        assert pruner_of(scheduler).healthy
+
+
+async def test_lock_that_cannot_be_given_back_is_no_fault(
+    open_test_scheduler: SchedulerOpener,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """The work is done, and the lock frees itself."""
+    put(jobs, 9 * DAY)
+    async with open_test_scheduler() as scheduler:
+        pass
+    async with open_test_scheduler(job_retention=Retention(completed=DAY)) as scheduler:
+        with fail_next(scheduler, driver.AutoReconnect("gone"), command="give back the lock") as fault:
+            await advance(1)
+        assert fault.happened
+        assert not left(jobs)
+        assert pruner_of(scheduler).last_error is None
+    assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
+
+
 async def test_right_that_is_missing_is_no_crash(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -490,10 +536,23 @@ async def test_nothing_is_deleted_once_the_drain_has_begun_however_long_it_takes
     assert {*old} <= left(jobs)
 
 
+@pytest.mark.parametrize(
+    ("wanted", "names", "each", "kept"),
+    [(Retention(completed=DAY), "a", 5000, 1000), (Retention(keep_last=1), "abcdef", 2, 8)],
+    ids=["one large batch after the other", "many names with few jobs each"],
+)
 async def test_long_pass_keeps_its_lock_and_ends_when_it_has_lost_it(
-    mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
+    mongod: EmbeddedServer,
+    db: Database,
+    jobs: Collection,
+    autojump_clock: MockClock,
+    wanted: Retention,
+    names: str,
+    each: int,
+    kept: int,
 ) -> None:
-    put(jobs, 9 * DAY, count=5000)
+    for name in names:
+        put(jobs, 9 * DAY, name=name, count=each)
     locks = db["monque_jobs.instances"]
     seen: list[Any] = []
 
@@ -509,11 +568,11 @@ async def test_long_pass_keeps_its_lock_and_ends_when_it_has_lost_it(
 
     token = trio.lowlevel.current_trio_token()
     with listened(mongod, db, Slow()) as through:
-        async with SchedulerOpener(through)(job_retention=Retention(completed=DAY)):
+        async with SchedulerOpener(through)(job_retention=wanted):
             await advance(300)
             assert len(seen) == 4
             untils = [one["until"] for one in seen]
             beats = [late - early for early, late in pairwise(untils)]
             assert beats == [timedelta(seconds=30)] * 3
-            assert len(left(jobs)) == 1000
+            assert len(left(jobs)) == kept
             assert locks.count_documents({"_id": "lock:retention", "token": "somebody else's"}) == 1

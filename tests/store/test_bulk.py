@@ -12,9 +12,10 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.client.test_bulk import CALLS, put
-from tests.support.interception import Recorder
+from tests.support.interception import Interceptor, Recorder
 from tests.support.store import PAST, handle, insert
 from trio_monque import JobFilter, Monque
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.bulk_transitions import cancel_selected
 from trio_monque.jobs.selectors import JobSelector
 from trio_monque.jobs.transition import Containing, Within
@@ -61,7 +62,8 @@ def test_batch_costs_the_same_commands_however_large_it_is(
 
 def test_batches_meet_each_job_once_in_the_order_of_ids_and_stay_within_their_bounds(store: JobCollection) -> None:
     made = sorted((insert(store) for _ in range(10)), key=lambda job: job.id)
-    store.collection.insert_one({"_id": "no id of a job", "name": "greet"})
+    # Ids of other types: "text" sorts before all ids of jobs, and True behind them.
+    store.collection.insert_many([{"_id": other, "name": "greet"} for other in ("text", True)])
     until = bulk.last_id(store)
     assert until == made[-1].id
     assert bulk.window_end(store, None, until, 4) == made[3].id
@@ -101,6 +103,22 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     # Sent again, nothing is done twice.
     again = bulk.find_out(store, [change], "receipt")
     assert (again.count, again.done, again.unknown) == (3, written.done, 0)
+
+
+def test_job_that_is_refused_and_then_deleted_is_unknown_and_not_refused_as_well(
+    mongod: EmbeddedServer, db: Database
+) -> None:
+    """Between the second sending and the look: each job is counted once."""
+    interceptor = Interceptor()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        store = handle(client[db.name])
+        made = [insert(store) for _ in range(2)]
+        db.command("collMod", store.collection.name, validator={"status": "pending"})
+        interceptor.before(lambda name, _: name == "find", lambda: db["monque_jobs"].delete_one({"_id": made[0].id}))
+        changes = [cancel_selected(JobSelector(), (job,), PAST + timedelta(hours=1)) for job in made]
+        found = bulk.find_out(store, changes, "receipt")
+    assert interceptor.times == 1
+    assert (found.count, set(found.refused), found.unknown) == (0, {made[1].id}, 1)
 
 
 def test_text_is_looked_for_to_the_letter() -> None:

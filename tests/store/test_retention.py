@@ -7,7 +7,8 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from bson import BSON, encode
+from bson import BSON, Timestamp, encode
+from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
 from tests.support import node_peer
@@ -182,9 +183,21 @@ def test_what_is_no_job_of_that_end_is_neither_counted_nor_deleted(store: JobCol
     whole = encode(document(0, name="no-text", _id=1))
     jobs.insert_one(RawBSONDocument(BSON(whole.replace(b"no-text", b"no-te\xff\xfe"))))
     assert prune(store, retention.beyond_the_last(store, COMPLETED, "greet", 1, at(100))) == 2
-    for name in retention.names(store, COMPLETED):
+    names = retention.names(store, COMPLETED)
+    assert sorted(names) == ["greet", "no-te\ufffd\ufffd"]
+    for name in names:
         assert prune(store, retention.beyond_the_last(store, COMPLETED, name, 1, at(100))) == 0
     assert jobs.count_documents({}) == len(broken) + 1 + 1
+
+
+@pytest.mark.parametrize("strange", [Timestamp(1, 1), DatetimeMS(-(10**14))], ids=["no date", "before the year 1"])
+def test_document_whose_end_has_no_place_among_dates_takes_no_place_of_a_job_that_is_kept(
+    store: JobCollection, jobs: Collection, strange: Any
+) -> None:
+    """In the index, a timestamp is newer than every date; a moment that Python has no date for is the oldest."""
+    indexes.ensure(store, BY_COUNT)
+    jobs.insert_many([document(0), document(1), document(0, updatedAt=strange)])
+    assert retention.beyond_the_last(store, COMPLETED, "greet", 2, at(100)) == ()
 
 
 def test_what_somebody_else_keeps_beside_the_jobs_is_not_deleted(store: JobCollection, jobs: Collection) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -13,11 +14,13 @@ import pytest
 from bson.datetime_ms import DatetimeMS
 from pymongo import MongoClient
 
-from tests.support.interception import Recorder
+from tests.support.fail_points import refusing_server
+from tests.support.interception import Interceptor, Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque import Monque
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.store import leases, settling, watch
@@ -80,8 +83,13 @@ def test_what_makes_a_job_pending_or_moves_it_is_told(store: JobCollection, jobs
         assert changed([{"$set": {"nextRunAt": {"$add": ["$nextRunAt", 1000]}}}]) == [
             of_update(job, due=PAST + timedelta(seconds=1))
         ]
-        replaced = heard(opened, store, lambda: jobs.replace_one({"_id": job}, {"name": "x", "status": "pending"}))
-        assert replaced == [Change(Kind.JOB, job, "x", is_pending=True)]
+        assert changed({"$set": {"status": "failed", "nextRunAt": LATER}}) == [
+            of_update(job, is_pending=False, due=LATER)
+        ]
+        # Not new, although it is whole: who has heard of the new one must hear of this, too.
+        whole = {"name": "x", "status": "pending", "nextRunAt": PAST}
+        replaced = heard(opened, store, lambda: jobs.replace_one({"_id": job}, whole))
+        assert replaced == [Change(Kind.JOB, job, "x", is_pending=True, due=PAST)]
 
 
 def test_request_to_cancel_is_told(store: JobCollection, jobs: Collection) -> None:
@@ -173,8 +181,19 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
     assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
-def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(store: JobCollection, db: Database) -> None:
-    db["monque_jobs.instances"].insert_one({"_id": "leaving:us"})
+@pytest.mark.parametrize("has_entry", [False, True])
+def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(
+    store: JobCollection, db: Database, mongod: EmbeddedServer, has_entry: bool
+) -> None:
+    """The same value once more would be no change."""
+    instances, interceptor = db["monque_jobs.instances"], Interceptor()
+    marks: list[dict[str, Any]] = []
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as killed:
+        interceptor.before(lambda name, _: name == "delete", lambda: marks.extend(instances.find()))
+        end_wait(handle(killed[db.name]), "us")
+    instances.insert_many(marks)
+    if has_entry:
+        instances.insert_one({"_id": "us", "leaving": True})
     with watching(store) as opened:
         assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
         assert heard(opened, store, lambda: end_wait(store, "us")) == [Change(Kind.LEAVING)]
@@ -238,6 +257,46 @@ def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCo
         assert [change.job_id for change in told] == [job]
 
 
+@pytest.mark.parametrize(("wait", "milliseconds"), [(0.0, 1), (0.25, 250), (math.inf, 10_000)])
+def test_server_waits_as_long_as_it_is_asked_to_and_never_without_a_bound(
+    mongod: EmbeddedServer, db: Database, wait: float, milliseconds: int
+) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
+        store = handle(client[db.name])
+        with watching(store) as opened:
+            insert(store)
+            opened.read(wait)
+    (asked, *_) = [command for name, command in recorder.commands if name == "getMore"]
+    assert asked["maxTimeMS"] == milliseconds
+
+
+@pytest.mark.parametrize("options", [{"readPreference": "secondary"}, {"readConcernLevel": "local"}], ids=repr)
+def test_stream_does_not_read_as_the_callers_other_reads_do(
+    mongod: EmbeddedServer, db: Database, options: dict[str, Any]
+) -> None:
+    """The server refuses a stream that is not read from a majority; a secondary tells late, or is not there."""
+    with MongoClient[Any](mongod.uri, serverSelectionTimeoutMS=2000, **options) as client:
+        with watching(handle(client[db.name])) as opened:
+            assert opened.is_open
+
+
+def test_stream_whose_client_was_closed_is_let_go_of_without_an_error(mongod: EmbeddedServer, db: Database) -> None:
+    with MongoClient[Any](mongod.uri) as client:
+        opened = open_watch(handle(client[db.name]), "us")
+    opened.close()
+    assert not opened.is_open
+
+
+def test_error_that_may_pass_is_not_taken_for_a_server_without_streams() -> None:
+    """After `NoStreamError` the stream is never opened again."""
+    shutting_down = 91
+    with refusing_server() as server, server.client() as client, server.refusing(shutting_down, ["aggregate"]):
+        with pytest.raises(MonqueConnectionError) as caught:
+            open_watch(handle(client["x"]), "us")
+    assert not isinstance(caught.value, NoStreamError)
+
+
 def test_server_compares_whole_namespaces_and_tries_each_of_ours_once(store: JobCollection, jobs: Collection) -> None:
     """What each write of the server costs, of each stream: on MongoDB 6, most of it were conditions on `ns.coll`."""
     pipeline = watch._pipeline(jobs, "us")
@@ -263,10 +322,11 @@ def test_foreign_documents_that_are_no_jobs_do_not_end_the_stream(store: JobColl
         jobs.insert_one({"_id": "pauses", "status": "pending"})
         jobs.insert_one({"_id": 1, "name": 5, "status": "pending", "nextRunAt": DatetimeMS(8640000000000000)})
         jobs.insert_one({"_id": 2})
+        jobs.insert_one({"_id": 3, "name": "x", "status": "completed", "nextRunAt": PAST})
 
     with watching(store) as opened:
         told = heard(opened, store, write)
-    assert told == [Change(Kind.JOB, 1, is_pending=True), Change(Kind.JOB, 2)]
+    assert told == [Change(Kind.JOB, 1, is_pending=True), Change(Kind.JOB, 2), Change(Kind.JOB, 3, "x", due=PAST)]
 
 
 def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: Any) -> None:

@@ -82,13 +82,11 @@ def decode(cursor: object, by: str, direction: str) -> Anchor:
     if len(content) == _ID_LENGTH:
         _check_order(cursor, ("identifier", "asc"), by, direction)
         return Anchor(ObjectId(content))
-    if content[:1] != b"{":
-        raise _malformed(cursor, "it holds neither an id nor a place in an order")
     return _structured(cursor, content, by, direction)
 
 
 def _content(cursor: object) -> bytes:
-    if not isinstance(cursor, str) or cursor[:1] not in {"F", "B"} or not cursor[1:].isascii():
+    if not isinstance(cursor, str) or cursor[:1] not in {"F", "B"}:
         raise _malformed(cursor, "it does not begin with F or B")
     text = cursor[1:]
     try:
@@ -106,7 +104,7 @@ def _structured(cursor: object, content: bytes, by: str, direction: str) -> Anch
         said = json.loads(content)
         hex_id, order, other_direction = said["id"], said["sort"]["by"], said["sort"]["direction"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _malformed(cursor, "it has no id and no order") from error
+        raise _malformed(cursor, "it holds neither an id nor a place in an order") from error
     if not isinstance(hex_id, str) or not _HEX_ID.fullmatch(hex_id):
         raise _malformed(cursor, "its id is none")
     if order not in list(ORDERS.values()) or other_direction not in ["asc", "desc"]:

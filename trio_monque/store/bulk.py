@@ -181,7 +181,7 @@ def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Wr
     before = {job.id: job.receipt for change in changes for job in change.jobs}
     done = {job_id for job_id in before if found.get(job_id) == receipt}
     lost = {job_id for job_id in before if job_id not in found or found[job_id] not in (receipt, before[job_id])}
-    refused = {job_id: reason for job_id, reason in again.refused.items() if job_id not in done | lost}
+    refused = {job_id: reason for job_id, reason in again.refused.items() if job_id not in lost}
     return Written(len(done), done, refused, len(lost))
 
 
