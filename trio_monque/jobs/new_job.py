@@ -14,7 +14,7 @@ from ..checks import check_count, check_seconds, check_whole
 from ..errors import InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
-from .payload import Taking
+from .payload import Taking, takes_data
 
 T = TypeVar("T")
 
@@ -94,7 +94,7 @@ class NewJob:
 
     def __post_init__(self) -> None:
         worker: object = self.name
-        if not isinstance(worker, str) and isinstance(worker, Taking):
+        if takes_data(worker):
             # As stored: what the caller does to an object of his own afterwards changes nothing.
             object.__setattr__(self, "data", worker.stored(self.data))
             object.__setattr__(self, "name", worker.name)
@@ -263,6 +263,8 @@ def name_of(worker: object) -> str:
     """The name that a call means, given as a string or as a worker."""
     if isinstance(worker, str):
         return worker
+    if takes_data(worker):
+        return worker.name
     if isinstance(worker, Named) and not isinstance(worker, Enum):  # An Enum's name is not what it stands for.
         return worker.name
     raise InvalidJobIdentifierError("name", worker, "must be a string or a registered worker")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
-from typing import Any, Final, Protocol, TypeVar, runtime_checkable
+from typing import Any, Final, Protocol, TypeGuard, TypeVar
 
 import bson
 from bson import Code, DBRef
@@ -34,7 +34,6 @@ _TYPES_WITH_PARTS: Final = (b"\x03", b"\x04", b"\x0f")
 _CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
-@runtime_checkable
 class Taking(Protocol[T]):
     """What knows which data its jobs have: a Worker."""
 
@@ -48,13 +47,18 @@ class Taking(Protocol[T]):
         """The data, of what is stored. Raises UnreadablePayloadError."""
 
 
+def takes_data(worker: object) -> TypeGuard[Taking[Any]]:
+    """Whether it is one; asked at each enqueue, where isinstance with a Protocol would take 35 µs."""
+    return callable(getattr(type(worker), "stored", None))
+
+
 def plain_data(worker: object, data: Any) -> Any:
     """The data as it is stored: an instance of a class with fields becomes a document of them.
 
     Raises:
         InvalidPayloadError: `worker` takes other data, or a value in it cannot be stored; names where.
     """
-    if not isinstance(worker, str | None) and isinstance(worker, Taking):
+    if takes_data(worker):
         return worker.stored(data)
     if type(data) in BUILTINS:  # Nearly all that is enqueued by name: it pays for no more than this look.
         return data
