@@ -104,7 +104,7 @@ def plain_of_pydantic(value: Any) -> Any:
     from pydantic_core import to_jsonable_python
 
     if hasattr(value, "get_secret_value"):
-        # Its text is a row of asterisks: whoever wants a secret in the database says how.
+        # Its text is a row of asterisks, and the handler would get that. A model that stores it has a serializer.
         raise ValueProblem(f"a {type(value).__name__} is not stored: give its field a serializer (field_serializer)")
     return to_jsonable_python(value)
 

@@ -22,7 +22,7 @@ Read = Callable[[Any], Any]
 
 
 def _text(stored: Any) -> str:
-    # To Python, the driver's Code is a str; to everybody else it is a program.
+    # To Python, the driver's Code is a str; in BSON it is a program.
     if isinstance(stored, str) and not isinstance(stored, Code):
         return str(stored)
     raise wrong("str", stored)
