@@ -28,6 +28,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     "hold": {"clock"},
     "threads": {"log", "errors", "clock", "hold", "exception_text"},
     "patience": set(),
+    "call_context": {"errors"},
+    "async_with": {"errors"},
     "exception_text": {"safe_text"},
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
@@ -45,6 +47,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "document_lock",
     },
     "client": {
+        "async_with",
+        "call_context",
         "log",
         "errors",
         "checks",
@@ -72,6 +76,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # Where the two columns meet.
     "scheduler": {
+        "async_with",
+        "call_context",
         "safe_text",
         "log",
         "errors",
@@ -91,6 +97,8 @@ MAY_IMPORT: dict[str, set[str]] = {
         "engine",
     },
     "claims": {
+        "async_with",
+        "call_context",
         "safe_text",
         "log",
         "errors",
@@ -135,6 +143,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "attrs": {"payloads"},
     "trio": {
         "clock",
+        "call_context",
         "hold",
         "threads",
         "patience",

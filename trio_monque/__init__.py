@@ -10,7 +10,9 @@ from .client.monque import Monque, SyncMonque
 from .engine.run_end import CancelReason
 from .errors import (
     AggregationTimeoutError,
+    AsyncWithError,
     BrokenDocumentError,
+    CallContextError,
     ClaimLostError,
     DocumentRefusedError,
     EmbeddedServerError,
@@ -78,10 +80,12 @@ from .scheduler.workers import Workers
 
 __all__ = [
     "AggregationTimeoutError",
+    "AsyncWithError",
     "BrokenDocument",
     "BrokenDocumentError",
     "BulkError",
     "BulkResult",
+    "CallContextError",
     "CancelReason",
     "ChangeStreamClosed",
     "ChangeStreamConnected",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Mapping
+from datetime import timedelta
 from difflib import get_close_matches
 
 from .callables import is_async
@@ -31,7 +32,8 @@ def check_number(
 ) -> None:
     """Unless `value` is a number within these bounds; `infinite` allows infinity in spite of `LARGEST_NUMBER`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
-        raise InvalidOptionError(option, value, "must be a number")
+        instead = " of seconds: write .total_seconds()" if isinstance(value, timedelta) else ""
+        raise InvalidOptionError(option, value, f"must be a number{instead}")
     if abs(value) > LARGEST_NUMBER and not (infinite and value == math.inf):
         raise InvalidOptionError(option, value, f"must be finite, and at most {LARGEST_NUMBER:g}")
     if above is not None and value <= above:

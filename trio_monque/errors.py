@@ -119,6 +119,14 @@ class InvalidCursorError(MonqueError, ValueError):
     """A page cursor that this library did not make, or that belongs to another sort order."""
 
 
+class CallContextError(MonqueError, RuntimeError):
+    """An async call where no event loop runs, or a blocking one in a task of an event loop. Nothing was done."""
+
+
+class AsyncWithError(MonqueError, TypeError, AttributeError):
+    """What is entered by `async with` was used without."""
+
+
 class WorkerRegistrationError(MonqueError, ValueError):
     """A worker cannot be registered: its name is taken, or its handler is of no use.
 

@@ -234,7 +234,11 @@ class SchedulerConfig(ClientConfig):
         check_flag("store_tracebacks", self.store_tracebacks)
         check_redaction(self.redact_errors)
         if not isinstance(self.job_retention, Retention | None):
-            raise InvalidOptionError("job_retention", self.job_retention, "must be a Retention, or None to keep all")
+            raise InvalidOptionError(
+                "job_retention",
+                self.job_retention,
+                "must be a Retention, for example Retention(completed=86400), or None to keep all",
+            )
         self._check_lock_timeout()
 
     @property

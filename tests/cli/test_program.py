@@ -41,6 +41,25 @@ def test_arguments_that_cannot_be_are_told_with_the_usage(
     assert capsys.readouterr().err.startswith("usage: trio-monque")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["demo", "--fils", "3"], "unknown option --fils: did you mean --files?"),
+        (["demo", "--job-second=1", "--kep"], "unknown option --kep: did you mean --keep?"),
+        (["demo", "--zzz"], "unknown option --zzz\n"),
+    ],
+)
+def test_unknown_option_is_told_with_the_nearest_one(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as ended:
+        main(arguments)
+    assert ended.value.code == 2
+    printed = capsys.readouterr().err
+    assert said in printed
+    assert printed.startswith("usage: trio-monque demo")
+
+
 def test_the_package_runs_as_a_module() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "trio_monque", "nope"], env=environment(), capture_output=True, text=True, cwd=REPOSITORY

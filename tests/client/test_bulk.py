@@ -376,7 +376,7 @@ async def test_selection_that_cannot_be_is_refused(
 ) -> None:
     for status in STATUSES:
         put(jobs, status)
-    for monque in (Monque(db), Monque(db).sync):
+    for monque in (Monque(db), Monque(db).sync_in_loop):
         with pytest.raises(InvalidOptionError, match=problem):
             await CALLS[action](monque, **selection)
     if "on_progress" not in selection:  # A page refuses it in the same words.
@@ -420,10 +420,12 @@ async def test_progress_is_told_after_each_batch(db: Database, jobs: Collection,
     jobs.delete_many({})
     for _ in range(4):
         put(jobs, status, "other")
-    CALLS[action](monque.sync, name="other", status=status, on_progress=lambda result: seen.append(result.count))
+    CALLS[action](
+        monque.sync_in_loop, name="other", status=status, on_progress=lambda result: seen.append(result.count)
+    )
     assert seen == [3, 4]
     with pytest.raises(InvalidOptionError, match="nobody awaits"):
-        CALLS[action](monque.sync, status=status, on_progress=on_progress)
+        CALLS[action](monque.sync_in_loop, status=status, on_progress=on_progress)
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -444,7 +446,7 @@ async def test_what_on_progress_raises_ends_the_action_and_what_was_done_is_told
 
     with pytest.raises(LookupError, match="enough"):
         if kind == "blocking":
-            monque.sync.cancel_jobs(on_progress=plain)
+            monque.sync_in_loop.cancel_jobs(on_progress=plain)
         else:
             await monque.cancel_jobs(on_progress=later if kind == "async" else plain)
     assert statuses(jobs) == {"cancelled": 3, "pending": 4}

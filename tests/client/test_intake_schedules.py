@@ -98,7 +98,7 @@ async def test_update_brings_a_pending_schedule_up_to_date(
 
 
 async def test_update_of_a_processing_schedule_leaves_its_run_alone(db: Database, jobs: Collection) -> None:
-    sync = Monque(db).sync
+    sync = Monque(db).sync_in_loop
     first = sync.schedule("0 9 * * *", "report", "old", unique_key="k")
     claim = {"status": "processing", "claimedBy": "me", "lockedAt": datetime(2026, 1, 1, tzinfo=UTC), "claimToken": "t"}
     jobs.update_one({}, {"$set": claim})
@@ -113,7 +113,7 @@ async def test_update_of_a_processing_schedule_leaves_its_run_alone(db: Database
 async def test_declaration_that_says_the_same_writes_nothing(mongod: EmbeddedServer, db: Database) -> None:
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
-        declare = partial(Monque(client[db.name]).sync.schedule, unique_key="k", on_conflict="update")
+        declare = partial(Monque(client[db.name]).sync_in_loop.schedule, unique_key="k", on_conflict="update")
         first = declare("@daily", "report", {"a": [1, 2.5, None]}, timezone="UTC")
         assert declare("0  0 * * *", "report", {"a": [1, 2.5, None]}) == first
         writes = [command for name, command in recorder.commands if name == "findAndModify"]
@@ -122,7 +122,7 @@ async def test_declaration_that_says_the_same_writes_nothing(mongod: EmbeddedSer
 
 async def test_new_data_alone_keeps_when_it_is_due(db: Database, jobs: Collection) -> None:
     """A backoff or a rescheduling is not undone by an instance that starts with newer data."""
-    sync = Monque(db).sync
+    sync = Monque(db).sync_in_loop
     sync.schedule("0 9 * * *", "report", "old", unique_key="k")
     at = datetime(2031, 1, 1, tzinfo=UTC)
     jobs.update_one({}, {"$set": {"nextRunAt": at, "failCount": 2}})
@@ -186,7 +186,7 @@ async def test_e39_preview_tells_what_a_schedule_means_and_stores_nothing(
     assert (shown.expression, shown.timezone, len(shown.runs)) == ("0 0 * * *", "Europe/Berlin", 3)
     assert shown.runs == tuple(datetime(2026, 5, day, 22, tzinfo=UTC) for day in (1, 2, 3))
     await trio.sleep(86400 * 30)
-    later = monque.sync.preview("@daily")
+    later = monque.sync_in_loop.preview("@daily")
     assert (later.timezone, len(later.runs)) == ("UTC", 5)
     moved = await monque.preview("@daily", "Europe/Berlin", 3)
     assert moved.runs[0] - shown.runs[0] == timedelta(days=30)

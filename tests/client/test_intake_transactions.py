@@ -200,4 +200,4 @@ async def test_what_is_no_session_of_this_client_is_refused(mongod: EmbeddedServ
         with pytest.raises(InvalidOptionError, match="another MongoClient"):
             await monque.enqueue("greet", session=session)
         with pytest.raises(InvalidOptionError, match="another MongoClient"):
-            monque.sync.enqueue("greet", session=session)
+            monque.sync_in_loop.enqueue("greet", session=session)

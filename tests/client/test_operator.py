@@ -254,8 +254,8 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
         await scheduler.delete_job(job.id)
-        scheduler.sync.enqueue("other")
-        other = scheduler.sync.get_jobs(name="other")[0]
-        scheduler.sync.cancel_job(other.id)
+        scheduler.sync_in_loop.enqueue("other")
+        other = scheduler.sync_in_loop.get_jobs(name="other")[0]
+        scheduler.sync_in_loop.cancel_job(other.id)
         await quiesce()
     assert told == ["JobStarted", "JobCompleted", "JobDeleted", "JobCancelled", "the end"]

@@ -106,7 +106,7 @@ async def test_j110_cache_is_cleared_when_the_scheduler_ends(db: Database, jobs:
         assert (await scheduler.get_queue_stats()).total == 0
         await scheduler.enqueue("nobody-runs-it")
         assert (await scheduler.get_queue_stats()).total == 0
-    assert scheduler.sync.get_queue_stats().total == 1
+    assert scheduler.sync_in_loop.get_queue_stats().total == 1
 
 
 def test_j110_answer_of_one_timeline_is_none_in_another(db: Database) -> None:

@@ -228,7 +228,7 @@ async def test_start_waits_until_the_database_can_be_used(
             await until(lambda: any("could not start yet" in line.getMessage() for line in caplog.records))
             await trio.sleep(0.5)  # Several tries, which fail.
     assert len([line for line in caplog.records if "could not start yet" in line.getMessage()]) == 1
-    assert Monque(db).sync.get_queue_stats(name="daily").pending == 1
+    assert Monque(db).sync_in_loop.get_queue_stats(name="daily").pending == 1
 
 
 async def test_start_that_never_succeeds_fails_after_its_time_and_says_why(

@@ -152,7 +152,7 @@ async def test_k114_job_that_is_brought_forward_starts_at_once(db: Database, job
 
 
 async def test_k115_burst_costs_few_looks_and_names_of_others_none(mongod: Any, db: Database, jobs: Collection) -> None:
-    heard, recorder, monque = Heard("greet", "mine"), Recorder(), Monque(db).sync
+    heard, recorder, monque = Heard("greet", "mine"), Recorder(), Monque(db).sync_in_loop
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
         async with heard.open(client[db.name]):
             await heard.wait_connected()
@@ -208,7 +208,7 @@ async def test_k116_delayed_jobs_of_another_process_start_on_time(db: Database, 
 
 
 async def test_k117_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database, jobs: Collection) -> None:
-    heard, monque = Heard("now", "later"), Monque(db).sync
+    heard, monque = Heard("now", "later"), Monque(db).sync_in_loop
     async with heard.open(db), trio.open_nursery() as nursery:
         await heard.wait_connected()
         begun = trio.current_time()
@@ -418,7 +418,7 @@ async def test_k122_indexes_of_a_collection_that_vanished_are_made_again_and_job
 
 
 async def test_k122_indexes_that_cannot_be_made_again_yet_end_no_scheduler(db: Database, jobs: Collection) -> None:
-    heard, monque = Heard(), Monque(db).sync
+    heard, monque = Heard(), Monque(db).sync_in_loop
     async with heard.open(db):
         await heard.wait_connected()
         # Two jobs of one key, which come with the collection that takes the place of the old one.

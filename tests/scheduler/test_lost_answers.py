@@ -388,7 +388,7 @@ async def test_settlements_do_not_wait_behind_the_programs_commands(
         for _ in range(Channel.COMMANDS.value + 5):
             nursery.start_soon(scheduler._door.call, partial(release.wait, 20))
         await trio.testing.wait_all_tasks_blocked()
-        scheduler.sync.enqueue("job")
+        scheduler.sync_in_loop.enqueue("job")
         scheduler._engine.wake.set()
         while not jobs.count_documents({"status": "completed"}):
             await trio.lowlevel.checkpoint()

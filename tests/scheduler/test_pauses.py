@@ -108,7 +108,7 @@ async def test_pauses_of_a_client_in_the_run_apply_at_once_to_every_scheduler_of
         if how == "async":
             await getattr(monque, action)("a")
         elif how == "sync":
-            getattr(monque.sync, action)("a")
+            getattr(monque.sync_in_loop, action)("a")
         else:
             await trio.to_thread.run_sync(getattr(monque.sync, action), "a")
 
@@ -174,10 +174,10 @@ async def test_pausing_and_resuming_again_changes_nothing_and_needs_nobody_who_r
     document = db["monque_jobs.instances"].find_one({"_id": "pause:nobody's"})
     assert not await monque.pause("nobody's")
     assert db["monque_jobs.instances"].find_one({"_id": "pause:nobody's"}) == document
-    assert monque.sync.pause("a")
-    assert await monque.paused() == monque.sync.paused() == ["a", "nobody's"]
+    assert monque.sync_in_loop.pause("a")
+    assert await monque.paused() == monque.sync_in_loop.paused() == ["a", "nobody's"]
     assert await monque.resume("nobody's")
-    assert not monque.sync.resume("nobody's")
+    assert not monque.sync_in_loop.resume("nobody's")
     assert await monque.paused() == ["a"]
 
 
@@ -193,7 +193,7 @@ async def test_what_can_be_no_name_is_refused(monque: Monque, action: str, name:
     with pytest.raises(InvalidJobIdentifierError):
         await getattr(monque, action)(name)
     with pytest.raises(InvalidJobIdentifierError):
-        getattr(monque.sync, action)(name)
+        getattr(monque.sync_in_loop, action)(name)
 
 
 async def test_pause_whose_answer_was_lost_is_heard_of_all_the_same(

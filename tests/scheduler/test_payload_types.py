@@ -114,9 +114,9 @@ WAYS_IN: dict[str, Callable[[Monque, Any, Any], Any]] = {
     "unique": lambda monque, worker, data: monque.enqueue(worker, data, unique_key="k"),
     "schedule": lambda monque, worker, data: monque.schedule("@daily", worker, data),
     "document": lambda monque, worker, data: monque.document(worker, data),
-    "sync.enqueue": lambda monque, worker, data: monque.sync.enqueue(worker, data),
-    "sync.schedule": lambda monque, worker, data: monque.sync.schedule("@daily", worker, data),
-    "sync.document": lambda monque, worker, data: monque.sync.document(worker, data),
+    "sync.enqueue": lambda monque, worker, data: monque.sync_in_loop.enqueue(worker, data),
+    "sync.schedule": lambda monque, worker, data: monque.sync_in_loop.schedule("@daily", worker, data),
+    "sync.document": lambda monque, worker, data: monque.sync_in_loop.document(worker, data),
     "NewJob": lambda monque, worker, data: NewJob(worker, data),
     "cron": lambda monque, worker, data: Workers().cron("@daily", "x", data=data, payload=Order)(lambda job: None),
 }

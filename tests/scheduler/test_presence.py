@@ -47,7 +47,7 @@ async def test_entry_is_there_from_the_start_until_the_end_and_tells_who_it_is(
         open_test_scheduler(scheduler_instance_id="two"),
     ):
         one, two = await monque.instances()
-        assert monque.sync.instances() == [one, two]
+        assert monque.sync_in_loop.instances() == [one, two]
         assert (one.id, one.names, two.id, two.names) == ("one", ("a", "b"), "two", ())
         assert (one.host, one.pid, one.heartbeat_interval) == (socket.gethostname(), os.getpid(), 7.5)
         assert (one.started_at, one.last_heartbeat, one.is_live, one.draining) == (before, before, True, False)

@@ -57,7 +57,7 @@ async def test_j112_views_are_of_stored_names_of_workers_and_of_both_sorted_and_
             views[0].name = "another"  # type: ignore[misc]
         assert [view.worker for view in await monque.get_queue_view_summaries()] == [None, None]
         finish.set()
-    assert [view.stats.completed for view in monque.sync.get_queue_view_summaries()] == [3, 0]
+    assert [view.stats.completed for view in monque.sync_in_loop.get_queue_view_summaries()] == [3, 0]
 
 
 def stored(jobs: Collection, names: int) -> None:

@@ -68,7 +68,7 @@ async def test_every_kind_of_broken_document_is_listed_with_its_reason_and_none_
         assert problem in one.reason
         assert one.document_id == one.document["_id"]
         assert one.document_id == change.get("_id", one.document_id)
-    assert monque.sync.get_broken_documents() == found
+    assert monque.sync_in_loop.get_broken_documents() == found
     assert await monque.get_broken_documents(limit=4) == found[:4]
     with pytest.raises(InvalidOptionError, match="limit"):
         await monque.get_broken_documents(limit=0)

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import trio
 
+from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
@@ -25,6 +26,7 @@ DocT = TypeVar("DocT", bound=Mapping[str, Any])
 Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
+@async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...)")
 class Claim(Generic[DocT]):
     """A document under a lock that is renewed until it is let go.
 

@@ -9,6 +9,8 @@ from typing import Any, Generic, Self, TypeVar, Unpack
 
 import trio
 
+from ..async_with import entered_by_async_with
+from ..call_context import async_calls
 from ..callables import is_async, problem_of_handler
 from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
@@ -31,6 +33,7 @@ DocT = TypeVar("DocT", bound=Mapping[str, Any])
 Listeners = Mapping[type[Event], Any]
 
 
+@async_calls("In a thread of trio's, call trio.from_thread.run(claims.{name})")
 class RunningClaims:
     """Documents are being claimed. Made by `run_claims`, and what `nursery.start` of it returns."""
 
@@ -88,6 +91,7 @@ class Claims(RunningClaims, Generic[DocT]):
         raise StopAsyncIteration
 
 
+@entered_by_async_with("claims")
 @asynccontextmanager
 async def open_claims(
     collection: TypedCollection[DocT],

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
 from importlib import metadata
 
 from ..errors import EmbeddedServerError, MonqueError
@@ -20,7 +21,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
     An error of this library ends in one line on standard error; any other is a bug and keeps its traceback.
     """
-    parser = _parser()
+    parser, commands = _parser()
+    _check_options(commands, sys.argv[1:] if argv is None else argv)
     arguments = parser.parse_args(argv)
     if not hasattr(arguments, "run"):
         parser.print_help()
@@ -39,13 +41,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return FAILED
 
 
-def _parser() -> argparse.ArgumentParser:
+def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
+    """The parser, and those of the commands by their names."""
     parser = argparse.ArgumentParser(prog="trio-monque", description="Background jobs for trio programs on MongoDB.")
     parser.add_argument("--version", action="version", version=f"trio-monque {_version()}")
     commands = parser.add_subparsers(title="commands", metavar="command")
     for command in _COMMANDS:
         command.add_to(commands)
-    return parser
+    return parser, commands.choices
+
+
+def _check_options(commands: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> None:
+    """Before argparse, which would take the value behind an unknown option for another argument."""
+    name = next((one for one in argv if one in commands), None)
+    if name is None:
+        return
+    parser = commands[name]
+    known = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001
+    for argument in argv[argv.index(name) + 1 :]:
+        option = argument.partition("=")[0]
+        if argument == "--":
+            return
+        if option.startswith("--") and not any(one.startswith(option) for one in known):  # It may be abbreviated.
+            near = get_close_matches(option, known, 1)
+            parser.error(f"unknown option {option}" + (f": did you mean {near[0]}?" if near else ""))
 
 
 def _version() -> str:

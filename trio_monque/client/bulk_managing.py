@@ -6,6 +6,7 @@ import inspect
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Unpack
 
+from ..call_context import async_calls
 from ..jobs.broken_document import BrokenDocument
 from ..jobs.bulk_result import BulkResult
 from ..jobs.selectors import Selection
@@ -13,12 +14,14 @@ from ..store.offload import Door
 from .broken import Sifting
 from .bulk import DEFAULT_SPREAD, Bulk, cancelling, check_on_progress, deleting, retrying
 from .bus import Bus
+from .enqueuing import IN_A_THREAD
 from .ground import Ground
 from .wake_board import Announcer
 
 OnProgress = Callable[[BulkResult], Awaitable[object] | object]
 
 
+@async_calls(IN_A_THREAD)
 class BulkManaging:
     """Manages many jobs. A base of Monque, which makes the attributes."""
 

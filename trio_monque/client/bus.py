@@ -13,6 +13,7 @@ import anyio
 import anyio.to_thread
 import trio
 
+from ..async_with import entered_by_async_with
 from ..callables import is_async
 from ..clock import is_on_run
 from ..errors import InvalidOptionError
@@ -94,6 +95,7 @@ class Bus:
             for listener in given if isinstance(given, list | tuple) else [given]:
                 self.on(event_type, listener)
 
+    @entered_by_async_with("stream")
     @asynccontextmanager
     async def events(self, *types: type[EventT]) -> AsyncIterator[EventStream[EventT]]:
         """Events of these types as an async iterator, from now until the block is left."""

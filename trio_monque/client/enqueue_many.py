@@ -41,7 +41,9 @@ def checked(intake: Intake, new_jobs: Any) -> Sequence[Draft]:
     for place, new in enumerate(new_jobs):
         try:
             if not isinstance(new, NewJob):
-                raise InvalidOptionError("new_jobs", new, "must hold instances of NewJob")
+                raise InvalidOptionError(
+                    "new_jobs", new, "must hold instances of NewJob, for example NewJob(name='greet', data=1)"
+                )
             drafts.append(intake.draft(new))
         except MonqueError as error:
             error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, of which none was sent.")

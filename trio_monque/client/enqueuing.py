@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
-from typing import Any, TypeVar, Unpack, overload
+from typing import Any, Final, TypeVar, Unpack, overload
 
+from ..call_context import async_calls
 from ..checks import check_known
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
@@ -23,7 +24,15 @@ from .wake_board import Announcer
 
 T = TypeVar("T")
 
+IN_A_THREAD: Final = (
+    "Call sync.{name}(...) of the same client, for example monque.sync.{name}(...) or job.scheduler.sync.{name}(...). "
+    "In a plain handler, job.from_thread(job.scheduler.{name}, ...) does as well; in a program, call it in an async "
+    "function"
+)
+"""What to do instead of an async call where no event loop runs."""
 
+
+@async_calls(IN_A_THREAD)
 class Enqueuing:
     """Enqueues and schedules. A base of Monque, which makes the attributes.
 

@@ -6,10 +6,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 
+from ..call_context import async_calls
 from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances
 from ..store.offload import Door
+from .enqueuing import IN_A_THREAD
 from .ground import Ground
 from .wake_board import Announcer, Nobody, instances_here
 
@@ -48,6 +50,7 @@ class SyncFleet:
             return instances.resume(self._ground.jobs, name)
 
 
+@async_calls(IN_A_THREAD)
 class Fleet:
     """Looks at the fleet, and pauses names in it. A base of Monque, which makes the attributes."""
 

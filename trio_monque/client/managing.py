@@ -7,11 +7,13 @@ from contextlib import AbstractAsyncContextManager
 from datetime import datetime
 from typing import TypeVar
 
+from ..call_context import async_calls
 from ..jobs.events import Event
 from ..jobs.job import Job
 from ..store.offload import Door
 from ..store.types import ObjectId
 from .bus import Bus, EventT, Listener
+from .enqueuing import IN_A_THREAD
 from .event_stream import EventStream
 from .ground import Ground
 from .operator import Operator
@@ -20,6 +22,7 @@ from .wake_board import Announcer, Nobody
 R = TypeVar("R")
 
 
+@async_calls(IN_A_THREAD)
 class Managing:
     """Manages single jobs. A base of Monque, which makes the attributes."""
 

@@ -8,6 +8,7 @@ from typing import Literal, TypeVar, Unpack
 
 import anyio.lowlevel
 
+from ..call_context import async_calls, blocking_calls
 from ..jobs.answers import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..jobs.events import Event
 from ..jobs.job import Job
@@ -21,7 +22,7 @@ from ..store.types import Database, ObjectId
 from .bulk import SyncBulk
 from .bulk_managing import BulkManaging
 from .bus import Bus
-from .enqueuing import Enqueuing
+from .enqueuing import IN_A_THREAD, Enqueuing
 from .fleet import Fleet, SyncFleet
 from .ground import Ground
 from .group_enqueue import GroupEnqueue
@@ -39,8 +40,13 @@ logger = logger_of()
 T = TypeVar("T")
 
 
+@blocking_calls
 class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet):
-    """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers."""
+    """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers.
+
+    Raises:
+        CallContextError: It is called in a task of an event loop, which would stand still; `sync_in_loop` allows it.
+    """
 
     def __init__(
         self,
@@ -48,7 +54,10 @@ class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet
         tell: Callable[[Event], None],
         stats: StatsCache[QueueStats],
         workers: Callable[[], Mapping[str, WorkerView]],
+        *,
+        blocks_loops: bool = False,
     ) -> None:
+        self.blocks_loops = blocks_loops
         announcer = Announcer(ground.jobs.collection.full_name)
         Producer.__init__(self, ground, announcer)
         Reader.__init__(self, ground, stats, workers)
@@ -58,6 +67,7 @@ class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet
         SyncFleet.__init__(self, ground, announcer)
 
 
+@async_calls(IN_A_THREAD)
 class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
     """The client: enqueues and inspects jobs, and runs none.
 
@@ -99,16 +109,30 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         self._bus = Bus()
         self._producer = Producer(self._ground, Nobody())
         self._stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
-        self._sync = SyncMonque(self._ground, self._bus.tell_blocking, self._stats, lambda: self._workers_here())
+        self._sync = self._blocking(blocks_loops=False)
         self._door = Door()
         self._intake = Intake(self._ground)
         self._group = GroupEnqueue(self._door, self._intake.send_all)
         self._announcer = Announcer(jobs.collection.full_name)
 
+    def _blocking(self, *, blocks_loops: bool) -> SyncMonque:
+        return SyncMonque(
+            self._ground,
+            self._bus.tell_blocking,
+            self._stats,
+            lambda: self._workers_here(),
+            blocks_loops=blocks_loops,
+        )
+
     @property
     def sync(self) -> SyncMonque:
-        """The same calls, blocking."""
+        """The same calls, blocking; refused in a task of an event loop."""
         return self._sync
+
+    @property
+    def sync_in_loop(self) -> SyncMonque:
+        """The same as `sync`, allowed in a task of an event loop too: all its tasks wait for the database."""
+        return self._blocking(blocks_loops=True)
 
     async def get_job(self, job_id: ObjectId | str) -> Job | None:
         """The job of that id, an ObjectId or its hex string; None where there is none, or the id cannot be one."""

@@ -9,7 +9,7 @@ from ..checks import check_known
 from ..jobs import cron as schedules
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
-from ..jobs.new_job import JobOptions, NewJob, NewSchedule, name_of
+from ..jobs.new_job import JobOptions, NewJob, NewSchedule, check_order, name_of
 from ..jobs.payload import Taking
 from ..store.codec import document_of
 from ..store.types import ClientSession
@@ -121,6 +121,7 @@ class Producer:
         """See `Monque.schedule`."""
         check_known(options, ScheduleOptions.__annotations__, "schedule")
         check_on_conflict(on_conflict)
+        check_order(cron, worker)
         draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
         with self._announcer.also_if_lost():
             job = declare(self._ground, self._intake, draft, on_conflict)

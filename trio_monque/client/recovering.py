@@ -10,6 +10,7 @@ from typing import Final
 
 import anyio
 
+from ..call_context import async_calls
 from ..checks import check_seconds
 from ..clock import virtual_time
 from ..errors import MonqueError
@@ -18,6 +19,7 @@ from ..jobs.job import Job
 from ..observations import Observations, Sighting
 from ..store.offload import Door
 from .bus import Bus
+from .enqueuing import IN_A_THREAD
 from .ground import Ground
 from .rescued import Rescued, log_and_events_of, pending_again
 from .rescuing import Rescuer, Taking
@@ -79,6 +81,7 @@ class _ByHand:
         return max(min(self._observations.next_due - moment, half_a_beat), SHORTEST_PAUSE)
 
 
+@async_calls(IN_A_THREAD)
 class Recovering:
     """Rescue by hand, through the door, on any anyio backend. A base of Monque, which makes the attributes."""
 

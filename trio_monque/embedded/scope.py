@@ -6,11 +6,12 @@ import os
 import re
 from pathlib import Path
 from types import TracebackType
+from typing import NoReturn
 
 import anyio
 import anyio.to_thread
 
-from ..errors import EmbeddedServerError, InvalidOptionError, MonqueConnectionError
+from ..errors import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
 from ..store import admin
 from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME
@@ -57,6 +58,13 @@ class EmbeddedMongod:
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         await self._exit_in_thread(error)
+
+    def __getattr__(self, name: str) -> NoReturn:
+        if name in ("uri", "members", "folder", "owned", "check", "log_tail", "step_down", "wait_exited"):
+            raise AsyncWithError(
+                f"embedded_mongod() has no {name!r}, as it was not entered: write `with embedded_mongod() as server:`"
+            )
+        raise AttributeError(f"{type(self).__name__!r} has no attribute {name!r}")
 
     def _new_launch(self) -> Launch:
         if self._launch is not None:

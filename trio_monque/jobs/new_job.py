@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
@@ -11,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpa
 from bson import ObjectId
 
 from ..checks import check_count, check_seconds, check_whole
-from ..errors import InvalidJobIdentifierError, InvalidOptionError
+from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
 from .payload import Taking, takes_data
@@ -25,6 +26,8 @@ LONGEST_DELAY = 1000 * 366 * 86400.0
 
 HIGHEST_VERSION: Final = 2**53
 """Of a schedule. Milliseconds since 1970 are less, and JavaScript counts to it exactly."""
+
+FIELDS_OF_CRON: Final = 5
 
 ON_EXHAUSTED: Final = ("continue", "fail")
 
@@ -247,7 +250,8 @@ def _due(new: NewJob, now: datetime) -> datetime:
 def checked_moment(option: str, moment: object) -> datetime:
     """A moment as it can be stored: UTC, in whole milliseconds. Raises InvalidOptionError for a naive one."""
     if not isinstance(moment, datetime):
-        raise InvalidOptionError(option, moment, "must be a datetime")
+        problem = "must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
+        raise InvalidOptionError(option, moment, problem)
     if moment.tzinfo is None or moment.utcoffset() is None:
         raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime.now(UTC)")
     if moment > _LATEST:
@@ -259,6 +263,17 @@ def checked_moment(option: str, moment: object) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
+def check_order(cron: object, name: object) -> None:
+    """Raises InvalidCronError where a schedule's line and its name changed places."""
+    if (
+        isinstance(name, str)
+        and len(name.split()) == FIELDS_OF_CRON
+        and isinstance(cron, str)
+        and not _NOT_IN_NAMES.search(cron)
+    ):
+        raise InvalidCronError(cron, f"the line comes first and the name second, and {name!r} was given as the name")
+
+
 def name_of(worker: object) -> str:
     """The name that a call means, given as a string or as a worker."""
     if isinstance(worker, str):
@@ -267,7 +282,13 @@ def name_of(worker: object) -> str:
         return worker.name
     if isinstance(worker, Named) and not isinstance(worker, Enum):  # An Enum's name is not what it stands for.
         return worker.name
-    raise InvalidJobIdentifierError("name", worker, "must be a string or a registered worker")
+    problem = "must be a string or a registered worker"
+    if inspect.iscoroutine(worker):
+        worker.close()  # It will not be awaited, which is no second fault.
+        problem += ": it is what calling a handler returned. Write enqueue(handler, data)"
+    elif callable(worker):
+        problem += ": register this function with @workers.register('name'), or give the name of its jobs"
+    raise InvalidJobIdentifierError("name", worker, problem)
 
 
 def check_name(name: object) -> None:

@@ -132,7 +132,7 @@ def page_query(
     if direction not in ("forward", "backward"):
         raise InvalidOptionError("direction", direction, 'must be "forward" or "backward"')
     if given_filter is not None and not isinstance(given_filter, JobFilter):
-        raise InvalidOptionError("filter", given_filter, "must be a JobFilter")
+        raise InvalidOptionError("filter", given_filter, "must be a JobFilter, for example JobFilter(status='failed')")
     order = _sort(sort)
     return JobQuery(
         filter=given_filter or _ALL,
@@ -155,9 +155,15 @@ def _sort(given: JobSort | str | None) -> JobSort:
 
 
 def object_id(job_id: ObjectId | str) -> ObjectId | None:
-    """The id that was given, as an ObjectId or its hex string; None for what cannot be one."""
+    """The id that was given, as an ObjectId or its hex string; None for what cannot be one.
+
+    Raises:
+        InvalidOptionError: The job itself was given: it would be taken for one that is not there.
+    """
     if isinstance(job_id, ObjectId):
         return job_id
+    if isinstance(getattr(job_id, "id", None), ObjectId):
+        raise InvalidOptionError("job_id", job_id, "must be the id of a job: pass job.id")
     try:
         return ObjectId(job_id)
     except (InvalidId, TypeError):

@@ -41,6 +41,9 @@ class Retry(Exception):  # noqa: N818  # It is no error: it says what to do.
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
         if after is not None:
             check_seconds("after", after, zero=True)
+        given: object = reason
+        if isinstance(given, int | float):
+            raise InvalidOptionError("reason", given, "must be a text: write Retry(after=...) for seconds")
         super().__init__(reason)
         self.after = after
 

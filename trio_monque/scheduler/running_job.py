@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overloa
 
 import trio
 
+from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
@@ -48,6 +49,7 @@ def with_any(arguments: Any, number: int) -> tuple[Any, ...]:
     return (*given, *(Any,) * (number - len(given)))
 
 
+@async_calls("In a plain handler, call job.from_thread(job.{name}, ...)")
 class RunningJob(Generic[T, Resources]):
     """A claimed job in its run: `RunningJob[Email]`, or `RunningJob[Email, Pool]` where `resources` is a Pool.
 

@@ -10,11 +10,13 @@ from typing import Any, TypeVar, Unpack, overload
 
 import trio
 
+from ..async_with import entered_by_async_with
+from ..call_context import async_calls
 from ..client.monque import Monque
 from ..engine.groups import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.run import Run
-from ..errors import MonqueError
+from ..errors import AsyncWithError, MonqueError
 from ..jobs.answers import WorkerView
 from ..jobs.events import Event
 from ..jobs.job import Job
@@ -38,6 +40,7 @@ R = TypeVar("R")
 Listeners = Mapping[type[Event], Any]
 
 
+@async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
 class Scheduler(Monque, Living, Observable):
     """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
 
@@ -51,10 +54,15 @@ class Scheduler(Monque, Living, Observable):
         db: Database,
         workers: Workers | None,
         *,
-        resources: Any,
-        listeners: Listeners | None,
-        config: SchedulerConfig,
+        resources: Any = None,
+        listeners: Listeners | None = None,
+        config: SchedulerConfig | None = None,
     ) -> None:
+        if config is None:
+            raise AsyncWithError(
+                "a Scheduler is made by `async with open_scheduler(db, workers) as scheduler:`, or as a task, by "
+                "`await nursery.start(run_scheduler, db, workers)`"
+            )
         if not trio.lowlevel.in_trio_task():
             raise MonqueError(
                 "a scheduler runs inside trio.run: start one in a trio program. "
@@ -153,6 +161,7 @@ class Scheduler(Monque, Living, Observable):
         return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)
 
 
+@entered_by_async_with("scheduler")
 @asynccontextmanager
 async def open_scheduler(
     db: Database,

@@ -9,6 +9,7 @@ from typing import Unpack
 import trio
 
 from ..engine.groups import raise_unwrapped
+from ..errors import CallContextError
 from ..options import SchedulerOptions, scheduler_config
 from ..store.types import Database
 from .running_job import Resources
@@ -32,6 +33,11 @@ async def run_until_signalled(
     Python delivers signals there. A signal during the start ends it: `nursery.start` then returns a scheduler that has
     ended. Arguments, options and errors are those of `open_scheduler`.
     """
+    if not trio.lowlevel.in_trio_task():
+        raise CallContextError(
+            "run_until_signalled runs in trio: write trio.run(partial(run_until_signalled, db, workers)). From "
+            "asyncio, enqueue with Monque(db), and let a process of its own run the jobs"
+        )
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     started = trio.Event()
     scope = trio.CancelScope()

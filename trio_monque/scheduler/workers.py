@@ -10,7 +10,7 @@ from typing import Any, Generic, TypeVar, Unpack, overload
 from ..callables import problem_of_handler
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
-from ..jobs.new_job import check_on_exhausted, check_version
+from ..jobs.new_job import check_on_exhausted, check_order, check_version
 from .running_job import Resources
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions, WorkerSettings, checked_settings
@@ -158,6 +158,7 @@ class Workers(Generic[Resources]):
             InvalidCronError: The expression or the zone cannot be understood.
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
+        check_order(expression, name)
         settings = checked_settings(name, options, "@workers.cron('0 9 * * *', 'daily-report')")
         check_on_exhausted(on_exhausted)
         check_version(version)
@@ -195,7 +196,7 @@ class Workers(Generic[Resources]):
         if given is None:
             return cls()
         if not isinstance(given, cls):
-            raise InvalidOptionError("workers", given, "must be a Workers")
+            raise InvalidOptionError("workers", given, "must be the Workers that the handlers were registered with")
         return given.copy()
 
     def get(self, name: str) -> Worker[Any] | None:

@@ -198,8 +198,19 @@ def check_database(database: object) -> Database:
             "client serves trio, asyncio and plain code"
         )
     raise InvalidDatabaseError(
-        f"{type(database).__name__} is not a pymongo.database.Database: pass one, for example MongoClient(uri)['name']"
+        f"{type(database).__name__} is not a pymongo.database.Database: pass {_database_of(database)}"
     )
+
+
+def _database_of(given: object) -> str:
+    """What to pass instead."""
+    if isinstance(given, MongoClient):
+        return "one of this client's, for example client['name']"
+    if isinstance(given, PyMongoCollection):
+        return "the collection's, collection.database; collection_name= names the one with the jobs"
+    if isinstance(given, str):
+        return "one, for example MongoClient(connection_string)['name']"
+    return "one as the first argument, for example MongoClient(uri)['name']"
 
 
 def check_collection(collection: object) -> Collection:
@@ -211,9 +222,13 @@ def check_collection(collection: object) -> Collection:
             "an AsyncCollection was given: pass a pymongo.collection.Collection, for example "
             'MongoClient(uri)["name"]["messages"]. The library runs the blocking driver in threads'
         )
+    instead = (
+        "db['messages'] of this database"
+        if isinstance(collection, PyMongoDatabase)
+        else "MongoClient(uri)['name']['messages']"
+    )
     raise InvalidDatabaseError(
-        f"{type(collection).__name__} is not a pymongo.collection.Collection: pass one, for example "
-        "MongoClient(uri)['name']['messages']"
+        f"{type(collection).__name__} is not a pymongo.collection.Collection: pass one, for example {instead}"
     )
 
 

@@ -279,6 +279,11 @@ def _advice_on_refusal(code: int | None) -> str:
 def _advice_for(error: driver.PyMongoError) -> str:
     if isinstance(error, driver.ServerSelectionTimeoutError):
         return "check that the server runs and that the connection string names it"
+    if isinstance(error, driver.OperationFailure) and "Transaction numbers are only allowed" in str(error):
+        return (
+            "a standalone server has no transactions, and one server can be a replica set: start it with --replSet rs0 "
+            "and run rs.initiate() once, or use trio_monque.embedded"
+        )
     if isinstance(error, driver.BulkWriteError):
         codes = _reported(error, "writeErrors")
     else:

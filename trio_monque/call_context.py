@@ -1,0 +1,97 @@
+"""Where calls may be made: async ones where an event loop runs, blocking ones where none would stand still.
+
+An async method that is called in a thread returns a coroutine that is never awaited: a job that was to be enqueued is
+lost without an error. A blocking one in a task stops every other task, and the renewals of leases with them. Both are
+refused at the call, which is the only moment when the caller can be named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+from collections.abc import Callable
+from functools import update_wrapper, wraps
+from types import MethodType
+from typing import Any, Protocol, TypeVar, cast
+
+import trio
+
+from .errors import CallContextError
+
+ClassT = TypeVar("ClassT", bound=type)
+
+
+def is_in_event_loop() -> bool:
+    """Whether this thread runs an event loop now, of trio or asyncio: 0.1 µs."""
+    return trio.lowlevel.in_trio_run() or asyncio._get_running_loop() is not None  # noqa: SLF001  # It is in __all__.
+
+
+class _AsyncCall:
+    """An async method that is refused at once where its coroutine could not be awaited.
+
+    No wrapping function: frameworks ask `inspect.iscoroutinefunction` whether they must await (Starlette's background
+    tasks, asgiref), which looks at the code of what is called. Documentation tools get the method itself.
+    """
+
+    def __init__(self, function: Callable[..., Any], problem: str) -> None:
+        update_wrapper(self, function)
+        for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
+            setattr(self, attribute, getattr(function, attribute))
+        self._function = function
+        self._problem = problem
+
+    def __get__(self, instance: object, owner: type | None = None) -> Any:
+        return self._function if instance is None else MethodType(self, instance)
+
+    def __call__(self, instance: object, *args: Any, **kwargs: Any) -> Any:
+        if not is_in_event_loop():
+            raise CallContextError(self._problem)
+        return self._function(instance, *args, **kwargs)
+
+
+def async_calls(instead: str) -> Callable[[ClassT], ClassT]:
+    """Decorates a class whose public async methods are refused where no event loop runs.
+
+    Args:
+        instead: What to call there; `{name}` stands for the method's.
+    """
+
+    def decorate(cls: ClassT) -> ClassT:
+        for name, method in list(vars(cls).items()):
+            if inspect.iscoroutinefunction(method) and not name.startswith("_"):
+                advice = instead.format(name=name)
+                problem = f"{name}() is async, and no event loop runs in this thread: nothing would be done. {advice}"
+                setattr(cls, name, _AsyncCall(method, problem))
+        return cls
+
+    return decorate
+
+
+class MayBlock(Protocol):
+    """What has blocking calls."""
+
+    blocks_loops: bool
+
+
+def blocking_calls(cls: ClassT) -> ClassT:
+    """Decorates a class whose public methods, inherited ones too, are refused in a task of an event loop.
+
+    Not where its attribute `blocks_loops` says otherwise.
+    """
+    for name, method in inspect.getmembers(cls, inspect.isfunction):
+        if not name.startswith("_"):
+            setattr(cls, name, _refused_in_loops(name, method))
+    return cls
+
+
+def _refused_in_loops(name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+    @wraps(method)
+    def call(self: MayBlock, *args: Any, **kwargs: Any) -> Any:
+        if is_in_event_loop() and not self.blocks_loops:
+            raise CallContextError(
+                f"sync.{name}() blocks, and would stop every task of this event loop: await {name}(...) of the client "
+                f"itself, or call it in a thread. If all is to wait for it, say sync_in_loop.{name}(...)"
+            )
+        return method(self, *args, **kwargs)
+
+    return cast("Callable[..., Any]", call)
