@@ -7,7 +7,7 @@ from typing import Any
 
 import bson
 import pytest
-from bson import Int64
+from bson import Code, Int64
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -164,3 +164,10 @@ def test_never_stays_within_what_python_can_tell_in_every_zone() -> None:
     stored = bson.decode(bson.encode({"until": NEVER}))["until"]
     assert stored.replace(tzinfo=UTC) == NEVER
     assert NEVER + timedelta(hours=14) < datetime.max.replace(tzinfo=UTC)
+
+
+def test_code_is_not_a_text_although_python_takes_it_for_one() -> None:
+    """It has no hash: as a holder or a token it would end whatever looks locks up."""
+    assert read_lock({"by": Code("a"), "until": NOW}) is None
+    read = read_lock({"by": "a", "until": NOW, "token": Code("a:1"), "error": Code("x"), "every": True})
+    assert read == Lock("a", NOW)

@@ -12,6 +12,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
 from trio_monque import (
+    BrokenDocumentError,
     InvalidOptionError,
     InvalidPayloadError,
     Monque,
@@ -248,3 +249,17 @@ def test_fields_of_each_job_are_its_own(db: Database, jobs: Collection) -> None:
     plain, limited = sync.enqueue_many([NewJob(name="a"), NewJob(name="b", delay=60, max_retries=1, timeout=2)])
     assert (limited.next_run_at - plain.next_run_at).total_seconds() == 60
     assert [sync.get_job(plain.id), sync.get_job(limited.id)] == [plain, limited]
+
+
+def test_broken_document_that_has_a_key_keeps_no_other_job_out(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sync = Monque(db).sync
+    broken, held = (sync.enqueue("greet", unique_key=key) for key in ("broken", "held"))
+    jobs.update_one({"_id": broken.id}, {"$set": {"failCount": "x"}})
+    monkeypatch.setattr(inserting, "holders", lambda *args: {})  # They are asked for one by one then.
+    with pytest.raises(PartlyEnqueuedError) as caught:
+        sync.enqueue_many([NewJob("greet", unique_key=key) for key in ("broken", "held", "free")])
+    assert isinstance(caught.value.__cause__, BrokenDocumentError)
+    assert caught.value.enqueued.keys() == {1, 2}
+    assert caught.value.enqueued[1] == str(held.id)

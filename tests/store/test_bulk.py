@@ -13,6 +13,7 @@ from pymongo import MongoClient
 
 from tests.client.test_bulk import CALLS, put
 from tests.support.interception import Interceptor, Recorder
+from tests.support.malformed import text, with_field
 from tests.support.store import PAST, handle, insert
 from trio_monque import JobFilter, Monque
 from trio_monque.embedded import EmbeddedServer
@@ -141,3 +142,13 @@ def test_moment_between_two_milliseconds_selects_what_was_made_before_it() -> No
     # None was made there. It is no mistake to ask.
     at_it = JobFilter(updated_from=PAST + half, updated_to=PAST + half)
     assert replace(at_it).conditions() == {"updated_at": Within(at_least=PAST + whole, at_most=PAST)}
+
+
+def test_document_that_was_garbled_meanwhile_keeps_no_other_from_being_looked_up(
+    store: JobCollection, jobs: Collection
+) -> None:
+    first, second = insert(store), insert(store)
+    jobs.update_one({"_id": first.id}, {"$set": with_field({}, "receipt", text(b"\xff\xfe"))})
+    jobs.update_one({"_id": second.id}, {"$set": {"receipt": "r"}})
+    change = cancel_selected(JobSelector(), (first, second), PAST)
+    assert bulk.signed(store, [change], "r") == {second.id}

@@ -14,6 +14,7 @@ from bson.codec_options import TypeDecoder, TypeRegistry
 
 from tests.support.full_documents import LARGEST
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, fence, handle, lock_of, recorded, stamp
+from tests.support.malformed import text, with_field
 from trio_monque.document_lock import MOST_TRIES, LockStamp, freed, laid_aside, read_lock
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
@@ -421,3 +422,13 @@ def test_readmitted_is_only_what_was_set_aside(locked: LockedCollection, documen
     assert document_looks.set_aside(locked, 5) == []
     assert (lock_of(documents, 0)["token"], lock_of(documents, 4)) == (mark.token, freed(3, LATER))
     assert lock_of(documents, 5) == laid_aside(3, "no")
+
+
+def test_lock_of_ours_that_another_program_garbles_is_lost_alone(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    mark = held(documents, locked, 3)
+    documents.update_one({"_id": 1}, {"$set": with_field({}, "lock.by", text(b"\xff\xfe"))})
+    lost = document_locks.renew(locked, [(fence(mark), [0, 1, 2])], LATER + 90 * SECOND)
+    assert lost == {locked.key_of(1)}
+    assert [seen.id for seen in document_looks.observe(locked)] == [0, 2]
