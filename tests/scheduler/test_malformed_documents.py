@@ -14,7 +14,7 @@ import pytest
 import trio
 from bson import ObjectId
 from bson.raw_bson import RawBSONDocument
-from pymongo.errors import BulkWriteError, DuplicateKeyError
+from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 from trio.testing import MockClock
 
 from tests.support.malformed import ELEMENTS, SHARE, Element, chunks, with_field
@@ -322,3 +322,34 @@ async def test_schedule_that_a_document_has_twice_is_not_settled_for_ever(
         assert {well["_id"], *good} == set(ran)
         assert scheduler.is_healthy(), scheduler.health().reasons
     assert "could not settle job" in caplog.text
+
+
+async def test_change_stream_tells_of_what_is_well_beside_what_is_not(
+    open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection
+) -> None:
+    """In real time: virtual time needs no stream. One by one: each is the only one that the stream tells of."""
+    workers = Workers()
+    ran = {"first": trio.Event(), "last": trio.Event()}
+
+    @workers.register("greet", concurrency=50)
+    async def greet(job: RunningJob[Any]) -> None:
+        if job.data in ("first", "last"):
+            ran[job.data].set()
+
+    async def insert(data: str) -> None:
+        """As another driver does: only the stream tells of it."""
+        jobs.insert_one(await monque.document("greet", data))
+        with trio.fail_after(30):
+            await ran[data].wait()
+
+    raw = jobs.with_options(codec_options=RAW)
+    async with open_test_scheduler(workers, poll_interval=3600) as scheduler:
+        await insert("first")
+        for element in ELEMENTS.values():
+            for field in ("_id", "name", "status", "nextRunAt", "claimedBy", "attempts", "cancelRequestedAt"):
+                well = {"_id": ObjectId(), **WELL, **STATES["due"], "cancelRequestedAt": PAST}
+                with suppress(WriteError):
+                    raw.insert_one(with_field(well, field, element))
+        raw.update_many({"name": "greet"}, {"$set": {"nextRunAt": PAST, "cancelRequestedAt": PAST}})
+        await insert("last")
+        assert scheduler.is_healthy(), scheduler.health().reasons

@@ -249,8 +249,8 @@ def _is_claimable(inserted: Mapping[str, Any]) -> bool:
     """Whether it is worth a try; one that bears an owner is left to a look, which tells of it."""
     return (
         inserted.get(FIELD["status"]) == "pending"
-        and isinstance(inserted.get(FIELD["name"]), str)
-        and isinstance(inserted.get(FIELD["next_run_at"]), datetime)
+        and type(inserted.get(FIELD["name"])) is str
+        and type(inserted.get(FIELD["next_run_at"])) is datetime
         and inserted.get(FIELD["claimed_by"]) is None
     )
 
@@ -277,15 +277,18 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
     else:
         written = event["fullDocument"]
         is_pending = written.get(FIELD["status"]) == "pending"
+    if type(document_id) is not ObjectId:
+        # No job has such an id, which need not have a hash: a look tells of the document.
+        return [Change(Kind.JOB, is_pending=is_pending)]
     name, due = written.get(FIELD["name"]), written.get(FIELD["next_run_at"])
     return [
         Change(
             Kind.JOB,
             document_id,
-            name if isinstance(name, str) else None,
+            name if type(name) is str else None,
             is_new=event["operationType"] == "insert" and _is_claimable(written),
             is_pending=is_pending,
-            due=due if isinstance(due, datetime) else None,
+            due=due if type(due) is datetime else None,
             cancel_requested=written.get(FIELD["cancel_requested_at"]) is not None,
         )
     ]
