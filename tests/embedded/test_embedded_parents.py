@@ -17,6 +17,7 @@ import pymongo
 import pytest
 
 from trio_monque.embedded import embedded_mongod
+from trio_monque.embedded.process import _kill_if_serving
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -167,3 +168,13 @@ def test_server_of_a_killed_supervisor_is_ended_with_the_scope(tmp_path: Path, m
     with suppress(ProcessLookupError), watched(pid) as server:
         assert has_exited(server)
     assert list(tmp_path.iterdir()) == []
+
+
+def test_process_that_has_got_the_id_of_a_server_that_ended_is_not_killed(tmp_path: Path) -> None:
+    """The lock file of the data says whose it is."""
+    with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as another:
+        for owner in ("", str(another.pid + 1)):
+            (tmp_path / "mongod.lock").write_text(owner)
+            _kill_if_serving(another.pid, tmp_path)
+        another.communicate(b"\n")
+    assert another.returncode == 0

@@ -40,6 +40,7 @@ class Script:
         faults: What the next calls of `open` raise; None for nothing.
         opened_at: When it was opened, or that was tried.
         is_deaf: It is not to be had out of its wait.
+        fault_of_end_wait: What `end_wait` raises.
         waits: When it was asked, and how long it was to wait.
     """
 
@@ -48,6 +49,7 @@ class Script:
         self.opened_at: list[float] = []
         self.open_now = 0
         self.is_deaf = False
+        self.fault_of_end_wait: Exception | None = None
         self.waits: list[tuple[float, float]] = []
         self._say, self._hear = trio.open_memory_channel[Hints | Exception](math.inf)
 
@@ -77,6 +79,8 @@ class Script:
 
     async def end_wait(self) -> None:
         await trio.lowlevel.checkpoint()
+        if self.fault_of_end_wait is not None:
+            raise self.fault_of_end_wait
         if not self.is_deaf:
             self.say(Hints())
 
@@ -414,6 +418,24 @@ async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClo
         await trio.sleep(5)
     assert trio.current_time() == 5.0 + LEAVING_PATIENCE
     assert told(shelf) == ["StreamConnected", "StreamClosed"]
+
+
+async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(autojump_clock: MockClock) -> None:
+    """Nothing else ends that wait: it would use up the time for leaving in vain."""
+    shelf, stream = Shelf(), Script()
+    stream.fault_of_end_wait = broken()
+    async with running(engine_with(stream, shelf)):
+        await trio.sleep(5)
+    assert trio.current_time() == 5.0
+    assert told(shelf) == ["StreamConnected", "StreamClosed"]
+
+
+async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clock: MockClock) -> None:
+    """The delay is doubled in floats, which end after a thousand failures."""
+    shelf, stream = Shelf(), Script([broken()] * 1100)
+    async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
+        await trio.sleep(1100 * LONGEST_DELAY)
+        assert told(shelf) == ["StreamFailed", "StreamFallback", "StreamConnected"]
 
 
 async def test_single_new_item_waits_little_for_the_one_before(autojump_clock: MockClock) -> None:

@@ -10,8 +10,11 @@ from threading import Barrier
 from typing import Any
 
 import pytest
+from pymongo import MongoClient
 
+from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, insert, stamp
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, is_alive
 from trio_monque.store import instances
 from trio_monque.store.connection import JobCollection
@@ -141,6 +144,20 @@ def test_entries_are_no_pauses_and_pauses_no_entries(beside: JobCollection) -> N
     assert [entry.id for entry in instances.read_all(beside)] == ["pause;", "us"]
 
 
+def test_fleet_is_written_to_a_majority_and_read_from_the_primary_whatever_the_client_does_by_default(
+    mongod: EmbeddedServer, db: Database
+) -> None:
+    recorder = Recorder()
+    defaults: dict[str, Any] = {"w": 1, "readPreference": "secondary", "serverSelectionTimeoutMS": 2000}
+    with MongoClient[Any](mongod.uri, event_listeners=[recorder], **defaults) as client:
+        beside = handle(client[db.name])
+        instances.insert(beside, ENTRY)
+        instances.pause(beside, "a", PAST)
+        assert instances.read_all(beside) == [ENTRY]
+    writes = [command for name, command in recorder.commands if name in ("insert", "update")]
+    assert [write["writeConcern"]["w"] for write in writes] == ["majority"] * 2
+
+
 def test_collections_of_one_database_have_fleets_of_their_own(db: Database) -> None:
     one = handle(db)
     other = JobCollection.of(db, "others", write_concern="majority", operation_timeout=5.0)
@@ -153,7 +170,8 @@ def test_collections_of_one_database_have_fleets_of_their_own(db: Database) -> N
 def test_claims_under_an_id_are_those_and_no_others(beside: JobCollection) -> None:
     (ours,) = claim(beside, 1, stamp("us"))
     claim(beside, 1, stamp("others"))
-    insert(beside)
+    left_over = insert(beside)
+    beside.collection.update_one({"_id": left_over.id}, {"$set": {"claimedBy": "us"}})  # Its status alone was changed.
     (found,) = instances.claims_of(beside, "us")
     assert (found.id, found.last_heartbeat, found.heartbeat_interval) == (ours.id, PAST, 30.0)
 

@@ -214,7 +214,9 @@ def test_what_somebody_else_keeps_beside_the_jobs_is_not_deleted(store: JobColle
     assert jobs.count_documents({}) == len(theirs)
 
 
-def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(store: JobCollection, db: Database) -> None:
+def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(
+    store: JobCollection, db: Database, caplog: pytest.LogCaptureFixture
+) -> None:
     lease = instances.LOCK_LEASE
     assert instances.locked_until(store, "l") is None
     assert instances.take_lock(store, "l", "a", "one", PAST)
@@ -229,9 +231,10 @@ def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(store: JobCol
     assert not instances.renew_lock(store, "l", "a", late)
     instances.give_back_lock(store, "l", "b")
     assert instances.take_lock(store, "l", "c", "three", PAST)
-    # It is no entry of an instance.
+    # It is not an entry of an instance, and the log does not advise to delete it.
     assert instances.read_all(store) == []
     assert instances.read(store, "lock:l") is None
+    assert caplog.records == []
     assert db["monque_jobs.instances"].count_documents({}) == 1
 
 
@@ -241,5 +244,6 @@ def test_lock_that_no_holder_can_have_written_holds_nobody_up(
 ) -> None:
     """A server's clock that stepped back by a day, or a hand that slipped."""
     db["monque_jobs.instances"].insert_one({"_id": "lock:l", "until": until})
+    assert instances.locked_until(store, "l") == (until if isinstance(until, datetime) else None)
     assert instances.take_lock(store, "l", "a", "one", PAST)
     assert instances.locked_until(store, "l") == PAST + instances.LOCK_LEASE
