@@ -215,10 +215,10 @@ def _told_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
 FIRST_STEPS = DOCS / "tutorial/first-steps.md"
 
 
-def test_program_of_the_first_steps_runs_and_prints_what_the_page_says(mongod: EmbeddedServer, db: Database) -> None:
-    (program,) = (block for block in fenced_blocks(FIRST_STEPS, "python") if "embedded_mongod" in block)
-    (printed,) = fenced_blocks(FIRST_STEPS, "text")
-    assert run_program("-c", program, uri=mongod.uri, database=db.name) == printed
+def test_programs_of_the_first_steps_run_and_print_what_the_page_says(mongod: EmbeddedServer, db: Database) -> None:
+    programs = [block for block in fenced_blocks(FIRST_STEPS, "python") if "embedded_mongod" in block]
+    for program, printed in zip(programs, fenced_blocks(FIRST_STEPS, "text"), strict=True):
+        assert run_program("-c", program, uri=mongod.uri, database=db.name) == printed
 
 
 @pytest.fixture

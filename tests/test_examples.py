@@ -2,11 +2,19 @@
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import subprocess
+import sys
 from pathlib import Path
+from subprocess import PIPE
+from typing import Any
+from urllib.request import Request, urlopen
 
 import pytest
 
-from tests.support.programs import ROOT, run_program
+from tests.support.programs import ROOT, run_program, uri_of_database
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
@@ -33,6 +41,43 @@ def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
         "HTTP/1.1 200 OK: ready",
         "HTTP/1.1 503 Service Unavailable: draining",
     ]
+
+
+def test_fastapi_application_enqueues_runs_jobs_and_drains_at_sigterm(
+    mongod: EmbeddedServer, db: Database, unused_port: int
+) -> None:
+    at = f"127.0.0.1:{unused_port}"
+    command = ["hypercorn", "--worker-class", "trio", "--bind", at, "examples/fastapi_on_trio.py:app"]
+    environment = {**os.environ, "MONGODB_URI": uri_of_database(mongod.uri, db.name), "PYTHONPATH": str(ROOT)}
+    with subprocess.Popen(
+        [sys.executable, "-m", *command], cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True
+    ) as application:
+        assert application.stdout is not None
+        assert application.stderr is not None
+        try:
+            assert any("Running on" in line for line in application.stderr)
+            first = asked(f"http://{at}/orders", {"customer": "Ada", "seconds": 0})
+            assert application.stdout.readline() == "shipped to Ada\n"
+            second = asked(f"http://{at}/orders", {"customer": "Bob", "seconds": 1})
+            while asked(f"http://{at}/jobs/{second['job_id']}")["status"] == "pending":
+                pass
+            # The report of the first run reaches the database in its own time, and before the end.
+            application.terminate()
+            printed, logged = application.communicate(timeout=20)
+        finally:
+            application.kill()
+    assert (application.returncode, "Traceback" in logged) == (0, False), logged
+    assert printed.startswith("shipped to Bob\nSchedulerReport(completed=2, failed=0, released=0")
+    assert {str(job["_id"]): job["status"] for job in db["monque_jobs"].find()} == {
+        first["job_id"]: "completed",
+        second["job_id"]: "completed",
+    }
+
+
+def asked(url: str, body: dict[str, Any] | None = None) -> Any:
+    data = None if body is None else json.dumps(body).encode()
+    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=20) as answer:
+        return json.load(answer)
 
 
 def test_program_that_knows_only_plain_locks_works_through_a_collection(mongod: EmbeddedServer, db: Database) -> None:
@@ -62,5 +107,5 @@ def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
     assert text.startswith('"""')
     assert len(text.splitlines()) <= LINES.get(example.name, 60)
-    assert f"examples/{example.name}`" in text.split('"""')[1]
+    assert re.search(rf"examples/{example.name}(:app)?`", text.split('"""')[1])
     assert f"examples/{example.name}" in Path(__file__).read_text(encoding="utf-8"), "no test runs it"

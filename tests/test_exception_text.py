@@ -59,3 +59,11 @@ def test_long_message_does_not_push_the_frames_out() -> None:
     text = traceback_of(caught.value, 4000)
     assert "in fails_here" in text
     assert len(text) <= 4000
+
+
+def test_error_with_notes_is_logged_as_it_is() -> None:
+    error = ValueError("wrong")
+    error.add_note("write it like this")
+    assert loggable(error) is error
+    error.add_note("x" * 10_000)
+    assert isinstance(loggable(error), UnprintableError)

@@ -88,8 +88,9 @@ def loggable(error: BaseException, longest: int = 10_000) -> BaseException:
 
 def _is_printable(error: BaseException, longest: int) -> bool:
     try:
-        text = str(error)
-        return type(text) is str and len(text) <= longest and not getattr(error, "__notes__", None)
+        notes = getattr(error, "__notes__", None) or []
+        texts = [str(error), *notes] if type(notes) is list else [notes]
+        return all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest
     except BaseException:  # noqa: BLE001  # The same.
         return False
 

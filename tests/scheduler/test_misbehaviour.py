@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import signal
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -147,6 +148,20 @@ async def test_handler_that_misbehaves_fails_its_own_job_and_no_other(
     document = await innocent_job_beside(open_test_scheduler, jobs, handler)
     assert document["status"] == "failed"
     assert document["failReason"].startswith(reason)
+
+
+async def test_handler_that_calls_asyncio_fails_with_what_to_use_instead(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def handler(job: RunningJob[Any]) -> None:
+        await asyncio.sleep(1)
+
+    workers = Workers()
+    workers.register("job", handler, max_retries=1)
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("job")
+        await drain(scheduler)
+    assert "Handlers run on trio, not on asyncio: use trio.sleep" in caplog.text
 
 
 async def test_handler_that_breaks_its_task_ends_the_scheduler_and_strands_nothing(

@@ -24,6 +24,7 @@ from trio_monque import (
     NewJob,
     RunningJob,
     UnreadablePayloadError,
+    WorkerRegistrationError,
     Workers,
 )
 from trio_monque.store.types import Collection
@@ -262,3 +263,22 @@ async def test_data_that_cannot_be_read_fails_for_good_where_that_is_asked_for(
     assert failed is not None
     assert (failed.status, failed.fail_count) == (JobStatus.FAILED, 1)
     assert reason in (failed.fail_reason or "")
+
+
+def takes_order(job: RunningJob[Order]) -> None: ...
+
+
+async def takes_dict(job: RunningJob[OrderDict]) -> None: ...
+
+
+def test_handler_that_expects_a_class_says_so_with_payload() -> None:
+    """Type checkers believe the annotation, and the handler would fail at its first use of a field."""
+    with pytest.raises(WorkerRegistrationError, match=r"takes a RunningJob\[Order\], .* add payload=Order"):
+        Workers().register("ship", takes_order)
+    with pytest.raises(WorkerRegistrationError, match="add payload=Order"):
+        Workers().cron("@daily", "ship")(takes_order)
+    workers = Workers()
+    workers.register("by-type", takes_order, payload=Order)
+    workers.register("by-function", takes_order, payload=lambda stored: Order(**stored))
+    workers.register("plain-document", takes_dict)
+    assert workers.names == ("by-type", "by-function", "plain-document")

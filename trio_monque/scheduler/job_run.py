@@ -84,7 +84,12 @@ async def _called_in_thread(
 # Our own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
 @trio.lowlevel.disable_ki_protection
 async def _unprotected(handler: Callable[..., Any], running_job: RunningJob[Any]) -> object:
-    return await handler(running_job)
+    try:
+        return await handler(running_job)
+    except RuntimeError as error:
+        if str(error) == "no running event loop":
+            error.add_note("Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio.")
+        raise
 
 
 def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tuple[bool, object]:

@@ -65,7 +65,8 @@ class Scheduler(Monque, Living, Observable):
             )
         if not trio.lowlevel.in_trio_task():
             raise MonqueError(
-                "a scheduler runs inside trio.run: start one in a trio program. "
+                "a scheduler runs inside trio.run: start one in a trio program, such as a web application under "
+                "`hypercorn --worker-class trio`. "
                 "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)

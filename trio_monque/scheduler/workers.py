@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
-from typing import Any, Generic, TypeVar, Unpack, overload
+from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints, overload
 
 from ..callables import problem_of_handler
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_on_exhausted, check_order, check_version
-from .running_job import Resources
+from ..payloads.hints import name_of
+from ..payloads.kinds import Kind, kind_of
+from .running_job import Resources, RunningJob
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions, WorkerSettings, checked_settings
 
@@ -174,7 +177,7 @@ class Workers(Generic[Resources]):
     def _add(self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool) -> Worker[Any]:
         if isinstance(handler, Worker):  # One function for several names: the decorators are stacked.
             handler = handler.handler
-        if problem := problem_of_handler(handler, "job"):
+        if problem := problem_of_handler(handler, "job") or _problem_of_data(handler, settings):
             raise WorkerRegistrationError(name, problem)
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
@@ -210,3 +213,22 @@ class Workers(Generic[Resources]):
     def crons(self) -> Mapping[str, CronDeclaration]:
         """The declared schedules, by the name of their worker."""
         return MappingProxyType(self._crons)
+
+
+def _problem_of_data(handler: Callable[..., Any], settings: WorkerSettings) -> str | None:
+    """Why the handler would not get the `job.data` that its annotation promises, if that can be known.
+
+    Without `payload=`, it gets plain BSON. Type checkers cannot see that: they believe `RunningJob[Order]`.
+    """
+    if settings.payload is not None:
+        return None
+    hints: dict[str, Any] = {}
+    with suppress(Exception):  # A name that is imported for type checkers only, or defined further down; a partial.
+        hints = get_type_hints(handler)
+    for parameter, hint in hints.items():
+        if parameter != "return" and get_origin(hint) is RunningJob:
+            data = get_args(hint)[0]
+            if kind_of(data) not in (None, Kind.TYPED_DICT):
+                name = name_of(data)
+                return f"its handler takes a RunningJob[{name}], and would get plain BSON: add payload={name}"
+    return None
