@@ -67,3 +67,5 @@ def test_error_with_notes_is_logged_as_it_is() -> None:
     assert loggable(error) is error
     error.add_note("x" * 10_000)
     assert isinstance(loggable(error), UnprintableError)
+    error.__notes__ = "not a list"  # type: ignore[assignment]
+    assert isinstance(loggable(error), UnprintableError)

@@ -89,7 +89,9 @@ def loggable(error: BaseException, longest: int = 10_000) -> BaseException:
 def _is_printable(error: BaseException, longest: int) -> bool:
     try:
         notes = getattr(error, "__notes__", None) or []
-        texts = [str(error), *notes] if type(notes) is list else [notes]
+        if type(notes) is not list:
+            return False
+        texts = [str(error), *notes]
         return all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest
     except BaseException:  # noqa: BLE001  # The same.
         return False

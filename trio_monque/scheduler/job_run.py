@@ -87,7 +87,7 @@ async def _unprotected(handler: Callable[..., Any], running_job: RunningJob[Any]
     try:
         return await handler(running_job)
     except RuntimeError as error:
-        if str(error) == "no running event loop":
+        if type(error) is RuntimeError and error.args == ("no running event loop",):
             error.add_note("Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio.")
         raise
 
