@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import time
 import traceback
 
 import pytest
@@ -135,7 +136,9 @@ def test_value_whose_repr_raises_is_shown_by_its_type() -> None:
         def __repr__(self) -> str:
             raise ValueError
 
+    misnamed = type("dict", (), {})()  # Its name says how to show it, and that fails.
     assert shown(Odd()) == "<Odd>"
+    assert shown(misnamed) == "<dict>"
     assert shown({"b": 1, "a": [True, None]}) == "{'b': 1, 'a': [True, None]}"
 
 
@@ -151,3 +154,12 @@ def test_errors_show_values_on_one_line_bounded_and_without_secrets(error: Monqu
     assert SECRET not in str(error)
     assert "\n" not in str(error)
     assert len(str(error)) < 1500
+
+
+@pytest.mark.parametrize("piece", ["mongodb://", "a.", "monmon", "password", "password=", "x:", "://", "mon://a:"])
+def test_text_that_is_made_to_be_searched_for_long_is_searched_at_once(piece: str) -> None:
+    """It is done on the event loop. Without bounds, some of these take three seconds or more."""
+    text = piece * (40_000 // len(piece)) + " @"
+    began = time.thread_time()
+    without_secrets(text)
+    assert time.thread_time() - began < 2

@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import reprlib
 from collections.abc import Mapping
+from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote_plus
 
@@ -29,9 +30,9 @@ _SECRET_OPTION: Final = re.compile(
     [^\s&;'"]* (?: [&;] [^\s&;='"]* (?=[&;\s'"]|$) )* )"""
 )
 _SESSION_TOKEN: Final = re.compile(r"""(?i)(AWS_SESSION_TOKEN\s*['"]?\s*[:=]\s*)['"]?[^\s,&;'"}]+""")
-# Their parts are bounded: what is searched may be made so as to take long.
-# A password may have an unescaped `@`, `/` or `?`, which is the usual mistake: the last `@` counts.
-_MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]{0,2000}(?:@|%40)")
+# A password may have an unescaped `@`, `/` or `?`, which is the usual mistake: the last `@` counts. The parts are
+# bounded, or a text could be made for which the search takes seconds.
+_MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]{0,500}(?:@|%40)")
 # In URIs of others, no further than to the end of the user's part: there are many with an `@` in their path.
 _OTHER_USER: Final = re.compile(r"\b([A-Za-z][\w+.-]{0,30}://)[^\s/?#'\"@]{0,500}:[^\s/?#'\"]{0,500}@")
 
@@ -103,7 +104,11 @@ def one_line(text: str, longest: int = LONGEST_TEXT) -> str:
 
 def shown(value: object, longest: int = LONGEST_VALUE) -> str:
     """A value as an error message shows it: its repr, as far as that fits, and without secrets."""
-    return one_line(without_secrets(_REPR.repr(value)), longest)
+    try:
+        text = _REPR.repr(value)
+    except BaseException:  # noqa: BLE001  # A class of its own that is called `list`, say.
+        text = f"<{type(value).__name__}>"
+    return one_line(without_secrets(text), longest)
 
 
 class _Repr(reprlib.Repr):
@@ -118,10 +123,11 @@ class _Repr(reprlib.Repr):
     def repr_dict(self, x: Mapping[Any, Any], level: int) -> str:
         if level <= 0:
             return "{...}"
-        shown = [f"{self.repr1(key, level - 1)}: {self.repr1(x[key], level - 1)}" for key in list(x)[: self.maxdict]]
+        first = islice(x.items(), self.maxdict)
+        shown = [f"{self.repr1(key, level - 1)}: {self.repr1(value, level - 1)}" for key, value in first]
         return "{" + ", ".join([*shown, "..."] if len(x) > self.maxdict else shown) + "}"
 
-    def repr_instance(self, x: object, level: int) -> str:  # As reprlib calls it.
+    def repr_instance(self, x: object, level: int) -> str:
         try:
             if isinstance(x, str | bytes):
                 x = x[: self.maxstring]
