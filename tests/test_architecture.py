@@ -130,7 +130,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "cli": {"errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
+    "cli": {"safe_text", "errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {

@@ -60,6 +60,22 @@ def test_unknown_option_is_told_with_the_nearest_one(
     assert printed.startswith("usage: trio-monque demo")
 
 
+def test_connection_string_in_the_place_of_a_folder_is_shown_without_its_password(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    for arguments in (
+        ["mongodb://root:hunter2@h"],
+        ["--url", "mongodb://root:hunter2@h"],
+        ["--url=mongodb://a:hunter2@h"],
+    ):
+        with pytest.raises(SystemExit):
+            main(["demo", *arguments])
+    printed = capsys.readouterr().err
+    assert "'mongodb://***@h' is not a folder" in printed
+    assert "did you mean --uri?" in printed
+    assert "hunter2" not in printed
+
+
 def test_the_package_runs_as_a_module() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "trio_monque", "nope"], env=environment(), capture_output=True, text=True, cwd=REPOSITORY

@@ -11,6 +11,7 @@ from typing import Any
 
 import trio
 
+from ...safe_text import uri_without_secrets
 from .files import standard_library
 from .options import DemoOptions
 from .plain_view import PlainView
@@ -77,7 +78,8 @@ def _view(*, plain: bool) -> View:
 def _folder(given: str) -> Path:
     folder = Path(given)
     if not folder.is_dir():
-        raise argparse.ArgumentTypeError(f"{given!r} is no folder")
+        # It may be a connection string that lacks its `--uri`.
+        raise argparse.ArgumentTypeError(f"{uri_without_secrets(given)!r} is not a folder")
     return folder.resolve()
 
 
