@@ -137,7 +137,7 @@ TYPES = {f.name: {"NoneType" if part == "None" else part for part in str(f.type)
 
 @pytest.mark.parametrize("field", sorted(FIELD.values()))
 def test_field_of_any_bson_type_has_the_type_of_its_attribute_or_breaks_the_document(field: str) -> None:
-    """Exactly that type: of a subclass, such as `Code` of `str`, nobody who reads a job knows."""
+    """Exactly that type: callers do not expect a subclass, such as `Code` of `str`."""
     are_jobs = 0
     for kind, element in ELEMENTS.items():
         try:

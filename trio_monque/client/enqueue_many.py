@@ -174,7 +174,7 @@ def _send_unique(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], 
         if winner is not None:
             sent.jobs[place] = winner
             continue
-        # It ended meanwhile, or nobody knows: one by one.
+        # The winner ended meanwhile, or is unknown: one by one.
         try:
             sent.jobs[place] = intake.send_unique(parcel)
         except MonqueError as error:
