@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
+from tests.support.malformed import ELEMENTS, with_field
 from tests.support.store import PAST, claim_due, handle, insert
 from trio_monque import BrokenDocument, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
@@ -266,3 +267,18 @@ def test_job_whose_attempts_are_not_a_counter_is_not_claimed_by_its_id(
     found = looking.next_due(store, ["greet"], PAST)
     assert found is not None
     assert found.alone is None
+
+
+@pytest.mark.parametrize("kind", ["bad text", "surrogate", "pointer", "symbol", "document", "code"])
+def test_document_that_no_query_finds_by_its_id_hides_no_job(
+    store: JobCollection, jobs: Collection, moment: list[float], caplog: pytest.LogCaptureFixture, kind: str
+) -> None:
+    jobs.insert_one(with_field(WELL, "_id", ELEMENTS[kind]))
+    assert claimed(store) == []
+    for _ in range(3):
+        moment[0] += known.LOOK_AGAIN_AFTER
+        good = insert(store)
+        seen = looking.survey(store, {"greet": 1}, PAST)
+        assert [job.id for job in seen.jobs] == [good.id]
+        assert [job.id for job in claimed(store)] == [good.id]
+    assert len(caplog.records) == 1

@@ -17,7 +17,7 @@ from ..safe_text import shown
 from .codec import LENIENT, RawDocument
 from .connection import JobCollection, name_in
 from .fields import FIELD
-from .known import Known
+from .known import Known, can_be_named
 from .outcomes import command
 
 MOST_IN_A_BATCH: Final = 1000
@@ -182,7 +182,8 @@ def _look_at_broken(jobs: JobCollection) -> bool:
             wrong.add(own_id)
             if jobs.report_broken(own_id, problem, name_in(document)):  # Another than before: somebody has tried.
                 logger.warning("document %s is no job still: %s", own_id, problem)
-    return _forget(jobs.broken, [document_id for document_id in asked if document_id not in wrong])
+    # One that no query finds by its id is not gone.
+    return _forget(jobs.broken, [one for one in asked if one not in wrong and can_be_named(one)])
 
 
 def _problem_of_all(jobs: JobCollection, document_id: object) -> str | None:

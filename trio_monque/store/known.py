@@ -168,6 +168,14 @@ class Crowd:
     is_asked_again: bool = False
 
 
+def can_be_named(document_id: object) -> bool:
+    """Whether a query finds a document by this id, as it was read.
+
+    Not where bytes that are not text were replaced, or a pointer, a type of old, was read as a DBRef.
+    """
+    return type(document_id) is ObjectId or not any(sign in repr(document_id) for sign in ("\ufffd", "DBRef("))
+
+
 def _key(document_id: object) -> object:
     """Two ids that MongoDB tells apart may be equal to Python, and not every one is hashable."""
     if type(document_id) is ObjectId:

@@ -22,6 +22,7 @@ from .connection import JobCollection
 from .crowds import Wanted
 from .decoding import LARGEST_COUNTER
 from .fields import FIELD
+from .known import can_be_named
 from .outcomes import command
 from .types import Collection
 
@@ -178,6 +179,8 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
         # A document that nobody can run stays pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
+        if not all(map(can_be_named, unfit)):
+            due["_id"]["$type"] = "objectId"  # What has no name for a query would be found again by every look.
     return due
 
 
