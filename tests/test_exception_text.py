@@ -41,6 +41,7 @@ def test_what_is_logged_of_it_raises_nothing_and_is_bounded(make: Callable[[], B
     logger.removeHandler(handler)
     assert stream.getvalue().startswith("it failed\n")
     assert len(stream.getvalue()) < 20_000
+    stream.getvalue().encode()  # As a handler that writes to a file has to.
 
 
 def test_ordinary_error_is_logged_as_it_is() -> None:

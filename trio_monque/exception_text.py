@@ -92,7 +92,11 @@ def _is_printable(error: BaseException, longest: int) -> bool:
         if type(notes) is not list:
             return False
         texts = [str(error), *notes]
-        return all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest
+        if not (all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest):
+            return False
+        for text in texts:
+            text.encode()  # A lone surrogate would make the handler raise that writes the record to a file.
+        return True
     except BaseException:  # noqa: BLE001  # The same.
         return False
 

@@ -14,7 +14,7 @@ from typing import Any, TypedDict
 
 import bson
 import pytest
-from bson import ObjectId
+from bson import Code, ObjectId
 from bson.codec_options import CodecOptions
 
 from trio_monque.errors import (
@@ -39,7 +39,7 @@ def made(**fields: Any) -> Job:
     return Draft(ObjectId(), new, b"").at(NOW)
 
 
-@pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "a\u00a0b", "\ud800", "x" * 256, None, 7])
+@pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "a\u00a0b", "\ud800", "x" * 256, None, 7, Code("a")])
 def test_name_that_cannot_be_is_refused_with_field_and_value(name: Any) -> None:
     with pytest.raises(InvalidJobIdentifierError) as caught:
         check_name(name)
@@ -52,7 +52,7 @@ def test_name_that_can_be_is_accepted(name: str) -> None:
     check_name(name)
 
 
-@pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\0", "x" * 1025, 7])
+@pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\0", "x" * 1025, 7, Code("a")])
 def test_unique_key_that_cannot_be_is_refused(key: Any) -> None:
     with pytest.raises(InvalidJobIdentifierError) as caught:
         check_unique_key(key)

@@ -54,6 +54,7 @@ HOSTILE: Final[dict[str, Callable[[], BaseException]]] = {
     "returns a trap": lambda: TextOfItsOwnError(lambda: Trap("trap")),
     "is 100 MB": lambda: TextOfItsOwnError(lambda: "x" * 100_000_000),
     "is 10 MB of surrogates": lambda: TextOfItsOwnError(lambda: "\ud800" * 10_000_000),
+    "is a lone surrogate": lambda: TextOfItsOwnError(lambda: "\ud800"),
     "is empty": lambda: TextOfItsOwnError(str),
     "raises itself": lambda: _raising_itself(),
 }

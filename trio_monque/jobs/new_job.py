@@ -7,9 +7,20 @@ import re
 from dataclasses import KW_ONLY, dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
-from typing import TYPE_CHECKING, Any, Final, Protocol, TypedDict, TypeVar, Unpack, overload, runtime_checkable
+from typing import (
+    TYPE_CHECKING,
+    Any,
+    Final,
+    Protocol,
+    TypedDict,
+    TypeGuard,
+    TypeVar,
+    Unpack,
+    overload,
+    runtime_checkable,
+)
 
-from bson import ObjectId
+from bson import Code, ObjectId
 
 from ..checks import check_count, check_seconds, check_whole
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
@@ -291,9 +302,14 @@ def name_of(worker: object) -> str:
     raise InvalidJobIdentifierError("name", worker, problem)
 
 
+def _is_stored_as_text(value: object) -> TypeGuard[str]:
+    # Code is a str to Python and not to MongoDB. A string of an enumeration is stored as text.
+    return isinstance(value, str) and not isinstance(value, Code)
+
+
 def check_name(name: object) -> None:
     """Raises InvalidJobIdentifierError unless `name` can name a job."""
-    if not isinstance(name, str):
+    if not _is_stored_as_text(name):
         raise InvalidJobIdentifierError("name", name, "must be a string")
     if not 1 <= len(name) <= LONGEST_NAME:
         raise InvalidJobIdentifierError("name", name, f"must have 1 to {LONGEST_NAME} characters, not {len(name)}")
@@ -303,7 +319,7 @@ def check_name(name: object) -> None:
 
 def check_unique_key(key: object) -> None:
     """Raises InvalidJobIdentifierError unless `key` can be a unique key."""
-    if not isinstance(key, str):
+    if not _is_stored_as_text(key):
         raise InvalidJobIdentifierError("unique_key", key, "must be a string")
     if not key.strip() or len(key) > LONGEST_UNIQUE_KEY:
         raise InvalidJobIdentifierError(
