@@ -141,12 +141,11 @@ async def test_plain_listener_that_returns_a_coroutine_is_told_so(
     assert "give the async function" in caplog.text
 
 
-async def test_payload_that_the_server_would_not_have_fails_no_other_caller(db: Database, jobs: Collection) -> None:
-    deep: Any = 1
-    for _ in range(220):
-        deep = {"d": deep}
+async def test_payload_that_the_server_refuses_fails_no_other_caller(db: Database, jobs: Collection) -> None:
+    """A validator refuses it: what is wrong with the data alone is found before anything is sent."""
     monque = Monque(db)
     await monque.enqueue("warm-up")
+    db.command("collMod", jobs.name, validator={"data": {"$ne": "refused"}})
     outcomes: list[object] = []
 
     async def enqueue(data: Any) -> None:
@@ -157,9 +156,9 @@ async def test_payload_that_the_server_would_not_have_fails_no_other_caller(db: 
             outcomes.append(type(error).__name__)
 
     async with trio.open_nursery() as nursery:
-        for data in (1, deep, 2, 3):
+        for data in (1, "refused", 2, 3):
             nursery.start_soon(enqueue, data)
-    assert sorted(map(str, outcomes)) == ["MonqueConnectionError", "stored", "stored", "stored"]
+    assert sorted(map(str, outcomes)) == ["DocumentRefusedError", "stored", "stored", "stored"]
     assert jobs.count_documents({"name": "x"}) == 3
 
 
