@@ -134,7 +134,8 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.crashed) == (2, ())
     by_type = Counter(type(event).__name__ for event in heard)
-    assert by_type["HeartbeatFailed"] == by_type["ChangeStreamError"] == 1
+    assert by_type["ChangeStreamError"] == 1
+    assert 1 <= by_type["HeartbeatFailed"] <= 2, "of the heartbeat, and of the watcher, which renews when it is up"
     assert 1 <= by_type["JobError"] <= 4, "once for each of claimer, waker, reaper and settler"
     lines = Counter(record.getMessage() for record in caplog.records if "could not" in record.getMessage())
     assert max(lines.values()) <= 2, "claimer and waker may say the same"

@@ -220,7 +220,11 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
 
 
 def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], session: ClientSession | None) -> bool:
-    with locked.raw.find(condition, _ID_ONLY, batch_size=2, session=session) as found:
+    # The first one nearly always decides, and the limit ends the read there.
+    first = locked.raw.find_one(condition, _ID_ONLY, session=session)
+    if first is None or _can_be_named(locked, first):
+        return first is not None
+    with locked.raw.find(condition, _ID_ONLY, session=session) as found:
         return any(_can_be_named(locked, document) for document in found)
 
 
