@@ -45,7 +45,7 @@ def raise_in_body(_: Scheduler, __: trio.CancelScope) -> None:
 
 def crash(scheduler: Scheduler, _: trio.CancelScope) -> None:
     # One of its own loops: the claimer.
-    fail_next(scheduler, OperationFailure("not to be repaired", 20), command="look for due jobs")
+    fail_next(scheduler, OperationFailure("not to be repaired", 59), command="look for due jobs")
     scheduler._engine.wake.set()
 
 
