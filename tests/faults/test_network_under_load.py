@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from random import Random
 from typing import Any, Final
@@ -91,8 +91,19 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
     assert [kind for kind in expected if not chooses.chosen[kind]] == []
 
 
-def torment(proxies: Sequence[FaultyProxy], random: Random, ended: threading.Event, *, faults: int) -> None:
-    """One fault after another, each at one of the proxies. The first is a silence that outlasts a lease."""
+def torment(
+    proxies: Sequence[FaultyProxy],
+    random: Random,
+    ended: threading.Event,
+    has_lost: Callable[[], object],
+    *,
+    faults: int,
+) -> None:
+    """One fault after another, each at one of the proxies. The first is a silence that outlasts a lease.
+
+    On a slow machine the other process may not have rescued anything by then: the silence goes on until a lease is
+    lost, or for so long that the rescue must have come.
+    """
     longest = 1.5 * LEASE
     for number in range(faults):
         proxy = proxies[0] if not number else random.choice(proxies)
@@ -107,6 +118,9 @@ def torment(proxies: Sequence[FaultyProxy], random: Random, ended: threading.Eve
             ways = random.choice([(Way.REQUESTS,), (Way.REPLIES,), tuple(Way)])
             with proxy.half_open(*ways):
                 ended.wait(seconds)
+                for _ in range(0 if number else 40):
+                    if not has_lost():
+                        ended.wait(LEASE / 20)
         ended.wait(random.uniform(0, 0.1))
 
 
@@ -127,7 +141,8 @@ def test_no_promise_is_broken_by_a_network_that_delays_cuts_and_falls_silent(
         stack.callback(ended.set)
         with enqueuing(scenario, proxies[2], *impatient, *UNAIDED):
             scenario.wait_completed(JOBS // 20)
-            torment(proxies, scenario.random, ended, faults=20)
+            one.wait_for("start")  # The silence is to meet a process that holds claims.
+            torment(proxies, scenario.random, ended, lambda: one.records("lost"), faults=20)
         scenario.wait_over()
         one.end()
         two.end()
