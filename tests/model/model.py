@@ -114,7 +114,7 @@ class Model:
         job.claimed_by, job.locked_at, job.claim_token = by, self.now, token
         job.token_of = (by, self.now)
         job.last_heartbeat, job.heartbeat_interval = self.now, 30.0
-        job.cancel_requested_at = job.renewed_at = None
+        job.cancel_requested_at, job.renewed_at = None, self.now
         job.attempts += 1
         job.updated_at = self.now
 
@@ -134,8 +134,9 @@ class Model:
                 lost.add((copy.id, copy.claim_token))
             else:
                 assert job.last_heartbeat is not None
+                assert job.renewed_at is not None
                 job.last_heartbeat = max(job.last_heartbeat, self.now)
-                job.renewed_at = max(job.renewed_at or self.now, self.now)
+                job.renewed_at = max(job.renewed_at, self.now)
                 job.updated_at = self.now
         return lost
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import bson
 import pytest
 from bson import SON, DatetimeMS, ObjectId
 from bson.codec_options import CodecOptions
@@ -14,7 +15,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder
 from tests.support.malformed import ELEMENTS, with_field
-from tests.support.store import PAST, claim_due, handle, insert
+from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque import BrokenDocument, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.job import Job
@@ -282,3 +283,17 @@ def test_document_that_no_query_finds_by_its_id_hides_no_job(
         assert [job.id for job in seen.jobs] == [good.id]
         assert [job.id for job in claimed(store)] == [good.id]
     assert len(caplog.records) == 1
+
+
+def test_room_that_a_claim_needs_is_what_the_smallest_claim_adds(db: Database, jobs: Collection) -> None:
+    """A larger number would list jobs as broken that can be claimed; a smaller one would miss those that cannot."""
+    store = handle(db)
+    pending = insert(store)
+    jobs.update_one({"_id": pending.id}, {"$set": {"attempts": 1}})
+    before = jobs.find_one({"_id": pending.id})
+    assert claim_due(store, {"greet": 1}, stamp("u"))
+    after = jobs.find_one({"_id": pending.id})
+    assert before is not None
+    assert after is not None
+    added = len(bson.encode(after)) - len(bson.encode(before))
+    assert broken.ROOM_FOR_A_CLAIM <= added < broken.ROOM_FOR_A_CLAIM + len("renewedAt")

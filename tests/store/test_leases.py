@@ -10,7 +10,7 @@ import pytest
 from tests.support.full_documents import LARGEST
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
-from trio_monque.jobs.fences import claim_id
+from trio_monque.jobs.fences import claim_id, shares_its_id, sign_of_life
 from trio_monque.store import claiming, leases, queries
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.leases import Renewed
@@ -104,14 +104,21 @@ def test_claim_that_the_server_refuses_to_renew_keeps_no_other_from_its_renewal(
 
 
 @pytest.mark.parametrize("room", [0, 10, 100])
-def test_claim_on_a_full_document_is_renewed(store: JobCollection, jobs: Collection, room: int) -> None:
+def test_claim_on_a_full_document_is_renewed_so_that_observers_see_it(
+    store: JobCollection, jobs: Collection, room: int
+) -> None:
+    """Without a visible sign of life, another instance would run the job beside its live run after a lease."""
     held = claim(store, 2)
     stored = jobs.find_one({"_id": held[0].id})
     assert stored is not None
     grown = {**stored, "data": ""}
     jobs.replace_one({"_id": held[0].id}, {**grown, "data": "x" * (LARGEST - room - len(bson.encode(grown)))})
     assert leases.renew(store, held, BEAT) == Renewed()
-    assert jobs.count_documents({"lastHeartbeat": BEAT}) == 2
+    for job in held:
+        renewed = queries.get_job(store, job.id)
+        assert renewed is not None
+        assert sign_of_life(renewed) != sign_of_life(job)
+        assert not shares_its_id(renewed)
 
 
 def test_job_that_a_validator_does_not_release_keeps_no_other_from_its_release(

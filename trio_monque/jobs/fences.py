@@ -72,11 +72,9 @@ def sign_of_life(job: Job) -> dict[str, datetime | None]:
 def shares_its_id(job: Job) -> bool:
     """Whether another process writes the heartbeat of this claim of ours, and so uses the id of its holder.
 
-    The holder writes both fields in one command with one value, and a claim writes the first heartbeat only.
+    The holder writes both fields in one command with one value.
     """
-    if "renewed_at" not in sign_of_life(job):
-        return False
-    return job.last_heartbeat != (job.locked_at if job.renewed_at is None else job.renewed_at)
+    return "renewed_at" in sign_of_life(job) and job.last_heartbeat != job.renewed_at
 
 
 ClaimId = tuple[ObjectId, str | None]

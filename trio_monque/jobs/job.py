@@ -43,8 +43,8 @@ class Job:
         claimed_by, locked_at, claim_token: The current claim: by which instance, since when, and its
             fencing token.
         last_heartbeat, heartbeat_interval: When the claim was renewed last, and how often it will be.
-        renewed_at: When the instance that made the claim renewed it last; absent before the first renewal. Another
-            process with the same instance id may write `last_heartbeat`, but not this.
+        renewed_at: When the instance that made the claim renewed it last, or made it. Another process with the same
+            instance id may write `last_heartbeat`, but not this.
         attempts: How often this library claimed the job; strictly grows.
         receipt: Which settlement, or which batch of a bulk action, was written last.
         rescues: How often in a row a claim on it died.

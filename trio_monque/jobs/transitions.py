@@ -98,13 +98,16 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
             "claimed_by": stamp.claimed_by,
             "locked_at": stamp.locked_at,
             "last_heartbeat": stamp.locked_at,
+            # From the claim on, so that no renewal makes a document larger: a full one would have no room for this
+            # field, no observer would see its renewals, and another instance would run the job beside its live run.
+            "renewed_at": stamp.locked_at,
             "heartbeat_interval": stamp.heartbeat_interval,
             "claim_token": stamp.claim_token,
             "updated_at": stamp.locked_at,
         },
         added={"attempts": 1},
-        # Others end claims of ours without clearing these: an older release, and Node.
-        cleared=("cancel_requested_at", "renewed_at"),
+        # Others end claims of ours without clearing it: an older release, and Node.
+        cleared=("cancel_requested_at",),
     )
 
 

@@ -31,7 +31,7 @@ logger = logger_of("store")
 MOST_LOOKED_AT: Final = 100
 
 LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
-ROOM_FOR_A_CLAIM: Final = 129
+ROOM_FOR_A_CLAIM: Final = 148
 """Bytes that a claim adds to a document at least: a job with less room cannot be claimed."""
 
 _BY_ID: Final = {"_id": 1}

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
@@ -93,30 +93,19 @@ def _refused_alone(
 ) -> set[ClaimId]:
     """Renews each claim by a statement of its own; the claims whose documents the server refuses to change.
 
-    A validator that came while they ran, for example. Their leases run out, and their runs end with them. A document
-    that is full has no room for the second sign of life. It is renewed by the first one, which it has.
+    A validator that came while they ran, for example. Their leases run out, and their runs end with them.
     """
-    without_growth = {**renewal, "$max": {FIELD["last_heartbeat"]: renewal["$max"][FIELD["last_heartbeat"]]}}
-    full = [group[place] for place in _refused(jobs, group, renewal, session)]
-    still = _refused(jobs, full, without_growth, session)
-    refused = [(full[place], reason) for place, reason in still.items()]
-    for job, reason in refused:
-        if jobs.report_refused(job.id):
-            logger.error("the server refuses to renew the claim on job %s: %s", job, reason)
-    return {claim_id(job) for job, _ in refused}
-
-
-def _refused(
-    jobs: JobCollection, group: Sequence[Job], renewal: dict[str, Any], session: ClientSession
-) -> Mapping[int, str]:
-    if not group:
-        return {}
     each = [UpdateOne(filter_of(fence(job)), renewal, hint=_BY_ID) for job in group]
+    refused: set[ClaimId] = set()
     try:
         jobs.collection.bulk_write(each, ordered=False, session=session)
     except driver.BulkWriteError as error:
-        return {one["index"]: str(one.get("errmsg")) for one in refused_because_of_documents(error, "renew claims")}
-    return {}
+        for one in refused_because_of_documents(error, "renew claims"):
+            job = group[one["index"]]
+            refused.add(claim_id(job))
+            if jobs.report_refused(job.id):
+                logger.error("the server refuses to renew the claim on job %s: %s", job, one.get("errmsg"))
+    return refused
 
 
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
