@@ -42,7 +42,7 @@ def test_text_of_others_is_made_fit(
 
 
 def test_ten_megabytes_are_a_thousand_characters(caplog: pytest.LogCaptureFixture) -> None:
-    logger_of("store").warning("%s is no job: %r", "x" * 10**7, "y" * 10**7)
+    logger_of("store").warning("%s is not a job: %r", "x" * 10**7, "y" * 10**7)
     assert len(caplog.records[0].getMessage()) < 2100
 
 

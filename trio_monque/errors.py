@@ -189,7 +189,7 @@ class InvalidUpdateError(MonqueError, ValueError):
 
 
 class BrokenDocumentError(MonqueError, ValueError):
-    """A document in the jobs collection is no job: a field that every job has is missing or of the wrong type.
+    """A document in the jobs collection is not a job: a field that every job has is missing or of the wrong type.
 
     Attributes:
         document_id: Its `_id`.
@@ -199,7 +199,7 @@ class BrokenDocumentError(MonqueError, ValueError):
     def __init__(self, document_id: object, problem: str) -> None:
         # What it holds was written by others: an error must be as fit for a log as any other.
         problem = one_line(without_secrets(problem[: 4 * LONGEST_TEXT]))
-        super().__init__(f"document {one_line(str(document_id), 80)} is no job: {problem}. Mend it, or delete it")
+        super().__init__(f"document {one_line(str(document_id), 80)} is not a job: {problem}. Mend it, or delete it")
         self.document_id = document_id
         self.problem = problem
 

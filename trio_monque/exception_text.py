@@ -13,7 +13,7 @@ from typing import Final
 from .safe_text import without_secrets
 
 _LOOKED_AT: Final = 4
-"""So many times the length that is kept of a text, secrets are looked for."""
+"""Secrets are looked for in a text of this many times the length that is kept."""
 
 NO_MESSAGE: Final = "(its message cannot be shown)"
 
@@ -27,7 +27,7 @@ def name_of(error: BaseException) -> str:
 
 
 def message_of(error: BaseException, longest: int) -> str:
-    """Its message, cut to so many characters, as BSON can hold it."""
+    """Its message, cut to `longest` characters, as BSON can hold it."""
     try:
         return plain(without_secrets(plain(str(error), _LOOKED_AT * longest)), longest)
     except BaseException:  # noqa: BLE001  # Not an interrupt of ours: Ctrl-C is held back wherever this is called.

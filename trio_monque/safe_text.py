@@ -1,4 +1,4 @@
-"""Text that somebody else wrote, made fit for a log line or an error message: no secrets, one line, bounded. Pure.
+"""Text from outside of the library, made fit for a log line or an error message: no secrets, one line, bounded. Pure.
 
 Names, fail reasons and broken documents come from the database; messages of the driver may repeat a connection
 string. A line break in one of them would look like a second log line, and a broken document may have 16 MB.
@@ -56,7 +56,7 @@ def _hidden_option(found: re.Match[str]) -> str:
 def uri_without_secrets(uri: object) -> str:
     """What is shown of a value that is meant as a connection string, also where its scheme is missing or wrong.
 
-    Its hosts, its database and its harmless options. Where it cannot be told where its password ends, less.
+    Its hosts, its database and its harmless options. Less, where the end of its password is not certain.
     """
     if not isinstance(uri, str):
         return shown(uri)

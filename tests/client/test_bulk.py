@@ -618,7 +618,7 @@ async def test_job_that_changes_between_choosing_and_writing_and_is_still_select
     assert statuses(jobs)[status] == 0
 
 
-# --- Documents that are no jobs, and what the server refuses ---
+# --- Documents that are not jobs, and what the server refuses ---
 
 
 @pytest.mark.usefixtures("small_batches")

@@ -157,7 +157,7 @@ async def test_page_leaves_out_documents_that_are_no_jobs(
     jobs.insert_one({"name": "greet", "status": "limbo", "nextRunAt": job.next_run_at})
     for _ in range(3):
         assert list(await monque.get_jobs()) == [job]
-    assert caplog.text.count("is no job") == 1
+    assert caplog.text.count("is not a job") == 1
 
 
 async def test_statistics_count_by_status_and_name(monque: Monque, jobs: Collection) -> None:

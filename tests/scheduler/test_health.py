@@ -85,7 +85,7 @@ async def test_a11_scheduler_is_healthy_while_it_runs_and_neither_before_nor_aft
 async def test_scheduler_that_could_not_start_is_not_healthy(unused_port: int) -> None:
     uri = f"mongodb://127.0.0.1:{unused_port}"
     with MongoClient[Any](uri, serverSelectionTimeoutMS=50) as client:
-        config = scheduler_config({"operation_timeout": 0.2})
+        config = scheduler_config({"operation_timeout": 0.2, "start_timeout": 0})
         scheduler = Scheduler(client["nowhere"], None, resources=None, listeners=None, config=config)
         with pytest.raises(MonqueConnectionError):
             await scheduler._run()

@@ -318,7 +318,7 @@ async def test_poisoned_document_is_left_alone_and_harms_no_other(
         await quiesce()
         assert jobs.count_documents({"status": "completed"}) == 3
     assert jobs.count_documents({"_id": job_id, "status": "pending"}) == 1
-    assert caplog.text.count("is no job") == 1
+    assert caplog.text.count("is not a job") == 1
     assert len(await monque.get_jobs()) == 3
 
 

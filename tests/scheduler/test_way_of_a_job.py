@@ -400,7 +400,7 @@ async def test_broken_document_at_the_head_of_the_queue_is_told_and_starves_nobo
         await quiesce()
         assert jobs.count_documents({"status": "completed"}) == 1
     assert jobs.count_documents({"status": "pending"}) == 20
-    assert caplog.text.count("is no job") == 20
+    assert caplog.text.count("is not a job") == 20
 
 
 async def test_listeners_that_are_slow_or_raise_touch_no_job(

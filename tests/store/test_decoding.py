@@ -1,4 +1,4 @@
-"""Documents -> jobs: along the usual path as by all the rules, and what is no job."""
+"""Documents -> jobs: along the usual path as by all the rules, and what is not a job."""
 
 from __future__ import annotations
 

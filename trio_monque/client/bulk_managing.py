@@ -82,7 +82,7 @@ class BulkManaging:
     ) -> BulkResult:
         """Deletes the selected jobs, whatever their status. A run of one loses its claim with that.
 
-        Documents that are no jobs are left, and told in the result. Told as `JobsDeleted`. For the rest, see
+        Documents that are not jobs are left, and told in the result. Told as `JobsDeleted`. For the rest, see
         `cancel_jobs`.
 
         Args:
@@ -99,7 +99,7 @@ class BulkManaging:
     async def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
         """Documents of the collection that no scheduler runs, and why; at most `limit` of them.
 
-        Those that are no jobs (a field is missing or of the wrong type, the status is unknown, the data cannot be
+        Those that are not jobs (a field is missing or of the wrong type, the status is unknown, the data cannot be
         decoded), and pending jobs that still bear an owner. It reads the whole collection, in
         batches, until it has found so many.
 

@@ -169,7 +169,7 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         """A page of jobs, and a cursor with which the next call goes on behind it.
 
         Whoever goes on until there is nothing more has seen each job exactly once that was there all the time and
-        did not change. Documents that are no jobs are left out, and not counted.
+        did not change. Documents that are not jobs are left out, and not counted.
 
         Args:
             cursor: What a page has as its `cursor`; also one that Monque for Node made. None for the first page.

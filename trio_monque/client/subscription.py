@@ -33,7 +33,7 @@ class Subscription:
     """Only touched on the run's own thread, but for `removed` and `heard`.
 
     Attributes:
-        removed: Set by whoever removes it, in any thread; read before each call of the listener.
+        removed: Set when the listener is removed, in any thread; read before each call of the listener.
         undelivered: How many events the listener has not heard to the end: dropped, because too many waited, or
             still waiting.
     """
@@ -59,7 +59,7 @@ class Subscription:
     def offer(self, event: Event) -> None:
         """Hands over an event; returns at once."""
         if self.removed:
-            return  # Its pump may have ended already, and nobody would ever catch up.
+            return  # Its pump may have ended already: then no wait for it would end.
         self._offered += 1
         if len(self._unheard) >= MOST_UNHEARD:
             self._dropped += 1
@@ -177,7 +177,7 @@ def tell_plain(subscription: Subscription, event: Event) -> None:
         result = subscription.listener(event)
         if inspect.iscoroutine(result):
             result.close()
-            raise TypeError("a plain listener returned a coroutine, which nobody runs: give the async function")
+            raise TypeError("a plain listener returned a coroutine, which is never awaited: give the async function")
     except BaseException as error:  # noqa: BLE001  # The same.
         _log_failure(subscription.listener, event, error)
 

@@ -281,7 +281,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 # The end was asked for while this claim was in flight, or the item was taken from another run here,
                 # which goes on: it is given back unrun. That happens where a Node peer recovers our claim by its own
-                # `lockTimeout`, or somebody deletes the document and inserts it again, while both claims are in flight.
+                # `lockTimeout`, or a program deletes and inserts the document again, while both claims are in flight.
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.see_through, run, name="run")
 

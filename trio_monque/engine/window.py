@@ -9,7 +9,7 @@ from itertools import islice
 from typing import Final, Generic, TypeVar
 
 AND_AS_MANY: Final = 2
-"""For each that is withheld so many more are read: a look or two pass any number of them."""
+"""How many more items are read for each one that is withheld: a look or two then pass any number of them."""
 
 T = TypeVar("T")
 
@@ -72,7 +72,7 @@ class Window(Generic[T]):
         return {lane: max(count, share) if lane in full else count for lane, count in wanted.items()}
 
     def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """So many more as are asked for already, or withheld, and may be seen all the same."""
+        """Adds what is asked for already or withheld: a look may see these as well."""
         if not (self._in_flight or self._withheld_of):
             return wanted
         beside = self._in_flight_of + self._withheld_of

@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True)
 class BrokenDocument:
-    """A document in the jobs collection that no scheduler runs: it is no job, or bears an owner although it is pending.
+    """A document in the jobs collection that no scheduler runs: it is not a job, or is pending and bears an owner.
 
     Attributes:
         document_id: Its `_id`, of whatever type.

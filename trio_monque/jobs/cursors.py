@@ -136,4 +136,4 @@ def _check_order(cursor: object, its: tuple[str, str], by: str, direction: str) 
 
 
 def _malformed(cursor: object, problem: str) -> InvalidCursorError:
-    return InvalidCursorError(f"{shown(cursor)} is no cursor of a page: {problem}. Pass what a page's `cursor` was")
+    return InvalidCursorError(f"{shown(cursor)} is not a cursor of a page: {problem}. Pass what a page's `cursor` was")

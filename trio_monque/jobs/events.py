@@ -137,7 +137,7 @@ class ChangeStreamConnected(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChangeStreamError(Event):
-    """The change stream broke, or could not be opened. It is opened again, for ever; meanwhile there are polls.
+    """The change stream broke, or could not be opened. The scheduler keeps trying to open it, and polls meanwhile.
 
     Once, however many tries fail until it is open again.
     """

@@ -62,7 +62,7 @@ def sign_of_life(job: Job) -> dict[str, datetime | None]:
     """The field by which an observer sees that the holder lives, and its value.
 
     Not `last_heartbeat` where the holder writes a field of its own: a Node process with the same instance id renews
-    the heartbeat of every claim under that id, and would keep the claim of a dead instance of ours for ever.
+    the heartbeat of every claim under that id, and would keep the claim of a dead instance of ours alive.
     """
     if _has_token(job, _RENEWS_APART):
         return {"renewed_at": job.renewed_at}

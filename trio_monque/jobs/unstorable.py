@@ -80,7 +80,7 @@ def _problem_of_key(key: object) -> str | None:
         return f"has the key {shown(key)}, of type {type(key).__name__}: keys are strings"
     if "\0" in key:
         return f"has the key {shown(key)}: keys have no NUL character"
-    return None if _is_text(key) else f"has the key {shown(key)}, which is no valid Unicode"
+    return None if _is_text(key) else f"has the key {shown(key)}, which is not valid Unicode"
 
 
 def _problem_of(value: object, codec_options: CodecOptions[Any]) -> str | None:

@@ -148,7 +148,7 @@ class Pruner:
             count = await self._call(partial(retention.delete_if_expired, self._jobs, expired, batch.ids))
             deleted[expired.status.value] += count
             self.progress.answered(count)
-            # None of a whole batch of one moment: somebody else is at them, or they are no jobs, and would be
+            # None of a whole batch of one moment: somebody else is at them, or they are not jobs, and would be
             # chosen again for ever.
             if batch.is_last or (not count and batch.last_ended_at == since):
                 return

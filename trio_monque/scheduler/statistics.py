@@ -31,7 +31,7 @@ class Statistics:
         schedules_ended: Recurring jobs that failed for good, as this library does not understand their stored cron
             expression or time zone. The runs are counted as failed too.
         rescued: Claims of dead instances that this one took away.
-        set_aside: Pending jobs that were failed because the server refuses every claim on them. They are no runs.
+        set_aside: Pending jobs that were failed because the server refuses every claim on them. They were not run.
         broken: Documents that are passed over, of those that this scheduler has met; see `Health.broken`.
         renewals: Claims renewed; each is counted at every heartbeat.
         running: Runs whose handlers have not ended.

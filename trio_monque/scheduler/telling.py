@@ -88,7 +88,7 @@ class Teller:
         )
 
     def tell_started(self, collection: str, limits: Mapping[str, int], most: int | None) -> None:
-        """It works now: `collection` with its database, how many jobs of which name it runs, and how many in all."""
+        """It works now: `collection` with its database, its concurrency by name, and the limit for all names."""
         names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
         if len(limits) > MOST_NAMED:
             names.append(f"{len(limits) - MOST_NAMED} more")
@@ -118,7 +118,7 @@ class Teller:
             logger.error("neither settled nor given back, and left to their leases: %s", _named(jobs))
 
     def tell_id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
-        """Another process uses this instance's id. Logged and told once until then, on trio's clock."""
+        """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=about(proof))
             self._bus.emit(events.JobError(error, proof))

@@ -181,7 +181,7 @@ def _look_at_broken(jobs: JobCollection) -> bool:
         if problem is not None:
             wrong.add(own_id)
             if jobs.report_broken(own_id, problem, name_in(document)):  # Another than before: somebody has tried.
-                logger.warning("document %s is no job still: %s", own_id, problem)
+                logger.warning("document %s is still not a job: %s", own_id, problem)
     # One that no query finds by its id is not gone.
     return _forget(jobs.broken, [one for one in asked if one not in wrong and can_be_named(one)])
 

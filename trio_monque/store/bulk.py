@@ -42,7 +42,7 @@ class Chosen:
 
     Attributes:
         jobs: The jobs, without what may be large.
-        broken: Selected documents that are no jobs, and what is wrong with them.
+        broken: Selected documents that are not jobs, and what is wrong with them.
         last: Where the next batch begins; None where there is no other.
     """
 

@@ -133,7 +133,7 @@ def take_one(
 ) -> Taken:
     """Claims one job by its id, if it still is claimable and was claimed so often before. One round trip.
 
-    Not for suspects. Nothing was looked at, so what is no job shows only now: it is given back, and a look must tell.
+    Not for suspects. Nothing was looked at, so what is not a job shows only now: it is released, and a look must tell.
     """
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
     transition = transitions.claim([name], now, stamp, known)

@@ -79,7 +79,7 @@ class Codec:
         return self.callers.with_options(document_class=RawDocument)
 
     def decode(self, document: Any) -> Job:
-        """Raises BrokenDocumentError for a document that is no job."""
+        """Raises BrokenDocumentError for a document that is not a job."""
         if isinstance(document, RawBSONDocument):
             return self._decode_raw(document)
         return job_of(document)

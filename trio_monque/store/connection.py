@@ -63,7 +63,7 @@ class JobCollection:
         codec: Reads what the handle returns.
         operation_timeout: Seconds that one call may take.
         has_indexes: Commands may name the index that serves them: where it is gone, they fail and tell so.
-        broken: The ids of documents that are no jobs, as far as they were met.
+        broken: The ids of documents that are not jobs, as far as they were met.
         left_over: The ids of pending jobs that bore an owner when they were met.
         unclaimable: The ids of jobs on which the server refuses every claim, as far as they were met.
         refused: The ids of jobs to which the server has refused a write.
@@ -100,7 +100,7 @@ class JobCollection:
         return self.collection.with_options(codec_options=self.codec.raw)
 
     def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
-        """The jobs among the documents that `read` finds; what is no job is left out, and told once.
+        """The jobs among the documents that `read` finds; what is not a job is left out, and told once.
 
         A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
         text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.
@@ -124,7 +124,7 @@ class JobCollection:
         return jobs, broken
 
     def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
-        """Remembers a document that is no job; whether that is news."""
+        """Remembers a document that is not a job; whether that is news."""
         return self.broken.add(document_id, problem, name)
 
     def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
@@ -177,7 +177,7 @@ class JobCollection:
 
 
 def name_in(document: Any) -> str | None:
-    """The name of a document that is no job, as far as it can be read."""
+    """The name of a document that is not a job, as far as it can be read."""
     if isinstance(document, RawBSONDocument):
         try:
             document = bson.decode(document.raw, codec_options=LENIENT)

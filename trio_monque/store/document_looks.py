@@ -148,7 +148,7 @@ def _tell_unknown(locked: LockedCollection, document: RawBSONDocument) -> None:
     document_id = locked.id_in(document)
     if locked.unknown.add(document_id):
         logger.warning(
-            "the field %r of document %r of %s is no lock that this library or a program with {by, until} writes: "
+            "the field %r of document %r of %s is not a lock that this library or a program with {by, until} writes: "
             "the document is never claimed until that field is unset",
             locked.lock_field,
             document_id,

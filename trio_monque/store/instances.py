@@ -171,7 +171,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
         )
     except (KeyError, TypeError, ValueError, OverflowError) as error:
         logger.warning(
-            "document %r beside the jobs is no entry of an instance (%r): delete it", document.get("_id"), error
+            "document %r beside the jobs is not the entry of an instance (%r): delete it", document.get("_id"), error
         )
         return None
 

@@ -1,4 +1,4 @@
-"""Documents that were met and logged once, and are passed over from then on, until somebody mends them."""
+"""Documents that were met and logged once, and are passed over until they are mended."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ from .fields import FIELD
 MOST_PREFIXES: Final = 100
 
 _ID: Final = FIELD["id"]
-# What a job can have. Range conditions match values of their own type only, so that whatever is no job by its id or
+# What a job can have. Range conditions match values of their own type only, so that whatever is not a job by its id or
 # its date is not seen.
 _FIRST_ID, _LAST_ID = ObjectId("0" * 24), ObjectId("f" * 24)
 _FIRST_DATE = datetime.min.replace(tzinfo=UTC)

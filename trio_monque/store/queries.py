@@ -43,7 +43,7 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 
 @command("read jobs", writes=False)
 def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
-    """So many jobs as there are, up to the limit; documents that are no jobs are left out, and told once."""
+    """So many jobs as there are, up to the limit; documents that are not jobs are left out, and told once."""
 
     def read(session: ClientSession | None) -> Sequence[Job]:
         behind = query
@@ -60,7 +60,7 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
 
 @command("read a page of jobs", writes=False)
 def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
-    """One job more than the limit, where there is one; documents that are no jobs are left out, and told once."""
+    """One job more than the limit, where there is one; documents that are not jobs are left out, and told once."""
     wanted = query.limit + 1
     # More than what is wanted: what needs no looking through is read at once, and not asked for where it ends.
     cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
@@ -171,7 +171,7 @@ class _Reader:
             if number < size and window is None:
                 return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
             if number == size:
-                size *= _GROWTH  # Some are no jobs: it is read again, and beyond.
+                size *= _GROWTH  # Some are not jobs: it is read again, and beyond.
             window = window and window * _GROWTH
 
     @property

@@ -29,7 +29,7 @@ MOST_AVERAGED: Final = 10_000
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
 _LIFETIME: Final = "lifetime"
-# A name that is no text must not keep the others from being read.
+# A name that is not text must not keep the others from being read.
 _BY_NAME: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 

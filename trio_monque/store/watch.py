@@ -46,7 +46,7 @@ _LEAVING: Final = "leaving:"
 _UNAUTHORIZED: Final = 13
 _STANDALONE: Final = 40573
 
-# A name that is no text, or a date beyond the year 9999, in somebody else's document must not end the stream.
+# A name that is not text, or a date beyond the year 9999, in somebody else's document must not end the stream.
 
 
 class NoStreamError(MonqueConnectionError):
@@ -261,7 +261,7 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
     if event["operationType"] in ("dropDatabase", "invalidate"):
         return [Change(Kind.GONE)]
     document_id = event["documentKey"]["_id"]
-    if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is no job.
+    if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is not a job.
         if document_id.startswith(PAUSE):
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
