@@ -143,7 +143,7 @@ async def test_lock_that_nobody_can_read_is_skipped_told_once_and_not_touched(
         claims.drain()
     assert things.find_one({"_id": 0}) == before
     assert states(things) == ["new", "done", "done"]
-    assert sum("is no lock" in record.getMessage() for record in caplog.records) == 1
+    assert sum("is not a lock" in record.getMessage() for record in caplog.records) == 1
     began = trio.current_time()
     report = await run_claims(things, OPEN, finish, wait=False)
     assert (trio.current_time() - began, report.finished) == (0, 0)

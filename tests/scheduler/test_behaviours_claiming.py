@@ -89,6 +89,7 @@ async def test_f49_claim_writes_who_holds_the_job_and_since_when(
         "claimedBy": scheduler.id,
         "lockedAt": at,
         "lastHeartbeat": at,
+        "renewedAt": at,
         "heartbeatInterval": 7250,
         "updatedAt": at,
     }

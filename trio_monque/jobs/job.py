@@ -143,6 +143,7 @@ _KEPT_ONCE: Final = frozenset(
         "locked_at",
         "claim_token",
         "last_heartbeat",
+        "renewed_at",
         "heartbeat_interval",
         "attempts",
         "receipt",
