@@ -33,7 +33,8 @@ def set_aside(model: Model, seen: ModelJob, reason: str) -> bool:
     job = model.jobs.get(seen.id)
     if job is None or job.status != "pending" or job.claimed_by is not None:
         return False
-    if any(getattr(job, pin) != getattr(seen, pin) for pin in ("attempts", "fail_count", "rescues", "rev")):
+    pinned = ["attempts", "fail_count", "rescues", "rev", *(["next_run_at"] if seen.repeat_interval else [])]
+    if any(getattr(job, pin) != getattr(seen, pin) for pin in pinned):
         return False
     model.mark("set_aside", job.status)
     job.status, job.fail_reason, job.updated_at = "failed", reason, model.now

@@ -83,6 +83,13 @@ def reschedule(play: Play, a: int, b: int) -> None:
     _done(play, "reschedule", lambda: play.operator.reschedule_job(job_id, moment), expected)
 
 
+def reschedule_between(play: Play, a: int, b: int) -> None:
+    """A job that was just read as due is put off, or not, and then claimed as it was read."""
+    claims.look(play, a, b)
+    reschedule(play, a // 2, b)
+    claims.take(play, a, b)
+
+
 def delete(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, "completed", "processing")
     check_equal("delete", by_hand.delete(play.model, job_id), play.operator.delete_job(job_id))

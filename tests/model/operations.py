@@ -37,6 +37,7 @@ _DRAWN: Final[Sequence[tuple[int, Callable[[Play, int, int], None]]]] = (
     (6, hands.retry),
     (2, hands.set_aside),
     (4, hands.reschedule),
+    (3, hands.reschedule_between),
     (1, hands.delete),
     (5, hands.update),
     (3, hands.node_claim),
