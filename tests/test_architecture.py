@@ -205,6 +205,55 @@ def test_imports_of_the_rooms_point_one_way() -> None:
         placed |= ready
 
 
+# Files that import each other, directly or through others. A reader of one needs all of them, so there must be none.
+KNOWN_CYCLES: list[set[str]] = []
+
+
+def test_no_two_files_import_each_other_inside_a_room_or_for_type_checking() -> None:
+    assert cycles_among(files_imported_by_each()) == KNOWN_CYCLES
+
+
+def test_cycles_are_found() -> None:
+    graph = {"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set[str](), "e": {"f"}, "f": {"e"}}
+    assert cycles_among(graph) == [{"a", "b", "c"}, {"e", "f"}]
+
+
+def files_imported_by_each() -> dict[str, set[str]]:
+    """Module names; an import of a name counts as one of the file that defines it."""
+    modules = {".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts): path for path in FILES}
+    modules = {name.removesuffix(".__init__"): path for name, path in modules.items()}
+    graph: dict[str, set[str]] = {}
+    for module, path in modules.items():
+        graph[module] = set()
+        for name in imported_by(path):
+            while name and name not in modules:
+                name = name.rpartition(".")[0]
+            if name and name != module:
+                graph[module].add(name)
+    return graph
+
+
+def cycles_among(graph: dict[str, set[str]]) -> list[set[str]]:
+    """Each as the set of its files: those that reach each other."""
+    reached = {module: _reached_from(module, graph) for module in graph}
+    cycles: list[set[str]] = []
+    for module in sorted(graph):
+        cycle = {other for other in reached[module] if module in reached[other]}
+        if cycle and cycle not in cycles:
+            cycles.append(cycle)
+    return cycles
+
+
+def _reached_from(module: str, graph: dict[str, set[str]]) -> set[str]:
+    found: set[str] = set()
+    left = [module]
+    while left:
+        new = graph[left.pop()] - found
+        found |= new
+        left += new
+    return found
+
+
 def test_pytest_is_imported_by_the_plugin_only_and_the_plugin_imports_nothing_else_at_its_top() -> None:
     """It is loaded in every session of pytest, and the rest of the room works where pytest is not installed."""
     plugin = PACKAGE / "testing" / "plugin.py"

@@ -20,6 +20,7 @@ from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, kill, listen
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
+from trio_monque.claims.source import DocumentSource
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.store.types import Collection
@@ -396,8 +397,9 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_document(
 ) -> None:
     fill(things, 1)
     async with first_claim(things, []) as claim:
-        held = [claim._run.claim]
-        assert await claim._source.observe(held) == []
+        held, source = [claim._run.claim], claim._source
+        assert isinstance(source, DocumentSource)
+        assert await source.observe(held) == []
         things.update_one({}, {"$set": {"lock.token": f"{lock_of(things)['by']}:later"}})
-        (seen,) = await claim._source.observe(held)
+        (seen,) = await source.observe(held)
         assert seen.claim.id == claim.id

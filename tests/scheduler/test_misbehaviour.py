@@ -45,6 +45,7 @@ async def test_handler_may_drain_and_register(
 
     def act(job: RunningJob[Any]) -> None:
         if not ran:
+            assert isinstance(job.scheduler, Scheduler)
             job.scheduler.register("late", lambda job: ran.append("late"))
             job.scheduler.sync_in_loop.enqueue("late")
         else:

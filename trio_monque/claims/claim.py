@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import Any, Generic, Protocol, Self, TypeVar
 
 import trio
 
@@ -15,15 +15,26 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
 from ..safe_text import shown
+from ..store.document_endings import EncodedUpdate
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, Released
-
-if TYPE_CHECKING:
-    from .source import DocumentSource
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
 Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
+
+
+class ClaimEnds(Protocol):
+    """Writes the end of a claim whose work goes on."""
+
+    def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
+        """The user's update, checked, as it will be sent."""
+        ...
+
+    @property
+    def settle_early(self) -> Callable[[Run[HeldDocument], DocumentSettlement], Awaitable[bool | None]]:
+        """See `Runner.settle_early`."""
+        ...
 
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...)")
@@ -40,7 +51,7 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], source: DocumentSource, cleanup_timeout: float) -> None:
+    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, cleanup_timeout: float) -> None:
         self.document = run.claim.document
         self._run = run
         self._source = source

@@ -1,19 +1,13 @@
-"""What a scheduler says of itself: whether it gets on, and what it has done. Asked from any thread."""
+"""How a scheduler gets on: the answer of `Scheduler.health`."""
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any
 
-from ..client.ground import Ground
-from ..clock import in_time_of, to_milliseconds
+from ..clock import to_milliseconds
 from ..engine.health import Examined, LoopExamined
-from ..engine.nursery import Engine
-from .own_run import OwnRun
-from .statistics import Statistics, statistics_of
-from .telling import Teller
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,49 +68,8 @@ class Health:
     last_database_contact_age: float | None
 
 
-class Observable:
-    """Tells of itself. A base of Scheduler, which makes the attributes."""
-
-    _engine: Engine[Any, Any]
-    _ground: Ground
-    _teller: Teller
-    _own_run: OwnRun
-
-    def is_healthy(self) -> bool:
-        """Whether `health().reasons` is empty. From any thread; asks nobody and waits for nothing."""
-        found = self._engine.vitals.examine()
-        return not found.reasons and not self._teller.complaints(found.now)
-
-    def health(self) -> Health:
-        """How the scheduler gets on, and why it does not. From any thread; asks nobody and waits for nothing.
-
-        A loop is unhealthy when its `lag` is longer than twice `operation_timeout`, and no shorter than
-        `heartbeat_interval`; the heartbeat, when it is longer than `heartbeat_interval`, and as soon as a run was
-        stopped because its claim could not be renewed, until renewals succeed. A loop that has crashed stays
-        unhealthy, and ends the scheduler. The event loop is unhealthy when it does not answer for a second, and
-        leaving, when handlers do not end in all the time that they have. The scheduler is unhealthy, too, while
-        another process, such as Monque for Node, uses its instance id.
-        """
-        found = self._engine.vitals.examine()
-        found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
-        broken = self._ground.jobs.count_passed_over()
-        return _told(found, self._server_time(), tuple(self._teller.ended_schedules), broken)
-
-    def statistics(self) -> Statistics:
-        """What the scheduler has done since its start, and does now. From any thread; asks nobody.
-
-        On the event loop the numbers agree with each other. In another thread they may be of moments that lie
-        a little apart.
-        """
-        return statistics_of(self._engine, self._teller.tally, self._ground.jobs.count_passed_over())
-
-    def _server_time(self) -> datetime:
-        # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
-        with in_time_of(self._own_run.virtual):
-            return self._ground.clock.now()
-
-
-def _told(found: Examined, now: datetime, warnings: tuple[str, ...], broken: int) -> Health:
+def health_of(found: Examined, now: datetime, warnings: tuple[str, ...], broken: int) -> Health:
+    """The answer of `Scheduler.health`: what its loops came to at that moment, by the server's time `now`."""
     has_begun = found.answered_at > -math.inf
     return Health(
         healthy=not found.reasons,

@@ -18,12 +18,11 @@ from ..jobs.job import Job
 from ..jobs.occurrences import checkpoint_of
 from ..store.types import ObjectId
 from ..threads import call_on_run
+from .scheduler_client import SchedulerClient
 
 if TYPE_CHECKING:
     # Every type checker brings it along; at run time it is not needed.
     from typing_extensions import TypeVar as TypeVarWithDefault
-
-    from .scheduler import Scheduler
 
     Resources = TypeVarWithDefault("Resources", default=Any)
 else:
@@ -56,7 +55,7 @@ class RunningJob(Generic[T, Resources]):
     Attributes:
         job: The job, exactly as it was claimed.
         data: The payload: as it was stored, or what the worker's `payload` made of it.
-        scheduler: The scheduler that runs it; enqueue further jobs through it.
+        scheduler: The scheduler that runs it, typed as a SchedulerClient; enqueue further jobs through it.
         resources: What was given to `open_scheduler`.
     """
 
@@ -81,7 +80,7 @@ class RunningJob(Generic[T, Resources]):
             return super().__class_getitem__(with_any(arguments, 2))
 
     def __init__(
-        self, run: Run[Job], scheduler: Scheduler, resources: Resources, report: Reporting, cleanup_timeout: float
+        self, run: Run[Job], scheduler: SchedulerClient, resources: Resources, report: Reporting, cleanup_timeout: float
     ) -> None:
         self._run = run
         self._report = report

@@ -12,7 +12,6 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
-from ..client.monque import Monque
 from ..engine.groups import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.run import Run
@@ -25,10 +24,10 @@ from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
-from .health import Observable
 from .life import Living
 from .own_run import OwnRun
 from .running_job import Resources, RunningJob
+from .scheduler_client import SchedulerClient
 from .telling import SchedulerReport, Teller
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions
@@ -41,7 +40,7 @@ Listeners = Mapping[type[Event], Any]
 
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
-class Scheduler(Monque, Living, Observable):
+class Scheduler(SchedulerClient, Living):
     """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
 
     Attributes:
@@ -71,21 +70,16 @@ class Scheduler(Monque, Living, Observable):
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
         self._open(db, config)
-        self.id = config.scheduler_instance_id
-        self.report: SchedulerReport | None = None
         self._config = config
         self._resources = resources
         self._workers = Workers.copied(workers)
         self._bus.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._bus, self.id)
-        self._ended = trio.Event()
-        self._own_run = OwnRun(self._announcer)
-        parts = assembled(
-            self._ground, self._door, config, self._workers, self._teller, self._own_run, self._running_job
-        )
+        self._teller = Teller(self._bus, config.scheduler_instance_id)
+        own_run = OwnRun(self._announcer)
+        parts = assembled(self._ground, self._door, config, self._workers, self._teller, own_run, self._running_job)
+        self._runs_on(parts.engine, self._teller, own_run, config.scheduler_instance_id)
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
-        self._engine = parts.engine
         self._presence = parts.presence
         self._on_the_board = parts.on_the_board
         for name in self._workers.names:
@@ -146,17 +140,6 @@ class Scheduler(Monque, Living, Observable):
             name: WorkerView(concurrency=slots.limit_of(name), active=slots.running_in(name))
             for name in self._workers.names
         }
-
-    def drain(self) -> None:
-        """Begins the orderly end: nothing new is claimed, running jobs get `shutdown_timeout`.
-
-        May be said again, and from any thread: a plain handler may say it.
-        """
-        self._own_run.do(self._engine.stop.drain)
-
-    async def wait_drained(self) -> None:
-        """Returns when the scheduler has ended, which somebody must have asked for."""
-        await self._ended.wait()
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
         return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TypeVar
 
-from ..scheduler.scheduler import Scheduler
+from ..scheduler.scheduler_client import SchedulerClient
 from ..store.types import ConnectionFailure
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ class _Dead:
         raise ConnectionFailure("the scheduler has crashed, as its test said")
 
 
-async def crash(scheduler: Scheduler) -> None:
+async def crash(scheduler: SchedulerClient) -> None:
     """Ends a scheduler as a kill would: nothing is settled, nothing given back; returns when it has ended.
 
     Its jobs stay `processing` under its claims. What it had sent before may still be applied. Handlers

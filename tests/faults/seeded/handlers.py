@@ -9,7 +9,8 @@ from typing import Any
 
 import trio
 
-from trio_monque import Discard, Retry, RunningJob, Scheduler, Snooze, Workers
+from trio_monque import Discard, Retry, RunningJob, Snooze, Workers
+from trio_monque.scheduler.scheduler_client import SchedulerClient
 
 from .clients import Clients
 from .plan import PLAIN, Behaviour, behaviour
@@ -23,7 +24,7 @@ class Handlers:
         spawn: Whether handlers enqueue further jobs.
     """
 
-    def __init__(self, seed: int, played: Played, clients: Clients, kill: Callable[[Scheduler], None]) -> None:
+    def __init__(self, seed: int, played: Played, clients: Clients, kill: Callable[[SchedulerClient], None]) -> None:
         self.spawn = True
         self._seed = seed
         self._played = played

@@ -18,6 +18,7 @@ from trio_monque import (
 )
 from trio_monque.client.wake_board import have_all_look
 from trio_monque.jobs.events import Event
+from trio_monque.scheduler.scheduler_client import SchedulerClient
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import crash, now
 
@@ -140,7 +141,7 @@ class World:
                 assert one.report is not None, "it has ended"
                 self.played.unfinished.update(job.id for job in one.report.unfinished)
 
-    def _kill(self, scheduler: Scheduler) -> None:
+    def _kill(self, scheduler: SchedulerClient) -> None:
         """At once, as far as this run can: its handlers do nothing any more that anybody could notice."""
         self.played.broken.add(scheduler.id)
         self.played.write(scheduler.id, "dies")
