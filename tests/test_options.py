@@ -130,6 +130,9 @@ async def test_unknown_option_is_refused_by_name(unreachable: Database) -> None:
     ):
         async with open_scheduler(unreachable, heartbeat=30):  # type: ignore[call-arg]
             pass
+    with pytest.raises(InvalidOptionError, match="is not an option of a scheduler: did you mean 'listeners'"):
+        async with open_scheduler(unreachable, listener={}):  # type: ignore[call-arg]
+            pass
     with pytest.raises(InvalidOptionError, match="poll_interval=1: is not an option of a client"):
         Monque(unreachable, poll_interval=1)  # type: ignore[call-arg]
 

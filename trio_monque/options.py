@@ -279,5 +279,6 @@ def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
         for name, value in given.items()
         if not (name == "scheduler_instance_id" and value is None)  # None asks for the default.
     }
-    check_known(values, SchedulerOptions.__annotations__, "a scheduler")
+    # The last three are arguments of open_scheduler itself: a misspelled one arrives here.
+    check_known(values, {*SchedulerOptions.__annotations__, "workers", "resources", "listeners"}, "a scheduler")
     return SchedulerConfig(**values)  # type: ignore[arg-type]  # The TypedDict and the class agree: a test holds them together.

@@ -67,7 +67,7 @@ CASES: dict[str, tuple[Callable[[], object], str]] = {
     "complex": (lambda: 1j, r"data is a complex"),
     "exception": (lambda: {"error": ValueError("x")}, r"data\['error'\] is a ValueError, .*the str"),
     "dataclass": (lambda: {"order": Order(1)}, r"data\['order'\] is an Order, .*asdict"),
-    "pydantic": (lambda: {"order": Model()}, r"data\['order'\] is a Model, .*model_dump"),
+    "pydantic": (lambda: {"order": Model()}, r"data\['order'\] is a Model, .*\.model_dump\(mode=\"json\"\)"),
     "named tuple": (lambda: {"at": Point(1, {2})}, r"data\['at'\] is a Point, .*_asdict"),
     "deque": (lambda: {"all": deque([1])}, r"data\['all'\] is a deque, .*list\(\.\.\.\)"),
     "class": (lambda: {"type": int}, r"data\['type'\] is a type, .*name"),

@@ -202,8 +202,15 @@ def test_unknown_option_of_a_worker_is_refused_with_the_nearest() -> None:
     workers: Any = Workers()
     with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'max_retries'\?"):
         workers.register("greet", asynchronous, retries=3)
-    with pytest.raises(InvalidOptionError, match=r"did you mean 'timezone'\?|is not an option of a worker"):
+    with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'timezone'\?"):
         workers.cron("@daily", "report", timezon="UTC")
+
+
+@pytest.mark.parametrize("option", ["cron", "schedule", "timezone"])
+def test_schedule_given_to_register_is_refused_with_the_decorator_that_takes_it(option: str) -> None:
+    workers: Any = Workers()
+    with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: .*write @workers\.cron\('0 9"):
+        workers.register("report", asynchronous, **{option: "0 9 * * *"})
 
 
 async def test_one_function_runs_under_several_names(

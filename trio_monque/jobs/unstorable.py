@@ -117,7 +117,9 @@ def _instead_of(value: object) -> str:
             return advice
     if dataclasses.is_dataclass(value):
         return "store dataclasses.asdict(...)"
-    for method in ("model_dump", "_asdict", "item", "tolist"):  # pydantic, named tuples, numpy.
+    if hasattr(value, "model_dump"):  # A pydantic model. Without the mode, dates and decimals would fail next.
+        return 'store what its .model_dump(mode="json") returns'
+    for method in ("_asdict", "item", "tolist"):  # Named tuples, numpy.
         if hasattr(value, method):
             return f"store what its .{method}() returns"
     if inspect.isroutine(value):

@@ -100,7 +100,7 @@ def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tup
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(
-            f"the handler {handler!r} is a plain function that returned a coroutine, which nobody would run: "
+            f"the handler {handler!r} is a plain function that returned a coroutine, which would never run: "
             "register the async function itself"
         )
     return False, result

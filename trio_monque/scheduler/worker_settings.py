@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any, TypedDict
 
@@ -88,13 +88,23 @@ class WorkerSettings:
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
 
 
-def checked_settings(name: object, options: WorkerOptions, example: str) -> WorkerSettings:
+_OF_SCHEDULES = frozenset(("cron", "schedule", "timezone"))
+
+
+def checked_settings(
+    name: object, options: WorkerOptions, example: str, own: Collection[str] = ("replace",)
+) -> WorkerSettings:
+    """Checks what a decorator was given; `own` are its arguments beside the options, which messages list too."""
     if callable(name):
         raise WorkerRegistrationError(
             getattr(name, "__name__", repr(name)), f"its decorator needs the name of its jobs: write {example}"
         )
     check_name(name)
-    check_known(options, WorkerOptions.__annotations__, "a worker")
+    given: Mapping[str, object] = {**options}
+    for option in given.keys() & (_OF_SCHEDULES - set(own)):
+        advice = "to declare a schedule, write @workers.cron('0 9 * * *', 'daily-report')"
+        raise InvalidOptionError(option, given[option], f"is not an option of a worker: {advice}")
+    check_known(given, {*WorkerOptions.__annotations__, *own}, "a worker")
     return WorkerSettings(**options)
 
 

@@ -21,6 +21,9 @@ from .worker_settings import RegisterOptions, WorkerOptions, WorkerSettings, che
 T = TypeVar("T")
 R = TypeVar("R")
 
+# What `cron` takes beside the options of a worker, for the message about an unknown one.
+_CRON_ARGUMENTS = ("data", "on_exhausted", "replace", "timezone", "version")
+
 
 @dataclass(frozen=True, slots=True)
 class CronDeclaration:
@@ -42,6 +45,9 @@ class CronDeclaration:
 
 class Workers(Generic[Resources]):
     """A set of workers. Made at a module's top level, given to any number of schedulers.
+
+    A scheduler copies the set when it opens: it does not run a handler that is registered here later. Register with the
+    scheduler then (`scheduler.register`).
 
     `Workers[Pool]()` takes handlers whose `job.resources` is a Pool, and schedulers that are opened with it need one.
     """
@@ -162,7 +168,7 @@ class Workers(Generic[Resources]):
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
         check_order(expression, name)
-        settings = checked_settings(name, options, "@workers.cron('0 9 * * *', 'daily-report')")
+        settings = checked_settings(name, options, "@workers.cron('0 9 * * *', 'daily-report')", _CRON_ARGUMENTS)
         check_on_exhausted(on_exhausted)
         check_version(version)
         fields, zone = normalised(expression), check_timezone(expression, timezone)
