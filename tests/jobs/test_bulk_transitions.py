@@ -59,6 +59,18 @@ def test_bulk_retry_is_the_single_one_at_its_own_moment(status: JobStatus) -> No
     assert only.transition.guard == {"name": "a", "status": status}
 
 
+@pytest.mark.parametrize("selector", [JobSelector(), JobSelector(status=list(JobStatus)), JobSelector(name="a")])
+def test_guard_of_many_has_every_condition_of_the_single_one_but_the_id(selector: JobSelector) -> None:
+    job = job_of(JobStatus.PENDING)
+    pairs = [
+        (transitions.cancel_pending(job.id, NOW), cancel_selected(selector, (job,), NOW)),
+        (transitions.retry_again(job.id, NOW), retry_selected(selector, job, NOW, LATER)),
+    ]
+    for single, many in pairs:
+        assert single.guard.keys() - {"id"} <= many.transition.guard.keys()
+        assert single.guard["status"] == many.transition.guard["status"]
+
+
 def test_selector_that_asks_for_nothing_is_everything_and_one_that_asks_for_anything_is_not() -> None:
     assert JobSelector().is_everything
     assert JobSelector(name=None, status=None).is_everything

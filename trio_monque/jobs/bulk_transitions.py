@@ -43,9 +43,9 @@ def retry_selected(selector: JobSelector, job: Job, now: datetime, next_run_at: 
 
 
 def _guarded(one: Transition, guard: Mapping[str, Any]) -> Transition:
-    # Both: where the selection asked for less than the transition allows, it is the stricter one that counts.
-    general = {name: condition for name, condition in one.guard.items() if name != "id"}
-    return replace(one, guard={**general, **guard})
+    # The statuses of the selection are among those of the one transition, and stricter; a job's id is its only other
+    # condition. A test compares the two guards.
+    return replace(one, guard=guard)
 
 
 def spread_over(now: datetime, seconds: float, count: int, random: Random) -> list[datetime]:
