@@ -10,7 +10,9 @@ import pytest
 from bson import ObjectId
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from pymongo import MongoClient
 
+from tests.support.interception import Recorder
 from tests.support.thoroughly import examples
 from trio_monque import Job, JobFilter, JobSort, JobStatus, Monque
 from trio_monque.jobs.answers import page_of
@@ -297,6 +299,20 @@ def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
     skip, limit = data.draw(st.integers(0, 20)), data.draw(st.integers(1, 10))
     found = client_of_many.sync.get_jobs(name=name, status=wanted, skip=skip, limit=limit)
     assert [job.id for job in found] == truth[skip : skip + limit]
+
+
+def test_j104_what_passed_over_jobs_carry_is_not_read(monque_client: MongoClient[Any], db: Database) -> None:
+    recorder = Recorder()
+    with MongoClient[Any](*(monque_client.address or ()), tz_aware=True, event_listeners=[recorder]) as client:
+        monque = Monque(client[db.name]).sync
+        for number in range(3):
+            monque.enqueue("a", {"number": number})
+        (third,) = monque.get_jobs(name="a", status="pending", skip=2, limit=5)
+    assert third.data == {"number": 2}
+    first, last = (one for name, one in recorder.commands if name == "find" and one["find"] == "monque_jobs")
+    assert first["projection"] == dict.fromkeys(("data", "result", "progress", "saved", "errors"), False)
+    assert (first["limit"], last["limit"]) == (2, 5)
+    assert "projection" not in last
 
 
 def test_j104_get_jobs_gives_a_hundred_by_default_and_a_page_fifty(monque: Monque, jobs: Collection) -> None:

@@ -49,7 +49,7 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
         behind = query
         if query.skip:
             # What is passed over are jobs, and not documents: otherwise a broken one would show a job on two pages.
-            passed = _found(jobs, replace(query, limit=query.skip), query.skip, None, session, light=True).jobs
+            passed = _found(jobs, query, query.skip, None, session, light=True).jobs
             if len(passed) < query.skip:
                 return []
             behind = replace(query, anchor=anchor_of(passed[-1], query.sort.by))
