@@ -3,17 +3,54 @@
 from __future__ import annotations
 
 import math
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from datetime import timedelta
 
 import pytest
 import trio
+from bson import ObjectId
+from pymongo import errors as driver
 
 from tests.support.node_peer import NodePeer
 from trio_monque import Monque, Workers
+from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
 from trio_monque.scheduler.told import Told
 from trio_monque.store.types import Collection, Database
+from trio_monque.testing import fail_next
+
+
+@dataclass
+class Opened:
+    """A stream that is open, for workers of the one name "greet"."""
+
+    stream: JobStream
+    monque: Monque
+    node: NodePeer
+    paused: PausedNames
+
+    def due(self, seconds: float) -> ObjectId:
+        now = self.monque._ground.clock.now()
+        return self.node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
+
+    async def next(self) -> Hints:
+        """What was written before this call comes in one answer."""
+        return await self.stream.next(math.inf)
+
+
+@asynccontextmanager
+async def opened(db: Database, told: Told | None = None) -> AsyncIterator[Opened]:
+    monque, workers = Monque(db), Workers()
+    workers.register("greet", lambda _: None)
+    paused = PausedNames(monque._door, rests=False)
+    told = Told() if told is None else told
+    stream = JobStream(monque._ground, monque._door, workers, paused, "us", told)
+    await stream.open()
+    yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
+    await stream.close()
 
 
 @pytest.mark.parametrize("order", [(-5, 40, 20), (40, 20, -5), (20, -5, 40)])
@@ -37,3 +74,127 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
     assert min(one.due for one in heard) == pytest.approx(trio.current_time() - 5, abs=3)
     assert max(one.last_due for one in heard) == pytest.approx(trio.current_time() + 40, abs=3)
     assert not any(one.look for one in heard)
+
+
+async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Database, jobs: Collection) -> None:
+    told = Told()
+    async with opened(db, told) as our:
+        alone = our.due(0)
+        heard = await our.next()
+        assert heard.tip is not None
+        assert (heard.tip.lane, heard.tip.key.id, heard.look) == ("greet", alone, False)
+        assert alone in told
+        # Two at once: the scheduler looks for both.
+        ids = [our.due(-1), our.due(-2)]
+        both = await our.next()
+        assert both.tip is None
+        assert both.due < trio.current_time()
+        assert all(one in told for one in ids)
+        # What is put off is not new, although it is heard alone.
+        jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": our.monque._ground.clock.now()}})
+        later = await our.next()
+        assert later.tip is None
+        assert later.due < math.inf
+
+
+async def test_job_of_which_the_client_in_this_run_has_told_is_not_told_again(db: Database) -> None:
+    told = Told()
+    async with opened(db, told) as our:
+        told.add([our.due(0)])
+        assert await our.next() == Hints()
+
+
+async def test_job_of_which_the_client_tells_while_the_answer_is_read_is_not_told_again(db: Database) -> None:
+    """The word of the client comes after the thread has read the answer, and before the event loop has it."""
+
+    class ClientTellsNext(Told):
+        def __contains__(self, job_id: ObjectId) -> bool:
+            known = super().__contains__(job_id)
+            self.add([job_id])
+            return known
+
+    async with opened(db, ClientTellsNext()) as our:
+        our.due(0)
+        heard = await our.next()
+        assert (heard.tip, heard.due, heard.look) == (None, math.inf, False)
+
+
+async def test_job_that_is_not_pending_or_has_no_worker_here_wakes_nothing(db: Database, jobs: Collection) -> None:
+    async with opened(db) as our:
+        our.node.enqueue("greet", status="completed")
+        our.node.enqueue("theirs")
+        assert await our.next() == Hints()
+
+
+async def test_job_that_becomes_pending_without_a_date_causes_a_look(db: Database, jobs: Collection) -> None:
+    async with opened(db) as our:
+        job_id = our.node.enqueue("greet", status="failed")
+        assert await our.next() == Hints()
+        jobs.update_one({"_id": job_id}, {"$set": {"status": "pending"}})
+        assert await our.next() == Hints(look=True)
+
+
+async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jobs: Collection) -> None:
+    async with opened(db) as our:
+        ids = [our.node.enqueue("greet", status="processing") for _ in range(2)]
+        assert (await our.next()).is_asked_to_end is None
+        jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": our.monque._ground.clock.now()}})
+        heard = await our.next()
+        assert heard.is_asked_to_end is not None
+        assert [heard.is_asked_to_end(await our.monque.get_job(one)) for one in ids] == [True, False]
+        assert (heard.look, heard.due) == (False, math.inf)
+
+
+async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
+    async with opened(db) as our:
+        ground = our.monque._ground
+        assert our.paused.is_told
+        assert our.paused.look_up(ground.jobs) == frozenset()
+        assert await our.monque.pause("greet")
+        assert (await our.next()).look
+        # At once, and not after the half second for which an answer is good.
+        assert our.paused.look_up(ground.jobs) == {"greet"}
+        await our.stream.close()
+        assert not our.paused.is_told
+        assert await our.monque.resume("greet")
+        await our.stream.open()
+        assert our.paused.is_told
+        assert our.paused.look_up(ground.jobs) == frozenset()
+
+
+async def test_collection_that_vanished_causes_a_look_that_makes_its_indexes_first(
+    db: Database, jobs: Collection
+) -> None:
+    async with opened(db) as our:
+        our.monque._ground.ensure_indexes()
+        assert len(jobs.index_information()) > 1
+        jobs.drop()
+        assert (await our.next()).look
+        our.monque._ground.ensure_indexes()
+        assert len(jobs.index_information()) > 1
+
+
+async def test_stream_that_was_closed_has_let_go_of_its_cursor(db: Database) -> None:
+    async with opened(db) as our:
+        first = our.stream._opened
+        await our.stream.close()
+        assert not first.is_open
+        await our.stream.open()
+        # A wait that is abandoned ends with the next event, and lets go of the cursor by itself.
+        second = our.stream._opened
+        with trio.move_on_after(0.05):
+            await our.stream.next(math.inf)
+        our.due(0)
+        with trio.fail_after(20):
+            while second.is_open:
+                await trio.sleep(0.01)
+
+
+async def test_failure_to_end_the_wait_is_told_as_one_of_the_stream(db: Database) -> None:
+    async with opened(db) as our:
+        with fail_next(our.monque, driver.AutoReconnect, command="end the wait"), pytest.raises(StreamFailedError):
+            await our.stream.end_wait()
+        with fail_next(our.monque, driver.AutoReconnect, command="hear of changes"):
+            with pytest.raises(StreamFailedError) as failed:
+                await our.next()
+        assert not failed.value.is_final

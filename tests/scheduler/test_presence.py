@@ -107,7 +107,10 @@ async def test_that_it_leaves_is_told_at_once_and_not_with_the_next_beat(db: Dat
         await scheduler.enqueue("a")
         await runs.wait()
         scheduler.drain()
-        await seen(monque, lambda found: found[0].draining)
+        (leaving,) = await seen(monque, lambda found: found[0].draining)
+        # And then from beat to beat: that it leaves goes on to be true, and would be told without end.
+        for _ in range(30):
+            assert await monque.instances() == [leaving]
         go_on.set()
 
 
