@@ -303,7 +303,7 @@ def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
 
 def test_j104_what_passed_over_jobs_carry_is_not_read(monque_client: MongoClient[Any], db: Database) -> None:
     recorder = Recorder()
-    with MongoClient[Any](*(monque_client.address or ()), tz_aware=True, event_listeners=[recorder]) as client:
+    with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
         monque = Monque(client[db.name]).sync
         for number in range(3):
             monque.enqueue("a", {"number": number})

@@ -18,7 +18,7 @@ from trio_monque import Monque, Workers
 from trio_monque.engine.hints import Hints, StreamFailedError
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
-from trio_monque.scheduler.told import Told
+from trio_monque.scheduler.told import JobKey, Told
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
 
@@ -82,6 +82,7 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
         alone = our.due(0)
         heard = await our.next()
         assert heard.tip is not None
+        assert isinstance(heard.tip.key, JobKey)
         assert (heard.tip.lane, heard.tip.key.id, heard.look) == ("greet", alone, False)
         assert alone in told
         # Two at once: the scheduler looks for both.
@@ -148,17 +149,18 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
 async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
     async with opened(db) as our:
         ground = our.monque._ground
-        assert our.paused.is_told
+        told = [our.paused.is_told]
         assert our.paused.look_up(ground.jobs) == frozenset()
         assert await our.monque.pause("greet")
         assert (await our.next()).look
         # At once, and not after the half second for which an answer is good.
         assert our.paused.look_up(ground.jobs) == {"greet"}
         await our.stream.close()
-        assert not our.paused.is_told
+        told.append(our.paused.is_told)
         assert await our.monque.resume("greet")
         await our.stream.open()
-        assert our.paused.is_told
+        told.append(our.paused.is_told)
+        assert told == [True, False, True]
         assert our.paused.look_up(ground.jobs) == frozenset()
 
 
