@@ -17,7 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 from trio.testing import MockClock
 
-from tests.support.malformed import ELEMENTS, SHARE, Element, chunks, with_field
+from tests.support.malformed import ELEMENTS, SHARE, chunks, with_field
 from tests.support.thoroughly import THOROUGH
 from trio_monque import (
     BrokenDocumentError,
@@ -296,32 +296,6 @@ async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
         assert stored.status is JobStatus.COMPLETED
         assert scheduler.is_healthy(), scheduler.health().reasons
         assert scheduler.statistics().running == 0
-
-
-@pytest.mark.timeout(30)
-async def test_schedule_that_a_document_has_twice_is_not_settled_for_ever(
-    open_test_scheduler: SchedulerOpener,
-    monque: Monque,
-    jobs: Collection,
-    good: set[ObjectId],
-    autojump_clock: MockClock,
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    """What is written goes by the second line, and the server compares the first: it never matches."""
-    well = {"_id": ObjectId(), **WELL, **STATES["due"], "repeatInterval": "* * * * *"}
-    jobs.insert_one(with_field(well, "repeatInterval", Element.of("0 0 * * *"), as_well=True))
-    ran: list[ObjectId] = []
-    workers = Workers()
-
-    @workers.register("greet")
-    async def greet(job: RunningJob[Any]) -> None:
-        ran.append(job.id)
-
-    async with open_test_scheduler(workers) as scheduler:
-        await quiesce()
-        assert {well["_id"], *good} == set(ran)
-        assert scheduler.is_healthy(), scheduler.health().reasons
-    assert "could not settle job" in caplog.text
 
 
 async def test_change_stream_tells_of_what_is_well_beside_what_is_not(

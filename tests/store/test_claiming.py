@@ -12,6 +12,7 @@ from bson import Int64
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
+from tests.support.malformed import Element, with_field
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
@@ -318,3 +319,35 @@ def test_next_job_with_an_id_that_is_none_is_told_by_its_moment_alone(store: Job
     assert document is not None
     jobs.insert_one({**document, "_id": "a text"})
     assert looking.next_due(store, ["greet"], PAST) == looking.NextDue(moment, None)
+
+
+@pytest.mark.parametrize("field", ["claimedBy", "lockedAt", "claimToken"])
+@pytest.mark.parametrize("way", ["by its id", "beside one that is lost", "resolved"])
+def test_claim_that_reads_otherwise_than_the_server_compares_it_is_given_back(
+    store: JobCollection, jobs: Collection, field: str, way: str
+) -> None:
+    """Its document has a field twice: no end of the claim would match what was read."""
+    job, lost = insert(store, run_at=PAST), insert(store, run_at=PAST)
+    (document,) = jobs.find({"_id": job.id})
+    document[field] = None
+    jobs.delete_one({"_id": job.id})
+    jobs.insert_one(
+        with_field(document, field, Element.of(PAST - timedelta(days=1) if field == "lockedAt" else None), as_well=True)
+    )
+    mine = stamp()
+    jobs.delete_one({"_id": lost.id})
+    if way == "by its id":
+        taken = claiming.take_one(store, job.id, "greet", 0, PAST, mine).jobs
+    else:
+        copies = [job, lost]
+        if way == "resolved":
+            jobs.update_one({"_id": job.id}, {"$set": {"status": "processing", "claimedBy": mine.claimed_by}})
+            jobs.update_one({"_id": job.id}, {"$set": {"lockedAt": PAST, "claimToken": mine.claim_token}})
+            taken = claiming.resolve(store, mine, PAST + timedelta(seconds=1))
+        else:
+            taken = claiming.take(store, copies, PAST, mine).jobs
+    assert list(taken) == []
+    assert jobs.count_documents({"_id": job.id, "status": "pending"}) == 1
+    # The release has removed the first of the two.
+    (again,) = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp()).jobs
+    assert as_stored(store, again) == again

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 import time
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
@@ -17,7 +17,7 @@ from ..jobs.rescues import Rescue, RescuePolicy, decide_rescue, is_stale, lease_
 from ..jobs.transition import applied
 from ..observations import Sighting
 from ..options import SchedulerConfig
-from ..store import queries, rescuing, settling
+from ..store import doubled_fields, queries, rescuing, settling
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from .ground import Ground
@@ -129,6 +129,7 @@ class Taking:
             again = {Fate.SCHEDULE_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.SCHEDULE_CHANGED}
             self._refusals += Fate.REFUSED in fates.values()
             self._marks = {claim[0]: self._marks[claim[0]] for claim, fate in fates.items() if fate in again}
+            self._look_into([claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)])
 
     def _decide(self) -> _Decided | None:
         if not self._marks:
@@ -142,10 +143,20 @@ class Taking:
             whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._ground.jobs, one)])
             dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
             rescues |= {claim: self._decided(job, now) for claim, job in whole.items()}
+        self._look_into(self._marks.keys() - {job_id for job_id, _ in dead})
         if not dead:
             return None
         statements = settling.grouped([rescues[claim].transition for claim in dead], secrets.token_hex(8))
         return _Decided(dead, rescues, statements)
+
+    def _look_into(self, missed: Collection[ObjectId]) -> None:
+        """Looks for fields that are there twice in what could not be taken although it was observed.
+
+        Usually such a claim was renewed, or ended, just now. With a field twice, no write would ever match by what the
+        driver reads: the next taking goes by what the server compares.
+        """
+        if missed:
+            doubled_fields.report_doubled(self._ground.jobs, missed)
 
     def _decided(self, job: Job, now: datetime) -> Rescue:
         rescue = decide_rescue(job, now, self._policy)

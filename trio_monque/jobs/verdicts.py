@@ -242,10 +242,23 @@ def _next_occurrence(
         following = next_occurrence(job.repeat_interval, job.timezone, now)
     except InvalidCronError as invalid:
         # Monque for Node allows lines that this library does not: end loudly, and do not guess.
-        last_run = "its last run succeeded" if error is None else f"its last run failed: {kept_reason(error, kept)}"
-        raise ScheduleEndedError(invalid, last_run) from error
+        raise _schedule_ended(invalid, error, kept) from error
     failure = None if error is None else failure_of(error, job, now, kept)
     return transitions.go_on(job, now, following, failure, result)
+
+
+def _schedule_ended(invalid: InvalidCronError, error: BaseException | None, kept: ErrorText) -> ScheduleEndedError:
+    last_run = "its last run succeeded" if error is None else f"its last run failed: {kept_reason(error, kept)}"
+    return ScheduleEndedError(invalid, last_run)
+
+
+def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
+    """Why a job ends whose document has a field of its schedule twice: nothing tells which one is meant."""
+    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    invalid = InvalidCronError(job.repeat_interval, f"the document has two fields called {field}")
+    ended = _schedule_ended(invalid, error, kept)
+    ended.__cause__ = error
+    return ended
 
 
 def end_of_schedule(

@@ -35,7 +35,7 @@ from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
 from ..observations import Sighting
 from ..options import SchedulerConfig
-from ..store import claiming, leases, managing, queries, settling
+from ..store import claiming, doubled_fields, leases, managing, settling
 from ..store.offload import Channel, Door
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
@@ -58,8 +58,7 @@ logger = logger_of("scheduler")
 SHARE_OF_LOCK_TIMEOUT = 0.9
 
 
-# Between a look at a schedule and the write that depends on it, the schedule may change: not for ever by chance. But of
-# two fields of one name the server compares the first, and the driver reads the last: such a job never matches.
+# Between a look at a schedule and the write that depends on it, the schedule may change: not for ever by chance.
 MOST_ROUNDS: Final = 10
 
 
@@ -179,8 +178,7 @@ class JobSource:
                     undecided.append(settlement)
                 else:
                     logger.error(
-                        "could not settle job %s: its schedule kept changing, or its document has a field twice; its "
-                        "claim is left to its lease",
+                        "could not settle job %s: its schedule kept changing; its claim is left to its lease",
                         settlement.job,
                         extra=about(settlement.job),
                     )
@@ -199,22 +197,24 @@ class JobSource:
                 refused_once_more(settlement)
                 continue
             try:
-                settlement.job = await self._with_current_schedule(settlement.job)
+                await self._bring_up_to_date(settlement)
             except BrokenDocumentError as error:
                 logger.warning("%s; its claim is given back", error)
                 settlement.verdict = CutShort()
         return (await self.prepare(undecided)).statements
 
-    async def _with_current_schedule(self, job: Job) -> Job:
-        current = await self._door.call(
-            partial(queries.get_job, self._ground.jobs, job.id),
+    async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
+        """Reads the schedule anew, as the server compares it: the next write is compared with that."""
+        found = await self._door.call(
+            partial(doubled_fields.current_schedule, self._ground.jobs, settlement.job.id),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
-        if current is None:
-            return job  # Deleted: the next attempt finds the claim lost.
-        return replace(
-            job,
+        if found is None:
+            return  # Deleted: the next attempt finds the claim lost.
+        current, settlement.doubled_field = found
+        settlement.job = replace(
+            settlement.job,
             repeat_interval=current.repeat_interval,
             timezone=current.timezone,
             on_exhausted=current.on_exhausted,

@@ -14,7 +14,18 @@ from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
 from ..jobs.lighter_writes import LIGHTEST, lightened
 from ..jobs.transition import Transition, applied
-from ..jobs.verdicts import Discarded, Failed, RetryPolicy, Succeeded, Verdict, decide, end_of_schedule, reason_of
+from ..jobs.verdicts import (
+    CutShort,
+    Discarded,
+    Failed,
+    RetryPolicy,
+    Succeeded,
+    Verdict,
+    ambiguous_schedule,
+    decide,
+    end_of_schedule,
+    reason_of,
+)
 from ..log import logger_of
 from ..store import settling
 from ..store.settling import Fate, Statement
@@ -39,6 +50,8 @@ class JobSettlement:
         transition, receipt: How it is written; set when its batch is prepared.
         fate: What became of it.
         refusals: How often the server has refused to write it. Each time it is made lighter; see `lightened`.
+        doubled_field: The name of a field of its schedule that the document has twice. Which one is meant, nothing
+            tells: the job fails for good.
         schedule_ended: The job fails for good, whatever the verdict: its next occurrence cannot be computed.
     """
 
@@ -51,6 +64,7 @@ class JobSettlement:
     receipt: str | None = None
     fate: Fate | None = None
     refusals: int = 0
+    doubled_field: str | None = None
     schedule_ended: ScheduleEndedError | None = None
 
     def __post_init__(self) -> None:
@@ -83,7 +97,8 @@ def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix
     ends = []
     for settlement in settlements:
         job = settlement.job
-        if job.repeat_interval is None and not settlement.refusals and _stores_nothing(settlement.verdict):
+        is_usual = not settlement.refusals and settlement.doubled_field is None
+        if job.repeat_interval is None and is_usual and _stores_nothing(settlement.verdict):
             transition = completions.get(job.claim_token)
             if transition is None:
                 transition = completions[job.claim_token] = transitions.complete_claimed_with(job, now)
@@ -121,6 +136,8 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
 def _decided(settlement: JobSettlement, now: datetime) -> Transition:
     job, verdict = settlement.job, settlement.verdict
     try:
+        if settlement.doubled_field is not None and not isinstance(verdict, CutShort):
+            raise ambiguous_schedule(job, verdict, settlement.doubled_field, settlement.policy.error_text)
         return decide(job, verdict, now, settlement.policy)
     except ScheduleEndedError as ended:
         settlement.schedule_ended = ended

@@ -14,6 +14,7 @@ from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..safe_text import shown
+from . import doubled_fields
 from .codec import LENIENT, RawDocument
 from .connection import JobCollection, name_in
 from .fields import FIELD
@@ -64,7 +65,7 @@ def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
     found: list[BrokenDocument] = []
     batch = look.next_batch(jobs)
     for raw, document in _documents(jobs, batch):
-        problem = _problem(jobs, document) or _refusal(jobs, raw)
+        problem = _problem(jobs, document) or doubled_fields.problem_of(raw) or _refusal(jobs, raw)
         if problem is not None:
             shown = _shown(raw)
             found.append(BrokenDocument(shown.get("_id"), problem, shown))
@@ -177,7 +178,8 @@ def _look_at_broken(jobs: JobCollection) -> bool:
     # is read whole.
     for document in jobs.raw.find({"_id": {"$in": asked}}, _BUT_HEAVY, hint=_BY_ID):
         own_id = _shown(document.raw).get("_id")
-        problem = _problem(jobs, document) or _problem_of_all(jobs, own_id)
+        doubled = doubled_fields.problem_of(document.raw)
+        problem = _problem(jobs, document) or doubled or _problem_of_all(jobs, own_id)
         if problem is not None:
             wrong.add(own_id)
             if jobs.report_broken(own_id, problem, name_in(document)):  # Another than before: somebody has tried.

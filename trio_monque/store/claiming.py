@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
@@ -16,12 +16,13 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
 from ..jobs.claimable import UNSUSPECTED, past, pins
-from ..jobs.fences import ClaimStamp, stamp_fence
+from ..jobs.fences import ClaimStamp, cycle_fence, stamp_fence
 from ..jobs.job import Job
 from ..jobs.transition import OneOf, Transition, applied
 from ..log import logger_of
 from .codec import filter_of, update_of
 from .connection import JobCollection
+from .doubled_fields import report_doubled
 from .fields import FIELD
 from .leases import signs_of_life
 from .outcomes import REFUSAL_CODES, command, is_about_document, refused_because_of_documents
@@ -34,6 +35,9 @@ _EARLIEST = [(FIELD["next_run_at"], ASCENDING)]
 
 # Each is a condition of its own in the write, with the ids that it is for.
 MOST_PASTS: Final = 8
+
+# More are lost to other instances only where these take most of what is seen here.
+MOST_MISSED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +87,27 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
             return Taken(read_back(jobs, ids, stamp, session), more=True, refused=refused)
         if as_read is not None and matched == len(candidates):
             return Taken([applied(job, transition) for job in candidates])
-        missed = matched < len(candidates)
-        return Taken(read_back(jobs, ids, stamp, session) if matched else [], more=missed)
+        taken = read_back(jobs, ids, stamp, session) if matched else []
+    if matched == len(candidates):
+        return Taken(taken)
+    _look_into_misses(jobs, candidates, {job.id for job in taken})
+    return Taken(taken, more=True)
+
+
+def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set[ObjectId]) -> None:
+    """Finds out why a claim misses the same candidate again and again.
+
+    What another instance has taken comes back with another past, or not at all. One that was missed, is seen again and
+    has the same past was not taken. Left alone, it would be tried at once, for ever; and a suspect, which is claimed
+    alone, would keep all others from being claimed.
+    """
+    missed = {job.id: past(job) for job in candidates if job.id not in taken}
+    again = [job_id for job_id, before in missed.items() if jobs.missed.pop(job_id, None) == before]
+    if again:
+        report_doubled(jobs, again)
+    if len(jobs.missed) > MOST_MISSED:
+        jobs.missed.clear()
+    jobs.missed.update({job_id: before for job_id, before in missed.items() if job_id not in again})
 
 
 def _refused_alone(
@@ -120,11 +143,27 @@ def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, session: ClientSession) -> Sequence[Job]:
     """Which of the ids bear this claim, as a majority holds it, after the writes of the session."""
     held = {"_id": {"$in": list(ids)}, **filter_of(stamp_fence(stamp))}
-    return jobs.decoded(
+    found = jobs.decoded(
         lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(
             held, sort=_EARLIEST, hint=_BY_ID, session=session
         )
     )
+    return _whole(jobs, found, stamp)
+
+
+def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list[Job]:
+    """Those that bear the claim as they were read, too; the others are given back.
+
+    The server has compared each with the stamp. What reads otherwise has a field of its claim twice, and no write under
+    the fence that was read would ever match. The release removes the first of the two, and so mends the document.
+    """
+    whole = [job for job in found if cycle_fence(job) == stamp_fence(stamp)]
+    if len(whole) < len(found):
+        held = {job.id for job in whole}
+        others = [job.id for job in found if job.id not in held]
+        given_back = transitions.release_all(stamp, stamp.locked_at)
+        jobs.collection.update_many({"_id": {"$in": others}, **filter_of(given_back.guard)}, update_of(given_back))
+    return whole
 
 
 @command("claim jobs")
@@ -152,7 +191,8 @@ def take_one(
     if found is None:
         return Taken([])
     try:
-        return Taken([jobs.codec.decode(found)])
+        taken = _whole(jobs, [jobs.codec.decode(found)], stamp)
+        return Taken(taken, more=not taken)
     except BrokenDocumentError:
         given_back = transitions.release_all(stamp, now)
         jobs.collection.update_one({"_id": job_id, **filter_of(given_back.guard)}, update_of(given_back))
@@ -170,9 +210,10 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
     held = filter_of(stamp_fence(stamp))
     with jobs.collection.database.client.start_session(causal_consistency=True) as session:
         jobs.collection.update_many(held, {"$max": signs_of_life(beat)}, session=session)
-        return jobs.decoded(
+        found = jobs.decoded(
             lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(held, session=session)
         )
+        return _whole(jobs, found, stamp)
 
 
 @command("give claims back")

@@ -67,6 +67,7 @@ class JobCollection:
         left_over: The ids of pending jobs that bore an owner when they were met.
         unclaimable: The ids of jobs on which the server refuses every claim, as far as they were met.
         refused: The ids of jobs to which the server has refused a write.
+        missed: The candidates that the last claims did not get, and the past that was pinned of each.
         crowds: Where the looks are at each name with more bad documents than a query may name.
         interference: What a test has put in the way of the next commands; otherwise empty.
     """
@@ -79,6 +80,7 @@ class JobCollection:
     left_over: Known = field(default_factory=Known, compare=False)
     unclaimable: Known = field(default_factory=Known, compare=False)
     refused: Known = field(default_factory=Known, compare=False)
+    missed: dict[object, object] = field(default_factory=dict, compare=False)
     crowds: dict[str, Crowd] = field(default_factory=dict, compare=False)
     interference: list[Interference] = field(default_factory=list, compare=False)
 

@@ -15,6 +15,7 @@ from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.job import Job, JobStatus
 from .codec import filter_of
 from .connection import JobCollection
+from .doubled_fields import jobs_as_compared
 from .fields import FIELD
 from .outcomes import command
 
@@ -34,7 +35,8 @@ CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 @command("look at the claims", writes=False)
 def look(jobs: JobCollection) -> Sequence[Job]:
     """All jobs that are claimed, by whomever: their claims, and nothing else of them."""
-    return jobs.decoded(lambda collection: collection.find(CLAIMED, _SEEN, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH))
+    found = jobs.decoded(lambda collection: collection.find(CLAIMED, _SEEN, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH))
+    return _as_compared(jobs, found)
 
 
 # What may be large: a hundred jobs with it would not be read within the time of one call.
@@ -45,14 +47,26 @@ _BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 @command("read jobs whose claims are dead", writes=False)
 def read(jobs: JobCollection, ids: Sequence[ObjectId]) -> Sequence[Job]:
     """Those of the jobs that are claimed, without what handlers gave and stored."""
-    return jobs.decoded(lambda collection: collection.find(_claimed(ids), _BUT_HEAVY, hint=_BY_ID))
+    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed(ids), _BUT_HEAVY, hint=_BY_ID)))
 
 
 @command("read a job whose claim is dead", writes=False)
 def read_whole(jobs: JobCollection, job_id: ObjectId) -> Sequence[Job]:
     """The job, if it is claimed."""
-    return jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=_BY_ID))
+    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=_BY_ID)))
 
 
 def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
     return {"_id": {"$in": list(ids)}, **CLAIMED}
+
+
+def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
+    """The same; of those that are known to have a field twice, what the server compares.
+
+    By what the driver reads, no rescue of such a job ever matches, and its renewals may not be seen.
+    """
+    known = [job.id for job in found if job.id in jobs.broken] if jobs.broken else []
+    if not known:
+        return found
+    seen = {job.id: job for job in jobs_as_compared(jobs.raw.find(_claimed(known), hint=_BY_ID))}
+    return [seen.get(job.id, job) for job in found]

@@ -1,0 +1,127 @@
+"""Documents with two fields of one name: the server compares the first of them, and the driver reads the last.
+
+No driver writes such a document by itself, but raw BSON and damaged imports do. What this library has read of one
+differs from what its conditional writes are compared with: a claim, the end of a run, or a rescue then never matches.
+To look for such fields in every document would make every job dearer. So it is done where a write did not match
+although, by all that was read, it should have.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import bson
+from bson import ObjectId
+from bson.errors import BSONError
+from pymongo.read_concern import ReadConcern
+
+from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..jobs.job import Job
+from ..log import logger_of
+from .codec import LENIENT, OWN_OPTIONS, RawDocument
+from .connection import JobCollection, name_in
+from .decoding import job_of
+from .fields import FIELD
+from .outcomes import command
+
+logger = logger_of("store")
+
+_BY_ID: Final = {"_id": 1}
+
+# What the end of a recurring job's run is computed from, and compared with.
+_SCHEDULE: Final = tuple(FIELD[name] for name in ("repeat_interval", "timezone", "on_exhausted"))
+_CLAIMED_BY: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token", "renewed_at")
+_PINNED: Final = ("name", "status", "next_run_at", "attempts", "fail_count", "rescues", "rev", "cancel_requested_at")
+
+# What conditional writes compare. Two fields of another name, such as `data`, harm nothing: the last one is used.
+_COMPARED: Final = frozenset({*(FIELD[name] for name in (*_PINNED, *_CLAIMED_BY)), *_SCHEDULE})
+_ENCODED: Final = tuple(field.encode() + b"\0" for field in _COMPARED)
+
+
+class _FirstOfEach(dict[str, Any]):
+    """A document as the server compares it: of two fields of one name, the first."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.doubled: list[str] = []
+
+    def __setitem__(self, field: str, value: Any) -> None:
+        if field in self:
+            self.doubled.append(field)
+        else:
+            super().__setitem__(field, value)
+
+
+_ANYTHING_AS_COMPARED: Final = LENIENT.with_options(document_class=_FirstOfEach)
+_JOB_AS_COMPARED: Final = OWN_OPTIONS.with_options(document_class=_FirstOfEach)
+
+
+def doubled_fields(document: bytes) -> Sequence[str]:
+    """The names of the fields that are compared and that the document has twice."""
+    # Cheap, and it misses none: the name may also stand in a value, or be the end of another name.
+    if all(document.count(name) < 2 for name in _ENCODED):
+        return ()
+    try:
+        read = bson.decode(document, _ANYTHING_AS_COMPARED)
+    except BSONError:
+        return ()  # That it cannot be decoded at all is a problem of its own.
+    return [field for field in read.doubled if field in _COMPARED]
+
+
+def problem_of(document: bytes) -> str | None:
+    """What is wrong with a document that has such a field."""
+    doubled = doubled_fields(document)
+    return f"it has two fields called {doubled[0]}" if doubled else None
+
+
+def report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
+    """Passes over those of the documents that have such a field, from now on; logs each once.
+
+    Where the database does not answer, the next write that misses asks again: what the caller has claimed or rescued
+    must not be lost over this question.
+    """
+    with suppress(MonqueConnectionError):
+        _report_doubled(jobs, ids)
+
+
+@command("look for fields that documents have twice", writes=False)
+def _report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
+    majority = jobs.raw.with_options(read_concern=ReadConcern("majority"))
+    for document in majority.find({"_id": {"$in": list(ids)}}, hint=_BY_ID):
+        problem = problem_of(document.raw)
+        if problem is not None:
+            error = BrokenDocumentError(document["_id"], problem)
+            if jobs.report_broken(error.document_id, problem, name_in(document)):
+                logger.warning("%s; until then it is left alone", error)
+
+
+@command("read the schedule of the job", writes=False)
+def current_schedule(jobs: JobCollection, job_id: ObjectId) -> tuple[Job, str | None] | None:
+    """The job as the server compares it, and the name of a field of its schedule that it has twice.
+
+    None where there is no such job. Raises BrokenDocumentError where the document is not a job.
+    """
+    document = jobs.raw.find_one({"_id": job_id}, hint=_BY_ID)
+    if document is None:
+        return None
+    doubled = (field for field in doubled_fields(document.raw) if field in _SCHEDULE)
+    return as_compared(document), next(doubled, None)
+
+
+def as_compared(document: RawDocument) -> Job:
+    """The job as the server compares it. Raises BrokenDocumentError where that is not a job."""
+    try:
+        return job_of(bson.decode(document.raw, _JOB_AS_COMPARED))
+    except BSONError as error:
+        raise BrokenDocumentError(document["_id"], f"it cannot be decoded ({error})") from error
+
+
+def jobs_as_compared(documents: Iterator[RawDocument]) -> Iterator[Job]:
+    """Those of the documents that are jobs as the server compares them."""
+    for document in documents:
+        try:
+            yield as_compared(document)
+        except BrokenDocumentError:
+            continue  # It is known to be broken, and logged.
