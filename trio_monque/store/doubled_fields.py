@@ -54,7 +54,9 @@ class _FirstOfEach(dict[str, Any]):
             super().__setitem__(field, value)
 
 
-_ANYTHING_AS_COMPARED: Final = LENIENT.with_options(document_class=_FirstOfEach)
+AS_COMPARED: Final = LENIENT.with_options(document_class=_FirstOfEach)
+"""Codec options that read what the server compares. Slower than a plain dict: for a few small documents."""
+
 _JOB_AS_COMPARED: Final = OWN_OPTIONS.with_options(document_class=_FirstOfEach)
 
 
@@ -64,7 +66,7 @@ def doubled_fields(document: bytes) -> Sequence[str]:
     if all(document.count(name) < 2 for name in _ENCODED):
         return ()
     try:
-        read = bson.decode(document, _ANYTHING_AS_COMPARED)
+        read = bson.decode(document, AS_COMPARED)
     except BSONError:
         return ()  # That it cannot be decoded at all is a problem of its own.
     return [field for field in read.doubled if field in _COMPARED]

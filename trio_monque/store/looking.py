@@ -17,10 +17,11 @@ from pymongo import ASCENDING
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
 from . import broken, crowds, indexes
-from .codec import LENIENT, filter_of
+from .codec import filter_of
 from .connection import JobCollection
 from .crowds import Wanted
 from .decoding import LARGEST_COUNTER
+from .doubled_fields import AS_COMPARED
 from .fields import FIELD
 from .known import can_be_named
 from .outcomes import command
@@ -225,7 +226,8 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
     """The earliest job of those that were not due at `after`; None where there is none."""
     remaining = iter(names)
     earliest: list[Mapping[str, Any]] = []
-    collection = jobs.collection.with_options(codec_options=LENIENT)
+    # Of two dates, the one that the server goes by: with another in the past, this would be asked for ever.
+    collection = jobs.collection.with_options(codec_options=AS_COMPARED)
     while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
         # What is passed over was due before: it is not among these.
         later = filter_of(claimable(chunk, after))
