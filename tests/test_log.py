@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import io
 import logging
 import re
 from pathlib import Path
@@ -10,6 +11,7 @@ from pathlib import Path
 import pytest
 
 import trio_monque
+from tests.support.hostile_errors import HOSTILE
 from trio_monque.log import OwnLines, logger_of
 
 PACKAGE = Path(trio_monque.__file__).parent
@@ -81,3 +83,20 @@ def test_how_to_page_lists_every_line() -> None:
     assert len(templates()) > 40
     parts = {one: max(re.split(r"%[\d.]*[a-z]", one), key=len).strip(" :,;\n") for one in templates()}
     assert [one for one, longest in parts.items() if longest not in page] == [], "docs/how-to/log.md lacks these lines"
+
+
+@pytest.mark.parametrize("kind", HOSTILE)
+def test_traceback_of_an_error_whose_text_misbehaves_is_written_and_bounded(kind: str) -> None:
+    """`logging` asks for that text in the call of the logger, which may be the one of a loop of ours."""
+    error, written = HOSTILE[kind](), io.BytesIO()
+    handler = logging.StreamHandler(io.TextIOWrapper(written, encoding="utf-8", write_through=True))
+    logger = logger_of("scheduler")
+    logger.addHandler(handler)
+    try:
+        raise error
+    except BaseException as raised:
+        logger.error("the job failed", exc_info=raised)
+    finally:
+        logger.removeHandler(handler)
+    assert written.getvalue().startswith(b"the job failed\nTraceback (most recent call last)")
+    assert len(written.getvalue()) < 20_000

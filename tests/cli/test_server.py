@@ -14,7 +14,9 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from trio_monque.cli import main
+from trio_monque.cli import main, server
+from trio_monque.embedded.launcher import LaunchOptions
+from trio_monque.errors import EmbeddedServerError
 
 from .demo_process import REPOSITORY, environment
 
@@ -88,3 +90,21 @@ def test_server_refuses_arguments_that_cannot_work(arguments: list[str], capsys:
         main(["server", *arguments])
     assert ended.value.code == 2
     assert "usage: trio-monque server" in capsys.readouterr().err
+
+
+def test_server_without_options_is_the_one_that_the_first_steps_connect_to(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its port may be taken here, so that the server itself is not started."""
+    asked: list[LaunchOptions] = []
+
+    def refuse(options: LaunchOptions) -> None:
+        asked.append(options)
+        raise EmbeddedServerError("not started")
+
+    monkeypatch.setattr(server, "EmbeddedMongod", refuse)
+    assert main(["server"]) == 2
+    (options,) = asked
+    address = f"mongodb://localhost:{options.port}/?replicaSet={options.replica_set}"
+    assert address == "mongodb://localhost:27017/?replicaSet=rs0"
+    assert address in (REPOSITORY / "docs/tutorial/first-steps.md").read_text(encoding="utf-8")

@@ -14,6 +14,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from trio.testing import MockClock
 
+from tests.support.fail_points import refusing_server
 from trio_monque import InvalidPayloadError, JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.jobs.payload import DEEPEST, check_payload, snapshot
 from trio_monque.store.types import Collection, Database
@@ -87,6 +88,15 @@ def test_deepest_data_are_accepted_and_one_level_more_is_not(make: Any) -> None:
         snapshot(make(DEEPEST + 1), None, PLAIN, "progress")
 
 
+def test_code_whose_scopes_are_nested_too_deeply_is_refused() -> None:
+    """There is neither a document nor an array in it: a scope is of a type of its own."""
+    value: Any = 1
+    for _ in range(DEEPEST + 1):
+        value = Code("f(x)", {"": value})
+    with pytest.raises(InvalidPayloadError, match="nested more than"):
+        check_payload(value, None, PLAIN)
+
+
 def test_what_the_clients_codec_options_read_is_accepted() -> None:
     far = DatetimeMS(2**60)
     for conversion in (DatetimeConversion.DATETIME_MS, DatetimeConversion.DATETIME_AUTO):
@@ -155,3 +165,15 @@ async def test_value_of_a_handler_that_cannot_be_read_fails_its_own_job_alone(
     assert [job and job.status for job in stored] == [JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.FAILED]
     assert [job and "cannot represent" not in str(job.fail_reason) for job in stored] == [True] * 3
     assert all(job is not None and "InvalidPayloadError" in str(job.fail_reason) for job in stored[1:])
+
+
+def test_job_because_of_which_the_server_refuses_a_whole_statement_keeps_no_neighbour_out() -> None:
+    """It refuses the command that it is in, and does not say which job of it was meant: each is sent alone."""
+    with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:
+        monque = Monque(client["shop"])
+        monque.sync.enqueue("first")  # The indexes are there from here on.
+        data = {"failCommands": ["insert"], "errorCode": 15, "appName": server.app}
+        admin.admin.command({"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data})
+        made = monque.sync.enqueue_many([NewJob(name="greet", data=number) for number in range(3)])
+        stored = client["shop"]["monque_jobs"].find({"name": "greet"}, sort=[("data", 1)])
+        assert [one["_id"] for one in stored] == [job.id for job in made]

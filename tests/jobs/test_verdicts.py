@@ -2,10 +2,12 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
+import bson
 import pytest
 
 from tests.jobs.test_transitions import LATER, claimed
 from trio_monque.backoff import Backoff
+from trio_monque.errors import ScheduleEndedError
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.jobs.transition import applied
 from trio_monque.jobs.verdicts import (
@@ -20,6 +22,7 @@ from trio_monque.jobs.verdicts import (
     Succeeded,
     Verdict,
     decide,
+    end_of_schedule,
     judged,
     reason_of,
     will_retry,
@@ -100,3 +103,26 @@ def test_retry_and_snooze_are_never_at_once() -> None:
     assert after(claimed(), Failed(Retry(after=0), 0)).next_run_at == LATER + timedelta(milliseconds=1)
     assert after(claimed(), Snoozed(Snooze(after=0))).next_run_at == LATER + timedelta(milliseconds=1)
     assert after(claimed(), Snoozed(Snooze(until=LATER - timedelta(days=1)))).next_run_at > LATER
+
+
+def test_run_that_succeeded_keeps_its_result_although_its_schedule_has_ended() -> None:
+    job = claimed(repeat_interval="0 0 ? * FRI")
+    with pytest.raises(ScheduleEndedError) as ended:
+        decide(job, Succeeded({"sent": 7}), LATER, POLICY)
+    left = applied(job, end_of_schedule(job, Succeeded({"sent": 7}), LATER, ended.value))
+    assert (left.status, left.result) == (JobStatus.FAILED, {"sent": 7})
+
+
+def test_what_failures_add_to_their_job_is_bounded_however_large_their_errors_are() -> None:
+    error: Exception = ValueError("x" * 100_000)
+    for _ in range(100):
+        try:
+            raise ValueError("a line of text\n" * 100) from error
+        except ValueError as raised:
+            error = raised
+    left = after(claimed(max_retries=100), Failed(error))
+    for failures in range(1, 20):
+        left = after(claimed(max_retries=100, fail_count=failures, errors=left.errors), Failed(error))
+    assert len(left.errors) == 5
+    assert {len(one["traceback"]) for one in left.errors} == {4_000}
+    assert len(bson.encode({"": [*left.errors, left.fail_reason]})) < 5 * (4_000 + 10_000) + 10_000 + 1_000

@@ -83,6 +83,25 @@ class Slice(msgspec.Struct, Generic[T]):
     items: list[T]
 
 
+class Small(pydantic.BaseModel):
+    x: int
+
+
+class Large(pydantic.BaseModel):
+    """All that a Small needs is in one of these, too."""
+
+    x: int
+    y: int = pydantic.Field(alias="theY")
+
+
+class Either(pydantic.BaseModel):
+    """pydantic would take what BSON has for these for the other type: only Python's own types tell them apart."""
+
+    money: Decimal | str
+    key: UUID | bytes
+    anything: Any
+
+
 @pydantic.dataclasses.dataclass
 class Checked:
     number: Annotated[int, pydantic.Field(gt=0)]
@@ -121,6 +140,9 @@ STRUCT = Struct(**VALUES, the_number=7)
         (Page[int], Page[int](items=[1])),
         (Slice[Item], Slice([ITEM])),
         (Checked, Checked(1)),
+        (Either, Either(money=Decimal("1.50"), key=ONE, anything={"sums": [Decimal("2.5")], "id": ONE, "at": NOW})),
+        (list[Small | Large], [Small(x=1), Large(x=1, theY=2)]),
+        (Either, Either(money="1.50", key=b"\0" * 16, anything=b"\0" * 16)),
         (list[Model | Struct], [MODEL, STRUCT]),
         (dict[str, Checked | None], {"a": Checked(1), "b": None}),
     ],

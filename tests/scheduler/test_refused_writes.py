@@ -19,6 +19,7 @@ from trio_monque.store import claiming
 from trio_monque.store.claiming import Taken
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.known import LOOK_AGAIN_AFTER
+from trio_monque.store.refused_claims import RefusedClaim
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain, now, quiesce
 
@@ -150,6 +151,13 @@ async def test_job_that_is_claimed_by_its_id_and_refused_is_set_aside_as_well(
         await drain(scheduler)
         assert len(ran.ids) == 1
         assert jobs.count_documents({"_id": full, "status": "failed"}) == 1
+        assert [loop.last_error for loop in scheduler.health().loops if loop.last_error] == [], "it is not an outage"
+
+
+def test_reason_that_the_server_gives_for_a_refusal_is_bounded(db: Database) -> None:
+    """Some servers quote the document in it, and it is stored in that document, which is full."""
+    refused = RefusedClaim(insert(handle(db)), 17419, "it is too large: " + "x" * 1_000_000)
+    assert len(refused.reason) < 600
 
 
 # --- The ends of runs, and what is written by hand, in documents with little room ---
