@@ -84,5 +84,5 @@ def _leaves(group: BaseExceptionGroup[MonqueError]) -> Iterator[MonqueError]:
 
 def _in_one_line(error: MonqueError) -> str:
     if isinstance(error, EmbeddedServerError) and error.log_tail:
-        return str(error)  # Without the server's last words nobody could say why it did not start.
+        return str(error)  # Only the server's last words say why it did not start.
     return " ".join(str(error).split())

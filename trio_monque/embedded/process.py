@@ -68,7 +68,7 @@ class SupervisedServers:
         self._logs = [server.log for server in servers]
         self._grace = grace
         self._owner = os.getpid()
-        # Written by the listener thread, read by whoever asks; guarded by the condition.
+        # Written by the listener thread and read by any other; guarded by the condition.
         self._changed = threading.Condition()
         self._codes: dict[int, int] = {}
         self._is_gone = False
@@ -102,7 +102,7 @@ class SupervisedServers:
             raise EmbeddedServerError("the process that supervises the embedded server has been killed")
 
     def wait_exited(self, index: int, timeout: float) -> bool:
-        """Wait until that server has ended; False where it has not within so many seconds."""
+        """Wait until that server has ended; False if it has not within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: index in self._codes or self._is_gone, timeout)
 
@@ -189,7 +189,7 @@ def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # Not the program's: whoever reads that would not see its end as long as the servers run.
+        # Not the program's: its reader would not see the end of it as long as the servers run.
         stderr=subprocess.DEVNULL,
         cwd=folder.anchor,  # not the program's: that folder could not be removed or unmounted
         start_new_session=True,

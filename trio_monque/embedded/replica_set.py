@@ -91,7 +91,7 @@ def _is_ready(members: Sequence[MemberAdmin]) -> bool:
         # A new secondary has nothing to copy until there is something newer than what it has, and
         # looks for it once a second. So there is news at every look; the last proves that all copy.
         primary.replicate_note(1, _NOTE_MS)
-        # Each member's own view: one that has not yet heard of the primary would send clients astray.
+        # Each member's own view: one that does not know the primary yet would send clients astray.
         expected = ["PRIMARY"] + ["SECONDARY"] * (len(members) - 1)
         if any(sorted(member.states()) != expected for member in members):
             return False

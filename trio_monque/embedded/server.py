@@ -77,7 +77,7 @@ class EmbeddedServer:
         return self._supervised is not None and self._supervised.wait_exited(member, timeout)
 
     def step_down(self, seconds: int = 10) -> None:
-        """Make the primary step down, and not stand again for so many seconds. Blocks the thread.
+        """Make the primary step down, and not stand for election again for `seconds` seconds. Blocks the thread.
 
         Raises:
             MonqueConnectionError: No member is primary, or it refused: a lone member has no successor.

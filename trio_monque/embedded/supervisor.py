@@ -28,19 +28,19 @@ from types import FrameType
 from typing import Any
 
 
-class _ToldToEnd(BaseException):
+class _EndRequested(BaseException):
     pass
 
 
-def _tell(event: dict[str, Any]) -> None:
+def _report(event: dict[str, Any]) -> None:
     # A parent that is gone does not read, and the servers still have to be ended.
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 
 
-def _raise_told_to_end(_signal: int, _frame: FrameType | None) -> None:
+def _raise_end_requested(_signal: int, _frame: FrameType | None) -> None:
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    raise _ToldToEnd
+    raise _EndRequested
 
 
 def _read_line() -> bytes:
@@ -48,7 +48,7 @@ def _read_line() -> bytes:
     while not line.endswith(b"\n"):
         piece = os.read(0, 65536)
         if not piece:
-            raise _ToldToEnd
+            raise _EndRequested
         line += piece
     return line
 
@@ -67,7 +67,7 @@ def _start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
 
 
 def _watch(index: int, server: subprocess.Popen[bytes]) -> None:
-    _tell({"exited": index, "code": server.wait()})
+    _report({"exited": index, "code": server.wait()})
 
 
 def _end(servers: list[subprocess.Popen[bytes]], watches: list[threading.Thread], grace: float) -> None:
@@ -91,7 +91,7 @@ def _end(servers: list[subprocess.Popen[bytes]], watches: list[threading.Thread]
 def main() -> None:
     """Run the servers until standard input ends, or this process gets SIGTERM; then end them."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, _raise_told_to_end)
+    signal.signal(signal.SIGTERM, _raise_end_requested)
     servers: list[subprocess.Popen[bytes]] = []
     watches: list[threading.Thread] = []
     orders: dict[str, Any] = {"grace": 0.0, "remove": None}
@@ -100,15 +100,15 @@ def main() -> None:
         for server in orders["servers"]:
             servers.append(_start(server))  # noqa: PERF401 - if one cannot start, the others must be known
         watches.extend(threading.Thread(target=_watch, args=pair) for pair in enumerate(servers))
-        _tell({"pids": [server.pid for server in servers]})
+        _report({"pids": [server.pid for server in servers]})
         for watch in watches:
             watch.start()
         while os.read(0, 1):
             pass
-    except _ToldToEnd:
+    except _EndRequested:
         pass
     except OSError as error:
-        _tell({"failed": str(error)})
+        _report({"failed": str(error)})
     finally:
         _end(servers, [watch for watch in watches if watch.ident is not None], orders["grace"])
         if orders["remove"]:

@@ -15,7 +15,7 @@ _NO_VARIABLES: Final[Mapping[Any, Any]] = types.MappingProxyType({})
 
 
 def resolved(declared: Any, variables: Mapping[Any, Any] = _NO_VARIABLES) -> Any:
-    """A type without what says nothing about its values: NewType, Annotated, Required, alias statements and the like.
+    """A type without the wrappers that do not change its values: NewType, Annotated, Required, `type` statements.
 
     Args:
         variables: What the type variables stand for. One that stands for nothing is its bound, or Any.

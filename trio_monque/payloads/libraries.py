@@ -64,7 +64,7 @@ def _adapter(declared: Any) -> Any:
 
 def dumped_by_pydantic(value: Any) -> Any:
     """The fields of a model, under the names that it is read by; its own serializers are obeyed."""
-    # Values that were put in past the validation are found when it is read back, so warnings would say nothing new.
+    # Values that were put in past the validation are found when it is read back, so warnings would add nothing new.
     cls: Any = type(value)
     return _adapter(cls).dump_python(value, by_alias=True, round_trip=True, warnings=False)
 

@@ -79,8 +79,8 @@ def _problems_of_attempts(job: Job, records: Sequence[RunRecord]) -> Iterator[st
     digested = sorted(record.attempt for record in records if record.content is not None)
     failed = [record for record in records if record.failure is not None]
     if digested != [job.attempts]:
-        told = ", ".join(map(str, digested)) or "none"
-        yield f"has digests of the attempts: {told}; the one settled run was attempt {job.attempts}"
+        attempts = ", ".join(map(str, digested)) or "none"
+        yield f"has digests of the attempts: {attempts}; the one settled run was attempt {job.attempts}"
     if any(not 1 <= record.attempt < job.attempts for record in failed):
         yield f"has failures of other attempts than those before the settled one, which was {job.attempts}"
     if len(failed) != job.fail_count:

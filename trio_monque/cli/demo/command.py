@@ -36,7 +36,7 @@ def add_to(commands: Any) -> None:
         "folder", nargs="?", type=_folder, help="whose files to read; by default Python's standard library"
     )
     parser.add_argument("--pattern", default="*.py", help="which files of the folder (default: %(default)s)")
-    parser.add_argument("--files", type=_count, metavar="N", help="at most so many files")
+    parser.add_argument("--files", type=_count, metavar="N", help="process at most N files")
     parser.add_argument("--uri", help="a MongoDB server to use instead of starting one")
     parser.add_argument("--keep", action="store_true", help="leave the demo's collections on that server")
     parser.add_argument("--plain", action="store_true", help="log lines instead of the live view")
@@ -85,7 +85,7 @@ def _folder(given: str) -> Path:
 
 def _count(given: str) -> int:
     if not given.isdecimal() or int(given) < 1:
-        raise argparse.ArgumentTypeError(f"{given!r} is no number of files: give 1 or more")
+        raise argparse.ArgumentTypeError(f"{given!r} is not a number of files: give 1 or more")
     return int(given)
 
 
@@ -95,5 +95,5 @@ def _seconds(given: str) -> float:
     except ValueError:
         seconds = -1.0
     if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{given!r} is no number of seconds from 0 to 3600")
+        raise argparse.ArgumentTypeError(f"{given!r} is not a number of seconds from 0 to 3600")
     return seconds

@@ -11,7 +11,7 @@ from fnmatch import fnmatch
 from itertools import islice
 from pathlib import Path
 
-# What others installed is no part of the standard library.
+# Installed packages do not belong to the standard library.
 _NOT_OURS = frozenset({"site-packages", "dist-packages"})
 
 

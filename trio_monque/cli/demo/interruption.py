@@ -14,7 +14,7 @@ class Interruption:
     Attributes:
         asked: Whether there was one.
         scope: Everything that a cut ends; to be entered once.
-        last_words: What was done and what is left, to be told at the end.
+        last_words: What was done and what is left, printed at the end.
     """
 
     def __init__(self) -> None:

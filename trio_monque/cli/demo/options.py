@@ -13,7 +13,7 @@ class DemoOptions:
     Attributes:
         folder: Whose files are read.
         pattern: Which of them.
-        most_files: At most so many; None for all.
+        most_files: The largest number of files to process; None for all.
         uri: The server to use; None for an embedded one.
         keep: Leave the collections on a server that is not the demo's own.
         job_seconds: How much longer each job takes than its work does.

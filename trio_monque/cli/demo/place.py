@@ -1,4 +1,4 @@
-"""Where the demo works: a server of its own or somebody's, and collections of this run alone."""
+"""Where the demo works: a server of its own or a given one, and collections of this run alone."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def _server(uri: str | None, view: View) -> AsyncIterator[EmbeddedServer]:
 
 @asynccontextmanager
 async def _opened(blocking: AbstractContextManager[T]) -> AsyncIterator[T]:
-    # Cancelled, nobody waits for a server that does not answer.
+    # After a cancellation a server that does not answer is not waited for.
     value = await trio.to_thread.run_sync(blocking.__enter__, abandon_on_cancel=True)
     try:
         yield value

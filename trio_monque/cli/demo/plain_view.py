@@ -18,7 +18,7 @@ LINE_INTERVAL: Final = 1.0
 
 
 class PlainView:
-    """Prints lines, at once: whoever reads them through a pipe may be waiting for one."""
+    """Prints lines, at once: a reader at the other end of a pipe may be waiting for one."""
 
     def say(self, line: str) -> None:
         try:

@@ -1,4 +1,4 @@
-"""The demo as a trio program: a server, two schedulers, the enqueuers, and somebody who watches."""
+"""The demo as a trio program: a server, two schedulers, the enqueuers, and a view."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How far the demo is, for whoever shows it: counts from the database, activity from the schedulers' events."""
+"""How far the demo is, for the view: counts from the database, activity from the schedulers' events."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class InstanceActivity:
     async def hear(self, event: Event) -> None:
         """The listener for all events of the scheduler.
 
-        One for all, as two listeners may hear of a run's start and end the wrong way round; and async, to be
+        One for all, as two listeners may receive a run's start and end in the wrong order; and async, to be
         called in the loop, where the view reads.
         """
         match event:

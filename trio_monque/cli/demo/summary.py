@@ -35,7 +35,7 @@ def summary_rows(
         ("lines", f"{sum(content.lines for content in contents):,}"),
         ("retries", f"{sum(job.fail_count for job in jobs):,}"),
         ("delayed", f"{sum(job.data['delay'] > 0 for job in jobs):,}"),
-        ("settled by", ", ".join(f"{name}: {count:,}" for name, count in sorted(runs.items())) or "nobody"),
+        ("settled by", ", ".join(f"{name}: {count:,}" for name, count in sorted(runs.items())) or "none"),
         ("jobs a second", _rate(jobs)),
         ("median wait", _median_wait(jobs)),
         ("schedules", ", ".join(f"{job.name}, next at {job.next_run_at:%H:%M} UTC" for job in schedules) or "none"),
