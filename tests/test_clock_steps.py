@@ -401,8 +401,8 @@ async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Data
     async with open_claims(things, {}, heartbeat_interval=300.0) as claims:
         await anext(claims)
         machine.suspend(DAY)
-        claiming = claims._claiming
-        await claiming._source.renew(claiming.engine.unfinished)
+        parts = claims._parts
+        await parts.source.renew(parts.engine.unfinished)
         lock = (things.find_one() or {})["lock"]
         assert is_near(lock["until"], 900)
 
@@ -479,7 +479,7 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
     db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
 ) -> None:
     async with open_claims(db["things"], {}, heartbeat_interval=300.0, poll_interval=HOUR) as claims:
-        source = claims._claiming._source
+        source = claims._parts.source
         machine.suspend(DAY)
         match decision:
             case "whether anything is left":
@@ -489,7 +489,7 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
             case _:
                 await source.prepare([])
         assert trio.lowlevel.current_task() in refreshed
-        assert not claims._claiming._time.is_clock_stale()
+        assert not claims._parts.time.is_clock_stale()
 
 
 def test_timers_are_set_again_where_the_servers_time_moves_either_way(

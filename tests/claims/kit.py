@@ -71,9 +71,9 @@ class _Dead:
 
 async def kill(claims: RunningClaims) -> None:
     """Ends claims as a kill would: nothing is written any more."""
-    claims._claiming._locked.interference.append(_Dead())
-    claims._claiming._source._leased.interference.append(_Dead())
-    claims._claiming.engine.die()
+    claims._parts.locked.interference.append(_Dead())
+    claims._parts.source._leased.interference.append(_Dead())
+    claims._parts.engine.die()
     await claims.wait_drained()
 
 

@@ -186,7 +186,7 @@ async def test_claims_of_documents_outlast_an_outage(server: RefusingServer, db:
             )
         )
         await until(lambda: done == [1])
-        loops = [watched.progress for watched in running._claiming.engine.vitals._watched.values()]
+        loops = [watched.progress for watched in running._parts.engine.vitals._watched.values()]
         with MongoClient[Any](server.uri) as another, server.refusing(code):
             another[db.name]["documents"].insert_one({"_id": 2})
             await until(lambda: any(one.is_failing and one.name in LOOK_FOR_JOBS for one in loops))

@@ -13,6 +13,7 @@ from trio.testing import MockClock
 from tests.support.node_peer import NodePeer
 from trio_monque import InstanceCollisionError, Monque, MonqueConnectionError, RunningJob, Workers, open_scheduler
 from trio_monque.scheduler.scheduler import Scheduler, run_scheduler
+from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, crash, drain, fail_next, quiesce
 
@@ -196,14 +197,18 @@ async def _nothing(_: RunningJob[Any]) -> None: ...
 async def test_start_whose_answer_was_lost_leaves_the_id_free(
     db: Database, open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
-    scheduler_class_run = Scheduler._run
+    get_ready = SchedulerStart.get_ready
 
-    async def run(self: Scheduler, **given: Any) -> None:
-        fail_next(self, driver.AutoReconnect("gone"), when="after", command="^enter the fleet$")
-        await scheduler_class_run(self, **given)
+    starts: list[SchedulerStart] = []
+
+    async def get_ready_unanswered(self: SchedulerStart) -> None:
+        if self not in starts:
+            starts.append(self)
+            fail_next(self._sync, driver.AutoReconnect("gone"), when="after", command="^enter the fleet$")
+        await get_ready(self)
 
     with monkeypatch.context() as patched:
-        patched.setattr(Scheduler, "_run", run)
+        patched.setattr(SchedulerStart, "get_ready", get_ready_unanswered)
         with pytest.raises(MonqueConnectionError, match="could not enter the fleet"):
             async with open_test_scheduler(scheduler_instance_id="us", start_timeout=0):
                 pytest.fail("it cannot start")

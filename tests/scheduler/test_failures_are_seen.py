@@ -182,7 +182,7 @@ async def test_claims_tell_their_start_drain_and_end(
     await run_claims(db["letters"], {"done": False}, locate, wait=False, instance_id="one")
     assert life_of(caplog) == [
         f"claims one started on {db.name}.letters: 5 documents at a time that match {{'done': False}}",
-        "claims one stopped claiming and drain: nothing is left",
+        "claims one stopped claiming and drains: nothing is left",
         "claims one ended (nothing is left): 1 finished, 0 failed, 0 released, 0 lost, 0 unfinished",
     ]
     async with open_claims(db["letters"], {"done": False}) as claims:

@@ -67,7 +67,7 @@ async def test_a11_scheduler_is_healthy_while_it_runs_and_neither_before_nor_aft
     assert scheduler.health().last_database_contact is None
     assert scheduler.statistics().uptime == 0
     async with trio.open_nursery() as nursery:
-        await nursery.start(scheduler._run)
+        await nursery.start(scheduler._host.run_in_nursery)
         assert scheduler.is_healthy()
         await scheduler.enqueue("job")
         await drain(scheduler)
@@ -88,7 +88,7 @@ async def test_scheduler_that_could_not_start_is_not_healthy(unused_port: int) -
         config = scheduler_config({"operation_timeout": 0.2, "start_timeout": 0})
         scheduler = Scheduler(client["nowhere"], None, resources=None, listeners=None, config=config)
         with pytest.raises(MonqueConnectionError):
-            await scheduler._run()
+            await scheduler._host.run(lambda: None)
     assert not scheduler.is_healthy()
 
 

@@ -86,7 +86,7 @@ async def test_claims_are_left_in_time_whatever_a_listener_does(
         db["documents"], {}, listeners={ClaimLost: listener}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
     ) as claims:
         for number in range(EVENTS):
-            claims._claiming._bus.emit(ClaimLost(number, 1))
+            claims._parts.bus.emit(ClaimLost(number, 1))
         await trio.sleep(0.01)
         left_at = trio.current_time()
     assert trio.current_time() - left_at <= BOUND

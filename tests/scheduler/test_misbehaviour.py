@@ -31,6 +31,7 @@ from trio_monque import (
 )
 from trio_monque.client.bus import Bus
 from trio_monque.scheduler.job_source import JobSource
+from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.scheduler.telling import SchedulerReport
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce, run_virtual
@@ -431,14 +432,14 @@ def test_process_that_is_signalled_drains_and_then_cuts(db: Database, jobs: Coll
 def test_process_that_is_signalled_while_it_starts_hands_out_a_scheduler_that_has_ended(
     db: Database, unused_port: int, monkeypatch: pytest.MonkeyPatch, answers: bool
 ) -> None:
-    try_to_get_ready = Scheduler._try_to_get_ready
+    get_ready = SchedulerStart.get_ready
 
-    async def signalled_before(self: Scheduler) -> None:
+    async def signalled_before(self: SchedulerStart) -> None:
         signal.raise_signal(signal.SIGTERM)
-        await try_to_get_ready(self)
+        await get_ready(self)
         await trio.lowlevel.checkpoint()
 
-    monkeypatch.setattr(Scheduler, "_try_to_get_ready", signalled_before)
+    monkeypatch.setattr(SchedulerStart, "get_ready", signalled_before)
 
     async def main(used: Database) -> tuple[Any, Any]:
         reports: list[Any] = []

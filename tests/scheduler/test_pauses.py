@@ -305,7 +305,7 @@ async def test_what_is_due_later_starts_on_time_when_a_claim_was_the_first_to_se
     work = Jobs()
     await monque.pause("a")
     async with open_scheduler(db, work.workers, poll_interval=3600.0, change_stream=False) as scheduler:
-        while scheduler._on_the_board._paused.names != {"a"}:
+        while scheduler._source.claims._paused.names != {"a"}:
             await trio.sleep(0.01)
         await elsewhere(lambda: monque.sync.enqueue("a", delay=0.7))
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from functools import partial
 from typing import Any, Generic, Self, TypeVar, Unpack
 
@@ -12,17 +12,14 @@ import trio
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
 from ..callables import is_async, problem_of_handler
-from ..clock import is_on_run
-from ..engine.groups import raise_unwrapped
-from ..engine.guard import cause_of
 from ..errors import ClaimLostError, InvalidOptionError
-from ..jobs.events import Event
+from ..host.host import Body
 from ..log import logger_of
 from ..store.types import TypedCollection
+from .assembly import Listeners, Parts, assembled
 from .claim import Claim
 from .gate import Gate
 from .handout import Handout
-from .life import Claiming
 from .options import ClaimConfig, ClaimOptions, claim_config
 from .telling import ClaimsReport
 
@@ -30,17 +27,14 @@ logger = logger_of("claims")
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
-Listeners = Mapping[type[Event], Any]
-
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claims.{name})")
 class RunningClaims:
     """Documents are being claimed. Made by `run_claims`, and what `nursery.start` of it returns."""
 
-    def __init__(self, claiming: Claiming, config: ClaimConfig) -> None:
-        self._claiming = claiming
+    def __init__(self, parts: Parts, config: ClaimConfig) -> None:
+        self._parts = parts
         self._config = config
-        self._token = trio.lowlevel.current_trio_token()
 
     @property
     def id(self) -> str:
@@ -50,23 +44,18 @@ class RunningClaims:
     @property
     def report(self) -> ClaimsReport | None:
         """What it did; None until it has ended."""
-        return self._claiming.report
+        return self._parts.host.report
 
     def drain(self) -> None:
         """Begins the orderly end: nothing new is claimed, and what is being worked on gets `shutdown_timeout`.
 
         May be said again, and from any thread; also when all has ended.
         """
-        drain = self._claiming.engine.stop.drain
-        if is_on_run(self._token):
-            drain()
-        else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(drain)
+        self._parts.host.drain()
 
     async def wait_drained(self) -> None:
         """Returns when it has ended, which somebody must have asked for, or nothing was left."""
-        await self._claiming.ended.wait()
+        await self._parts.host.ended.wait()
 
 
 class Claims(RunningClaims, Generic[DocT]):
@@ -75,8 +64,8 @@ class Claims(RunningClaims, Generic[DocT]):
     Several tasks may ask for the next at once. It ends when nothing is left (`wait=False`), or after `drain()`.
     """
 
-    def __init__(self, claiming: Claiming, config: ClaimConfig, handout: Handout) -> None:
-        super().__init__(claiming, config)
+    def __init__(self, parts: Parts, config: ClaimConfig, handout: Handout) -> None:
+        super().__init__(parts, config)
         self._handout = handout
 
     def __aiter__(self) -> Self:
@@ -86,7 +75,7 @@ class Claims(RunningClaims, Generic[DocT]):
         claim = await self._handout.take()
         if claim is not None:
             return claim
-        if self._claiming.engine.stop.crashes:
+        if self._parts.engine.stop.crashes:
             await trio.sleep_forever()  # Until this body is cancelled for it.
         raise StopAsyncIteration
 
@@ -124,43 +113,25 @@ async def open_claims(
     """
     config = claim_config(options)
     handout = Handout(config.concurrency)
-    claiming = Claiming(collection, filter, config, listeners, handout.offer)
-    claims: Claims[DocT] = Claims(claiming, config, handout)
-    stop = claiming.engine.stop
-    body_error: BaseException | None = None
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(claiming.run)
-            with trio.CancelScope() as body:
-                nursery.start_soon(_close_when_draining, claiming, handout)
-                nursery.start_soon(_end_body_when_crashed, claiming, body)
-                try:
-                    yield claims
-                    handout.close()
-                    handout.give_back_idle()
-                    stop.drain("the body of open_claims has ended")
-                    # Unshielded: cancellation arrives here, and makes the drain a cut.
-                    await claims.wait_drained()
-                except BaseException as error:
-                    body_error = error
-                    stop.cut(cause_of(error, " in the body of open_claims"))
-                    # What a block raises because the claims have crashed says nothing beside that.
-                    if not (stop.crashes and isinstance(error, ClaimLostError)):
-                        raise
-    except BaseExceptionGroup as group:
-        raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
+    parts = assembled(collection, filter, config, listeners, handout.offer)
 
+    async def close_when_draining(_in_body: trio.CancelScope) -> None:
+        await parts.engine.stop.draining.wait()
+        handout.close()
 
-async def _close_when_draining(claiming: Claiming, handout: Handout) -> None:
-    await claiming.engine.stop.draining.wait()
-    handout.close()
+    def give_back() -> None:
+        handout.close()
+        handout.give_back_idle()
 
-
-async def _end_body_when_crashed(claiming: Claiming, body: trio.CancelScope) -> None:
-    """The body of claims that crashed is cancelled, as a child that crashes cancels its nursery's body."""
-    await claiming.ended.wait()
-    if claiming.engine.stop.crashes:
-        body.cancel(reason="the claims crashed")
+    # What a block raises because the claims have crashed says nothing beside that.
+    body = Body(
+        name="open_claims",
+        beside=close_when_draining,
+        at_end=give_back,
+        is_echo=lambda error: isinstance(error, ClaimLostError),
+    )
+    async with parts.host.opened(body):
+        yield Claims(parts, config, handout)
 
 
 async def run_claims(
@@ -186,18 +157,11 @@ async def run_claims(
         raise InvalidOptionError("handler", handler, problem)
     config = claim_config(options)
     gate = Gate(config.concurrency)
-    claiming = Claiming(
+    parts = assembled(
         collection, filter, config, listeners, partial(_work, handler, gate, config.redact_errors is None)
     )
-    gate.draining = claiming.engine.stop.draining
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(claiming.run)
-            task_status.started(RunningClaims(claiming, config))
-    except BaseExceptionGroup as group:
-        raise_unwrapped(group)
-    assert claiming.report is not None
-    return claiming.report
+    gate.draining = parts.engine.stop.draining
+    return await parts.host.run_unwrapped(lambda: task_status.started(RunningClaims(parts, config)))
 
 
 # The engine's own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.

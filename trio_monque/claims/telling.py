@@ -2,24 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 from ..client.bus import Bus
 from ..document_lock import NEVER
 from ..engine import notices
+from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, kept_reason
 from ..log import logger_of
-from ..safe_text import shown
 from . import events
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 
 logger = logger_of("claims")
-
-# In one log record.
-MOST_NAMED: Final = 10
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +58,15 @@ class ClaimsReport:
     undelivered_events: int = 0
 
 
-class Teller:
+class Teller(Reporter[HeldDocument, ClaimsReport]):
     """Turns notices into events and log records, and counts."""
 
     def __init__(self, bus: Bus, instance: str, error_text: ErrorText) -> None:
-        self._bus = bus
-        self._instance = instance
+        super().__init__(bus, logger, "claims", instance)
         self._error_text = error_text
         self._finished = self._failed = self._released = self._lost = self._rescued = self._set_aside = 0
 
-    def report(self, unfinished: tuple[Any, ...] = (), crashed: tuple[BaseException, ...] = ()) -> ClaimsReport:
+    def report(self, end: HostEnd[HeldDocument]) -> ClaimsReport:
         return ClaimsReport(
             finished=self._finished,
             failed=self._failed,
@@ -77,33 +74,19 @@ class Teller:
             lost=self._lost,
             rescued=self._rescued,
             set_aside=self._set_aside,
-            unfinished=unfinished,
-            crashed=crashed,
+            unfinished=tuple(held.id for held in end.unfinished),
+            crashed=end.crashed,
             undelivered_events=self._bus.undelivered,
         )
 
-    def tell_started(self, collection: str, wanted: object, concurrency: int) -> None:
-        """It works now: `collection` with its database, and the filter."""
-        logger.info(
-            "claims %s started on %s: %d documents at a time that match %s",
-            self._instance,
-            collection,
-            concurrency,
-            shown(wanted),
-        )
-
-    def tell_ended(self, report: ClaimsReport, cause: str) -> None:
-        """They have ended, also by a crash."""
-        logger.info(
-            "claims %s ended (%s): %d finished, %d failed, %d released, %d lost, %d unfinished",
-            self._instance,
-            cause,
-            report.finished,
-            report.failed,
-            report.released,
-            report.lost,
-            len(report.unfinished),
-        )
+    def counts(self, report: ClaimsReport) -> Mapping[str, int]:
+        return {
+            "finished": report.finished,
+            "failed": report.failed,
+            "released": report.released,
+            "lost": report.lost,
+            "unfinished": len(report.unfinished),
+        }
 
     def tell(self, notice: object) -> None:
         if type(notice) is notices.RunSettled:  # Of every run, and so the first.
@@ -118,10 +101,9 @@ class Teller:
                 logger.warning("the lock on document %s was taken, or could not be renewed in time", held)
                 self._bus.emit(events.ClaimLost(held.id, held.attempt))
             case notices.Draining(cause):
-                logger.info("claims %s stopped claiming and drain: %s", self._instance, cause)
+                self.log_draining(cause)
             case notices.CutShort(cut):
-                named = ", ".join(map(str, cut[:MOST_NAMED])) + (" and more" if len(cut) > MOST_NAMED else "")
-                logger.warning("the claims end and cut short the work on documents %s", named)
+                logger.warning("the claims end and cut short the work on documents %s", named(cut))
             case notices.RenewalFailed(error):
                 logger.warning("locks could not be renewed, and will be soon: %s", error)
             case notices.ClaimsRescued(rescued):

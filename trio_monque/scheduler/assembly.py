@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -11,6 +11,7 @@ from ..client.ground import Ground
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
 from ..engine.run import Run
+from ..host.limits import engine_limits
 from ..jobs.job import Job
 from ..options import SchedulerConfig
 from ..store.offload import Door
@@ -87,14 +88,5 @@ def assembled(
 
 
 def _limits(config: SchedulerConfig, *, rests: bool) -> EngineLimits:
-    return EngineLimits(
-        poll_interval=config.poll_interval,
-        safety_poll_interval=config.safety_poll_interval,
-        heartbeat_interval=config.heartbeat_interval,
-        shutdown_timeout=config.shutdown_timeout,
-        cleanup_timeout=config.cleanup_timeout,
-        concurrency=config.instance_concurrency,
-        rests=rests,
-        rescues=config.recover_stale_jobs,
-        stuck_after=max(2 * config.operation_timeout, config.heartbeat_interval),
-    )
+    common = engine_limits(config, concurrency=config.instance_concurrency, rests=rests)
+    return replace(common, safety_poll_interval=config.safety_poll_interval, rescues=config.recover_stale_jobs)

@@ -12,10 +12,10 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
-from ..engine.groups import raise_unwrapped
-from ..engine.guard import cause_of
 from ..engine.run import Run
 from ..errors import AsyncWithError, MonqueError
+from ..host.host import Body, Host, Life
+from ..host.reporting import MOST_NAMED
 from ..jobs.answers import WorkerView
 from ..jobs.events import Event
 from ..jobs.job import Job
@@ -24,10 +24,10 @@ from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
-from .life import Living
 from .own_run import OwnRun
 from .running_job import Resources, RunningJob
 from .scheduler_client import SchedulerClient
+from .start import SchedulerStart
 from .telling import SchedulerReport, Teller
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions
@@ -40,12 +40,11 @@ Listeners = Mapping[type[Event], Any]
 
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
-class Scheduler(SchedulerClient, Living):
+class Scheduler(SchedulerClient):
     """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
 
     Attributes:
         id: This instance's id in the database and in logs.
-        report: What it did; None until it has been left.
     """
 
     def __init__(
@@ -77,11 +76,23 @@ class Scheduler(SchedulerClient, Living):
         self._teller = Teller(self._bus, config.scheduler_instance_id)
         own_run = OwnRun(self._announcer)
         parts = assembled(self._ground, self._door, config, self._workers, self._teller, own_run, self._running_job)
-        self._runs_on(parts.engine, self._teller, own_run, config.scheduler_instance_id)
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
         self._presence = parts.presence
-        self._on_the_board = parts.on_the_board
+        start = SchedulerStart(self._ground, self._door, self._workers, parts.presence, self._sync)
+        life = Life(
+            name="the scheduler",
+            get_ready=start.get_ready,
+            described=self._described,
+            reachable=partial(start.reachable, parts.on_the_board, self._stats),
+            leave=start.leave,
+        )
+        host = Host(parts.engine, self._bus, self._teller, life, start_timeout=config.start_timeout)
+        self._runs_on(host, self._teller, own_run, config.scheduler_instance_id)
+        self._body = Body(
+            name="open_scheduler",
+            beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
+        )
         for name in self._workers.names:
             self._open_lane(name)
 
@@ -141,6 +152,15 @@ class Scheduler(SchedulerClient, Living):
             for name in self._workers.names
         }
 
+    def _described(self) -> tuple[str, str]:
+        limits = {name: self._engine.slots.limit_of(name) for name in self._workers.names}
+        names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
+        if len(limits) > MOST_NAMED:
+            names.append(f"{len(limits) - MOST_NAMED} more")
+        most = self._config.instance_concurrency
+        in_all = "" if most is None else f", at most {most} in all"
+        return self._ground.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
+
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
         return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)
 
@@ -173,34 +193,8 @@ async def open_scheduler(
         InstanceCollisionError: Another scheduler that lives has the same `scheduler_instance_id`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
-    body_error: BaseException | None = None
-    in_body = trio.CancelScope(shield=True)
-    try:
-        async with trio.open_nursery() as nursery:
-            await nursery.start(scheduler._run)  # noqa: SLF001
-            with trio.CancelScope() as body:
-                nursery.start_soon(_end_body_when_crashed, scheduler, body)
-                nursery.start_soon(scheduler._lose_patience, in_body)  # noqa: SLF001
-                try:
-                    yield scheduler
-                    scheduler._engine.stop.drain("the body of open_scheduler has ended")  # noqa: SLF001
-                    # Unshielded: cancellation arrives here, and makes the drain a cut.
-                    await scheduler.wait_drained()
-                except BaseException as error:
-                    body_error = error
-                    scheduler._engine.stop.cut(cause_of(error, " in the body of open_scheduler"))  # noqa: SLF001
-                    raise
-                finally:
-                    in_body.cancel(reason="the body has ended")
-    except BaseExceptionGroup as group:
-        raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
-
-
-async def _end_body_when_crashed(scheduler: Scheduler, body: trio.CancelScope) -> None:
-    """The body of a scheduler that crashed is cancelled, as a child that crashes cancels its nursery's body."""
-    await scheduler.wait_drained()
-    if scheduler._engine.stop.crashes:  # noqa: SLF001
-        body.cancel(reason="the scheduler crashed")
+    async with scheduler._host.opened(scheduler._body):  # noqa: SLF001
+        yield scheduler
 
 
 async def run_scheduler(
@@ -219,9 +213,4 @@ async def run_scheduler(
     errors are those of `open_scheduler`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
-    try:
-        await scheduler._run(task_status=task_status)  # noqa: SLF001
-    except BaseExceptionGroup as group:
-        raise_unwrapped(group)
-    assert scheduler.report is not None
-    return scheduler.report
+    return await scheduler._host.run_unwrapped(partial(task_status.started, scheduler))  # noqa: SLF001

@@ -8,14 +8,12 @@ from __future__ import annotations
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Any
-
-import trio
 
 from ..call_context import async_calls
 from ..client.monque import Monque
 from ..clock import in_time_of
-from ..engine.nursery import Engine
+from ..host.host import Host
+from ..jobs.job import Job
 from .health import Health, health_of
 from .own_run import OwnRun
 from .statistics import Statistics, statistics_of
@@ -30,31 +28,33 @@ class SchedulerClient(Monque):
 
     Attributes:
         id: This instance's id in the database and in logs.
-        report: What the scheduler did; None until it has ended.
     """
 
     id: str
-    report: SchedulerReport | None
 
-    def _runs_on(self, engine: Engine[Any, Any], teller: Teller, own_run: OwnRun, instance_id: str) -> None:
+    def _runs_on(self, host: Host[Job, SchedulerReport], teller: Teller, own_run: OwnRun, instance_id: str) -> None:
         """Called once, by the constructor of Scheduler, which makes these parts."""
         self.id = instance_id
-        self.report = None
-        self._engine = engine
+        self._host = host
+        self._engine = host.engine
         self._teller = teller
         self._own_run = own_run
-        self._ended = trio.Event()
+
+    @property
+    def report(self) -> SchedulerReport | None:
+        """What the scheduler did; None until it has ended."""
+        return self._host.report
 
     def drain(self) -> None:
         """Begin the orderly end: the scheduler claims nothing more, and running jobs get `shutdown_timeout`.
 
         Calling it again changes nothing. It may be called from any thread, a plain handler's for example.
         """
-        self._own_run.do(self._engine.stop.drain)
+        self._host.drain()
 
     async def wait_drained(self) -> None:
         """Return when the scheduler has ended. It does not ask for the end: `drain` does."""
-        await self._ended.wait()
+        await self._host.ended.wait()
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. From any thread; it reads memory only, and does not wait."""

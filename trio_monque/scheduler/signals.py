@@ -43,10 +43,11 @@ async def run_until_signalled(
     scope = trio.CancelScope()
 
     async def run() -> None:
-        async with trio.open_nursery() as running:
-            await running.start(scheduler._run)  # noqa: SLF001
+        def begin() -> None:
             started.set()
             task_status.started(scheduler)
+
+        await scheduler._host.run(begin)  # noqa: SLF001
 
     try:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:

@@ -6,6 +6,7 @@ import math
 from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import Final
 
 import trio
 
@@ -13,6 +14,7 @@ from ..client.bus import Bus
 from ..client.rescued import log_and_events_of
 from ..engine import notices
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
+from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs import events
 from ..jobs.job import Job, JobStatus
 from ..jobs.verdicts import (
@@ -33,9 +35,6 @@ from .settlements import JobSettlement, settled
 from .statistics import Tally
 
 logger = logger_of("scheduler")
-
-# In one log record; all of them are in the event and in the report.
-MOST_NAMED = 10
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,60 +61,44 @@ class SchedulerReport:
     undelivered_events: int = 0
 
 
-class Teller:
+NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
+
+
+class Teller(Reporter[Job, SchedulerReport]):
     """Turns notices into events and log records, and counts. Events tell what the database has accepted."""
 
     def __init__(self, bus: Bus, instance: str = "") -> None:
-        self._bus = bus
-        self._instance = instance
+        super().__init__(bus, logger, "scheduler", instance)
         self.tally = Tally()
         # Of the last schedules that ended: a sentence each, for `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
         self._id_shared_until = -math.inf
         self._id_shared = ""
 
-    def report(
-        self, unfinished: tuple[Job, ...] = (), crashed: tuple[BaseException, ...] = (), loop_blocked: int = 0
-    ) -> SchedulerReport:
+    def report(self, end: HostEnd[Job]) -> SchedulerReport:
+        if end.unfinished:
+            logger.error("neither settled nor given back, and left to their leases: %s", named(end.unfinished))
+        return self.so_far(end)
+
+    def so_far(self, end: HostEnd[Job] = NOT_ENDED) -> SchedulerReport:
+        """What it has done until now."""
         return SchedulerReport(
             completed=self.tally.completed,
             failed=self.tally.failed,
             released=self.tally.released + self.tally.snoozed,
-            unfinished=unfinished,
-            crashed=crashed,
-            loop_blocked=loop_blocked,
+            unfinished=end.unfinished,
+            crashed=end.crashed,
+            loop_blocked=end.loop_blocked,
             undelivered_events=self._bus.undelivered,
         )
 
-    def tell_started(self, collection: str, limits: Mapping[str, int], most: int | None) -> None:
-        """It works now: `collection` with its database, its concurrency by name, and the limit for all names."""
-        names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
-        if len(limits) > MOST_NAMED:
-            names.append(f"{len(limits) - MOST_NAMED} more")
-        logger.info(
-            "scheduler %s started on %s: runs %s%s",
-            self._instance,
-            collection,
-            ", ".join(names) or "nothing (no workers)",
-            "" if most is None else f", at most {most} in all",
-        )
-
-    def tell_ended(self, report: SchedulerReport, cause: str) -> None:
-        """It has ended, also by a crash."""
-        logger.info(
-            "scheduler %s ended (%s): %d completed, %d failed, %d released, %d unfinished",
-            self._instance,
-            cause,
-            report.completed,
-            report.failed,
-            report.released,
-            len(report.unfinished),
-        )
-
-    def tell_unfinished(self, jobs: tuple[Job, ...]) -> None:
-        """At the very end: whose claims are left to end with their leases."""
-        if jobs:
-            logger.error("neither settled nor given back, and left to their leases: %s", _named(jobs))
+    def counts(self, report: SchedulerReport) -> Mapping[str, int]:
+        return {
+            "completed": report.completed,
+            "failed": report.failed,
+            "released": report.released,
+            "unfinished": len(report.unfinished),
+        }
 
     def tell_id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
         """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
@@ -160,9 +143,9 @@ class Teller:
                 )
                 self._bus.emit(events.LeaseLost(job))
             case notices.Draining(cause):
-                logger.info("scheduler %s stopped claiming and drains: %s", self._instance, cause)
+                self.log_draining(cause)
             case notices.CutShort(jobs):
-                logger.warning("the scheduler leaves and cuts short %s", _named(jobs))
+                logger.warning("the scheduler leaves and cuts short %s", named(jobs))
                 self._bus.emit(events.ShutdownTimedOut(jobs))
             case notices.RenewalFailed(error):
                 logger.warning("claims could not be renewed, and will be soon: %s", error)
@@ -264,8 +247,3 @@ class Teller:
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:
     """What a record has the traceback of: with a hook, what the error itself says is not to be kept anywhere."""
     return error if policy.error_text.redact is None else None
-
-
-def _named(jobs: tuple[Job, ...]) -> str:
-    shown = ", ".join(str(job) for job in jobs[:MOST_NAMED])
-    return shown if len(jobs) <= MOST_NAMED else f"{shown} and {len(jobs) - MOST_NAMED} more"

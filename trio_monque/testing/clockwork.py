@@ -115,7 +115,7 @@ async def drain(
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._teller.report()
+    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._teller.so_far()
     _reported[scheduler] = after
     return SchedulerReport(
         completed=after.completed - before.completed,

@@ -1,0 +1,137 @@
+"""The parts of claims on a collection, each made with what it needs. Wiring only; nothing runs yet."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any
+
+import trio
+
+from ..backoff import Backoff, asked_backoff
+from ..client.bus import Bus
+from ..client.server_time import ServerTime
+from ..clock import virtual_time
+from ..engine.nursery import Engine
+from ..errors import MonqueError, ScanRefusedError
+from ..host.host import Host, Life
+from ..host.limits import engine_limits
+from ..jobs.error_text import ErrorText
+from ..jobs.events import Event
+from ..jobs.verdicts import RetryPolicy
+from ..safe_text import shown
+from ..store import document_indexes
+from ..store.connection import check_collection, check_pool
+from ..store.locked_collection import LockedCollection
+from ..store.offload import CONNECTIONS_NEEDED, Door
+from .candidates import LANE
+from .claim import Claim
+from .finisher import Finisher
+from .held import HeldDocument
+from .options import ClaimConfig, check_filter, checked_sort
+from .settlement import DocumentSettlement
+from .source import DocumentSource
+from .telling import ClaimsReport, Teller
+
+Work = Callable[[Claim[Any]], Awaitable[object]]
+
+Listeners = Mapping[type[Event], Any]
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The parts that the public classes use; the others are held by these."""
+
+    host: Host[HeldDocument, ClaimsReport]
+    source: DocumentSource
+    locked: LockedCollection
+    time: ServerTime
+    bus: Bus
+
+    @property
+    def engine(self) -> Engine[HeldDocument, Any]:
+        return self.host.engine
+
+
+def assembled(
+    collection: object, wanted: object, config: ClaimConfig, listeners: Listeners | None, work: Work
+) -> Parts:
+    """`wanted` is the filter; `work` is awaited for each claim."""
+    if not trio.lowlevel.in_trio_task():
+        raise MonqueError("documents are claimed inside trio.run: call it in a trio program")
+    handle = check_collection(collection)
+    check_pool(handle.database, CONNECTIONS_NEEDED)
+    locked = LockedCollection.of(
+        handle,
+        check_filter(wanted, config.lock_field),
+        lock_field=config.lock_field,
+        sort=checked_sort(config.sort),
+        operation_timeout=config.operation_timeout,
+    )
+    door, time, bus = Door(), ServerTime(locked), Bus()
+    bus.add_all({} if listeners is None else listeners)
+    policy = _policy_of(config)
+    teller = Teller(bus, config.instance_id, policy.error_text)
+    source = DocumentSource(locked, door, time, config, policy, teller, work)
+    engine = _engine_of(source, config, time)
+    life = Life(
+        name="the claims",
+        get_ready=lambda: door.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
+        described=lambda: (
+            locked.collection.full_name,
+            f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
+        ),
+    )
+    host = Host(engine, bus, teller, life, start_timeout=config.start_timeout)
+    return Parts(host, source, locked, time, bus)
+
+
+def _engine_of(
+    source: DocumentSource, config: ClaimConfig, time: ServerTime
+) -> Engine[HeldDocument, DocumentSettlement]:
+    # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
+    limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, is_told=False)
+    engine: Engine[HeldDocument, DocumentSettlement] = Engine(source, limits)
+    source.settle_early = engine.settle_early
+    source.expect = engine.waker.expect
+    source.end_with = engine.stop.end_with
+    token = trio.lowlevel.current_trio_token()
+
+    def look() -> None:
+        """The server's clock has moved, and timers were set by it."""
+        with suppress(trio.RunFinishedError):
+            token.run_sync_soon(engine.waker.look)
+
+    time.clock_moved = look
+    engine.slots.set_limit(LANE, config.concurrency)
+    engine.company.take_in(source.repeats.run, source.repeats.progress)
+    if not config.wait:
+        finisher = Finisher(engine, source)
+        engine.company.take_in(finisher.run, finisher.progress)
+    return engine
+
+
+def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:
+    """In a thread: the server's time, and with it whether the database can be used; and whether an index serves."""
+    time.measure_clock_offset()
+    # Asked in any case: whatever is wrong with the filter, the server says so now, and no loop crashes of it later.
+    is_served = document_indexes.is_served(locked, time.clock.now())
+    if not (is_served or config.allow_scan) and document_indexes.is_large(locked):
+        raise ScanRefusedError(
+            f"no index of {locked.collection.full_name} serves the filter {shown(locked.shown_filter)}, and each look "
+            "would read all of its documents: call create_claim_index(collection, filter) once, with the same "
+            "lock_field and sort, or say allow_scan=True"
+        )
+
+
+def _policy_of(config: ClaimConfig) -> RetryPolicy:
+    exponential = Backoff(base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter)
+    own = config.backoff
+    return RetryPolicy(
+        max_retries=config.max_attempts,
+        backoff=exponential,
+        own_backoff=partial(asked_backoff, own, exponential) if callable(own) else own,
+        error_text=ErrorText(redact=config.redact_errors),
+    )

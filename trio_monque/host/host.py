@@ -1,0 +1,224 @@
+"""Host: one life of an engine. It gets ready, listens, runs, leaves and reports; written once for every kind of work.
+
+    get ready            retried for start_timeout; nothing is held yet
+    └── reachable        others of this trio run reach it (a scheduler on the board of local wakeups)
+        └── events       shielded: listeners hear what happens while all else is being cancelled
+            └── engine   see engine/nursery.py
+    last words           0.4 s in which listeners hear the rest, and `leave` undoes what the start did
+    report
+
+How it ends, and what the caller gets:
+
+- *Drain*: the body of `async with` has ended, or `drain()` was called. Nothing more is claimed; runs may go on for
+  `shutdown_timeout`.
+- *Cut*: the body has raised, or was cancelled. Runs are cancelled at once. The error of the body goes on to the caller.
+- *Crash*: a loop of the host itself has failed. It cuts, cancels the body as a child that fails cancels its nursery,
+  and raises the crashes as a group, together with what cancelled the host meanwhile, if anything did. A group of one
+  is taken apart at the border: nothing in the caller's program made it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from ..client.bus import GRACE, Bus
+from ..clock import is_on_run
+from ..engine.groups import raise_unwrapped
+from ..engine.guard import cause_of
+from ..engine.nursery import Engine
+from ..engine.start import start_within
+from .reporting import HostEnd, Reporter
+
+ClaimT = TypeVar("ClaimT")
+ReportT = TypeVar("ReportT")
+
+LAST_WORDS: Final = 0.5 - GRACE
+"""Seconds that listeners have, when all else has ended, to hear of it. With the engine's hard bound two in all."""
+
+
+async def _nothing() -> None:
+    pass
+
+
+@dataclass(frozen=True, kw_only=True)
+class Life:
+    """What is special in the life of one kind of work.
+
+    Attributes:
+        name: What crashes, in words: "the scheduler".
+        get_ready: Asks the database whether the work can begin, and registers the instance, if it has an entry. Called
+            again after an outage, until `start_timeout` is over. It may be cancelled, and then leaves nothing behind.
+        described: For the line of the start: the collection, and what is run.
+        reachable: Entered while the engine runs.
+        leave: At the very end, within `LAST_WORDS`: undoes what `get_ready` did and the engine has not undone.
+    """
+
+    name: str
+    get_ready: Callable[[], Awaitable[None]]
+    described: Callable[[], tuple[str, str]]
+    reachable: Callable[[], AbstractContextManager[None]] = nullcontext
+    leave: Callable[[], Awaitable[None]] = _nothing
+
+
+@dataclass(frozen=True, kw_only=True)
+class Body:
+    """What is special in the body of an `async with` around one kind of work.
+
+    Attributes:
+        name: The function that opens it, for log lines.
+        beside: Runs beside the body, with a shielded scope that is cancelled when the body has ended.
+        at_end: Called when the body has ended without an error, before the drain.
+        is_echo: Whether an error of the body only repeats that the host has crashed: then the crash alone is raised.
+    """
+
+    name: str
+    beside: Callable[[trio.CancelScope], Awaitable[None]]
+    at_end: Callable[[], None] = lambda: None
+    is_echo: Callable[[BaseException], bool] = lambda error: False
+
+
+class Host(Generic[ClaimT, ReportT]):
+    """Runs an engine, once.
+
+    Attributes:
+        engine: What it runs.
+        report: What it did; None until it has ended.
+        ended: Set when it has ended, after the report was made.
+    """
+
+    def __init__(
+        self,
+        engine: Engine[ClaimT, Any],
+        bus: Bus,
+        reporter: Reporter[ClaimT, ReportT],
+        life: Life,
+        *,
+        start_timeout: float,
+    ) -> None:
+        self.engine = engine
+        self.report: ReportT | None = None
+        self.ended = trio.Event()
+        self._bus = bus
+        self._reporter = reporter
+        self._life = life
+        self._start_timeout = start_timeout
+        self._has_begun = False
+        self._token = trio.lowlevel.current_trio_token()
+
+    def drain(self) -> None:
+        """Begins the orderly end. From any thread; calling it again, or after the end, changes nothing."""
+        drain = self.engine.stop.drain
+        if is_on_run(self._token):
+            drain()
+        else:
+            with suppress(trio.RunFinishedError):
+                self._token.run_sync_soon(drain)
+
+    async def run(self, started: Callable[[], None]) -> ReportT:
+        """The whole life: returns the report when it has ended, raises the crashes of its own loops.
+
+        Calls `started` when it is ready and works.
+        """
+        stop = self.engine.stop
+        try:
+            await start_within(self._start_timeout, self._life.get_ready)
+            with self._life.reachable():
+                await self._run_listened_to(started)
+        except BaseException as error:
+            self._end()
+            if crashes := stop.crashes:
+                raise BaseExceptionGroup(
+                    f"{self._life.name} crashed while being cancelled", [*crashes, error]
+                ) from None
+            raise
+        report = self._end()
+        if crashes := stop.crashes:
+            raise BaseExceptionGroup(f"{self._life.name} crashed", crashes)
+        return report
+
+    async def run_unwrapped(self, started: Callable[[], None]) -> ReportT:
+        """The same as a task of the caller's: a group of one error is that error."""
+        try:
+            return await self.run(started)
+        except BaseExceptionGroup as group:
+            raise_unwrapped(group)
+
+    @asynccontextmanager
+    async def opened(self, special: Body) -> AsyncIterator[None]:
+        """Runs for as long as the body. Left by an error or a cancellation, it cuts; otherwise it drains."""
+        stop, body_error = self.engine.stop, None
+        in_body = trio.CancelScope(shield=True)
+        try:
+            async with trio.open_nursery() as nursery:
+                await nursery.start(self.run_in_nursery)
+                with trio.CancelScope() as body:
+                    nursery.start_soon(self._end_body_when_crashed, body)
+                    nursery.start_soon(special.beside, in_body)
+                    try:
+                        yield
+                        special.at_end()
+                        stop.drain(f"the body of {special.name} has ended")
+                        # Unshielded: cancellation arrives here, and makes the drain a cut.
+                        await self.ended.wait()
+                    except BaseException as error:
+                        body_error = error
+                        stop.cut(cause_of(error, f" in the body of {special.name}"))
+                        if not (stop.crashes and special.is_echo(error)):
+                            raise
+                    finally:
+                        in_body.cancel(reason="the body has ended")
+        except BaseExceptionGroup as group:
+            raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
+
+    async def run_in_nursery(self, *, task_status: trio.TaskStatus[None]) -> None:
+        """For `nursery.start`, which returns when the host is ready and works."""
+        await self.run(task_status.started)
+
+    async def _end_body_when_crashed(self, body: trio.CancelScope) -> None:
+        await self.ended.wait()
+        if self.engine.stop.crashes:
+            body.cancel(reason=f"{self._life.name} crashed")
+
+    def _begin(self, started: Callable[[], None]) -> None:
+        self._reporter.log_started(*self._life.described())
+        self._has_begun = True
+        started()
+
+    def _end(self) -> ReportT:
+        engine = self.engine
+        end = HostEnd(
+            cause=engine.stop.cause,
+            unfinished=tuple(engine.unfinished),
+            crashed=tuple(engine.stop.crashes),
+            loop_blocked=engine.watchdog.blocked,
+        )
+        report = self.report = self._reporter.report(end)
+        if self._has_begun:
+            self._reporter.log_ended(report, end.cause)
+        self.ended.set()
+        return report
+
+    async def _run_listened_to(self, started: Callable[[], None]) -> None:
+        async with trio.open_nursery() as listening:
+            hearing = await listening.start(self._deliver_events)
+            try:
+                await self.engine.run(started=partial(self._begin, started))
+            finally:
+                with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
+                    async with trio.open_nursery() as last_words:
+                        last_words.start_soon(self._life.leave)
+                        await self._bus.wait_caught_up()
+                self._bus.lose_patience()
+                hearing.cancel(reason=f"{self._life.name} has ended")
+
+    async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
+        # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
+        with trio.CancelScope(shield=True) as scope:
+            task_status.started(scope)
+            await self._bus.run()

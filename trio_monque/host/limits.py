@@ -1,0 +1,50 @@
+"""The options that every host has, and the limits that an engine gets from them."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from ..engine.limits import EngineLimits
+
+
+class HostOptions(Protocol):
+    """What the options of each kind of work have in common. Times are seconds; see the options of the same names."""
+
+    @property
+    def poll_interval(self) -> float: ...
+
+    @property
+    def heartbeat_interval(self) -> float: ...
+
+    @property
+    def start_timeout(self) -> float: ...
+
+    @property
+    def shutdown_timeout(self) -> float: ...
+
+    @property
+    def cleanup_timeout(self) -> float: ...
+
+    @property
+    def operation_timeout(self) -> float: ...
+
+
+def engine_limits(options: HostOptions, *, concurrency: int | None, rests: bool, is_told: bool = True) -> EngineLimits:
+    """The limits of an engine; a kind that has more to say replaces some of them.
+
+    Args:
+        options: The times.
+        concurrency: How many may run at once; None for no limit but that of each lane.
+        rests, is_told: See EngineLimits.
+    """
+    return EngineLimits(
+        poll_interval=options.poll_interval,
+        heartbeat_interval=options.heartbeat_interval,
+        shutdown_timeout=options.shutdown_timeout,
+        cleanup_timeout=options.cleanup_timeout,
+        concurrency=concurrency,
+        rests=rests,
+        is_told=is_told,
+        # A command may take this long, twice where it is sent again; a heartbeat has its own bound.
+        stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
+    )

@@ -1,0 +1,95 @@
+"""What every host logs, counts and reports, whatever it runs: its start, its drain and its end."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from logging import Logger
+from typing import Final, Generic, TypeVar
+
+from ..client.bus import Bus
+
+ClaimT = TypeVar("ClaimT")
+ReportT = TypeVar("ReportT")
+
+MOST_NAMED: Final = 10
+"""Items in one log record; events and reports have all of them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class HostEnd(Generic[ClaimT]):
+    """How a host ended.
+
+    Attributes:
+        cause: Why, in words.
+        unfinished: Claims that were neither settled nor released; they end with their leases.
+        crashed: The errors that ended the host.
+        loop_blocked: How many times something blocked the event loop for longer than a second.
+    """
+
+    cause: str
+    unfinished: tuple[ClaimT, ...] = ()
+    crashed: tuple[BaseException, ...] = ()
+    loop_blocked: int = 0
+
+
+class Reporter(ABC, Generic[ClaimT, ReportT]):
+    """Turns what the engine observes into events, log records and counts. Each kind of work has a subclass.
+
+    Args:
+        bus: Delivers the events.
+        logger: The logger of this kind of work.
+        kind: The first word of the lines about the whole host: "scheduler", "claims".
+        instance: The id of this instance.
+    """
+
+    def __init__(self, bus: Bus, logger: Logger, kind: str, instance: str) -> None:
+        self._bus = bus
+        self._logger = logger
+        self._kind = kind
+        self._instance = instance
+
+    @abstractmethod
+    def report(self, end: HostEnd[ClaimT]) -> ReportT:
+        """The report of this kind of work."""
+
+    @abstractmethod
+    def counts(self, report: ReportT) -> Mapping[str, int]:
+        """The numbers of the last line, by their names, in order."""
+
+    def log_started(self, where: str, work: str) -> None:
+        """The host is ready.
+
+        Args:
+            where: The collection, with its database.
+            work: What it runs, and how much at a time.
+        """
+        logger = self._logger
+        logger.info(
+            "%s %s started on %s: %s", self._kind, self._instance, where, work, extra={"instance": self._instance}
+        )
+
+    def log_draining(self, cause: str) -> None:
+        """The host claims nothing more."""
+        logger = self._logger
+        extra = {"instance": self._instance, "cause": cause}
+        logger.info("%s %s stopped claiming and drains: %s", self._kind, self._instance, cause, extra=extra)
+
+    def log_ended(self, report: ReportT, cause: str) -> None:
+        """The host has ended, also by a crash."""
+        logger, counts = self._logger, self.counts(report)
+        logger.info(
+            "%s %s ended (%s): %s",
+            self._kind,
+            self._instance,
+            cause,
+            ", ".join(f"{number} {name}" for name, number in counts.items()),
+            extra={"instance": self._instance, "cause": cause, **counts},
+        )
+
+
+def named(items: Sequence[object]) -> str:
+    """The items in words, the first ten of them."""
+    first = ", ".join(str(one) for one in items[:MOST_NAMED])
+    return first if len(items) <= MOST_NAMED else f"{first} and {len(items) - MOST_NAMED} more"
