@@ -88,7 +88,7 @@ class Codec:
         try:
             own = bson.decode(document.raw, codec_options=OWN_OPTIONS)
         except BSONError as error:
-            raise BrokenDocumentError(_id_of(document), f"it cannot be decoded ({error})") from error
+            raise BrokenDocumentError(id_of(document), f"it cannot be decoded ({error})") from error
         job = job_of(own)
         try:
             callers = bson.decode(document.raw, codec_options=self.callers)
@@ -100,7 +100,7 @@ class Codec:
         return replace(job, **theirs)
 
 
-def _id_of(document: RawBSONDocument) -> object:
+def id_of(document: RawBSONDocument) -> object:
     """As far as it can be read."""
     try:
         return bson.decode(document.raw, codec_options=LENIENT).get("_id")

@@ -20,7 +20,7 @@ from pymongo.read_concern import ReadConcern
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job
 from ..log import logger_of
-from .codec import LENIENT, OWN_OPTIONS, RawDocument
+from .codec import LENIENT, OWN_OPTIONS, RawDocument, id_of
 from .connection import JobCollection, name_in
 from .decoding import job_of
 from .fields import FIELD
@@ -94,7 +94,7 @@ def _report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
     for document in majority.find({"_id": {"$in": list(ids)}}, hint=_BY_ID):
         problem = problem_of(document.raw)
         if problem is not None:
-            error = BrokenDocumentError(document["_id"], problem)
+            error = BrokenDocumentError(id_of(document), problem)
             if jobs.report_broken(error.document_id, problem, name_in(document)):
                 logger.warning("%s; until then it is left alone", error)
 
@@ -117,7 +117,7 @@ def as_compared(document: RawDocument) -> Job:
     try:
         return job_of(bson.decode(document.raw, _JOB_AS_COMPARED))
     except BSONError as error:
-        raise BrokenDocumentError(document["_id"], f"it cannot be decoded ({error})") from error
+        raise BrokenDocumentError(id_of(document), f"it cannot be decoded ({error})") from error
 
 
 def jobs_as_compared(documents: Iterator[RawDocument]) -> Iterator[Job]:
