@@ -21,7 +21,7 @@ from trio_monque import (
     Workers,
     run_scheduler,
 )
-from trio_monque.scheduler.life import LAST_WORDS
+from trio_monque.host.host import LAST_WORDS
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce, start_virtual_time
 
