@@ -14,7 +14,9 @@ import pytest
 from hypothesis import settings
 from pymongo import MongoClient
 
+from tests.support.bytecode import import_in_an_order_of_its_own, keep_bytecode
 from tests.support.haste import hasten
+from tests.support.thoroughly import FULL, THOROUGH
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 
@@ -34,6 +36,12 @@ def pytest_configure() -> None:
     settings.register_profile("without deadlines", deadline=None)
     settings.load_profile("without deadlines")
     _keep_servers_off_the_disk()
+    keep_bytecode()
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection(session: pytest.Session) -> None:
+    import_in_an_order_of_its_own(session.config)
 
 
 def _keep_servers_off_the_disk() -> None:
@@ -49,15 +57,15 @@ def _keep_servers_off_the_disk() -> None:
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """What is marked as thorough is there with MONQUE_TEST_THOROUGH=1 in the environment alone; long tests come first.
+    """Leave out what is marked as `full` or `thorough` unless the environment asks for it, and put long tests first.
 
     Those are the ones that have a timeout of their own. At the end, all other processes would wait for them.
     """
-    if os.environ.get("MONQUE_TEST_THOROUGH") != "1":
-        left_out = [item for item in items if item.get_closest_marker("thorough") is not None]
-        if left_out:
-            config.hook.pytest_deselected(items=left_out)
-            items[:] = [item for item in items if item not in left_out]
+    unwanted = [name for name, is_wanted in (("full", FULL), ("thorough", THOROUGH)) if not is_wanted]
+    left_out = {item for item in items if any(item.get_closest_marker(name) for name in unwanted)}
+    if left_out:
+        config.hook.pytest_deselected(items=list(left_out))
+        items[:] = [item for item in items if item not in left_out]
     items.sort(key=lambda item: item.get_closest_marker("timeout") is None)
 
 

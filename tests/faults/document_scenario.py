@@ -15,6 +15,7 @@ import trio
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
+from tests.support.thoroughly import in_full
 from trio_monque import create_claim_index
 
 from . import processes
@@ -26,7 +27,7 @@ from .processes import WorkerProcess, worker_process
 from .records import Record, read
 from .scenario import HEARTBEAT, LEASE, Scenario
 
-DOCUMENTS: Final = 5000
+DOCUMENTS: Final = in_full(1200, 5000)
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "concurrency": 20,

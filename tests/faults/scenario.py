@@ -15,6 +15,7 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from tests.support.thoroughly import in_full
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
@@ -26,7 +27,7 @@ from .promises import Evidence, Rule, broken
 from .records import Recorder, read
 from .standstills import Witness
 
-JOBS: Final = 2000
+JOBS: Final = in_full(600, 2000)
 SEED: Final = int(os.environ.get("MONQUE_TEST_SEED", "17"))
 HEARTBEAT: Final = 0.4
 LEASE: Final = 3 * HEARTBEAT

@@ -1,4 +1,4 @@
-"""Five thousand documents, and what befalls the processes that work through them."""
+"""Thousands of documents, and what befalls the processes that work through them."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED
 from .standstills import Witness
 
-pytestmark = pytest.mark.timeout(180)
+pytestmark = [pytest.mark.timeout(180), pytest.mark.larger_in_full]
 
 ENOUGH: Final = DOCUMENTS // 20
 

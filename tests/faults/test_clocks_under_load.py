@@ -1,4 +1,4 @@
-"""Two thousand jobs, and the server's time moves by a minute both ways, at another moment for each process.
+"""Jobs under load, and the server's time moves by a minute both ways, at another moment for each process.
 
 With MONQUE_TEST_THOROUGH=1 in the environment, also where dates decide who is dead: so the test can fail.
 """
@@ -22,7 +22,7 @@ from .promises import Evidence, broken, nothing_is_run_in_vain, renewed_claims_a
 from .records import Record, Span, read
 from .scenario import JOBS, Scenario
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0

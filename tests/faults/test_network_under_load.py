@@ -1,4 +1,4 @@
-"""Thousands of jobs, and a network that loses replies, breaks connections, delays messages and falls silent."""
+"""Jobs under load, and a network that loses replies, breaks connections, delays messages and falls silent."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import HEARTBEAT, JOBS, LEASE, Scenario
 from .traffic import WRITES, HalfOfThem
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
 
 ENQUEUERS: Final = 4
 EACH_TURN: Final = JOBS // 2

@@ -1,4 +1,4 @@
-"""Two thousand jobs; of the three processes that run them one is killed, and one frozen for longer than its lease."""
+"""Jobs under load; of the three processes that run them one is killed, and one frozen for longer than its lease."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 
 from .scenario import JOBS, RESCUED_WITHIN, Scenario
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
 
 ENOUGH: Final = JOBS // 4
 LATER: Final = JOBS // 4

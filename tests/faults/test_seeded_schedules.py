@@ -1,8 +1,8 @@
 """Seeded schedules: a fleet of real schedulers on a real server in virtual time, with faults at the door to threads.
 
-A normal run plays fifty seeds; with MONQUE_TEST_THOROUGH=1 in the environment it is a thousand. What befell them and
-what they reached is printed (pytest -rP shows it). A seed that fails is played again, with all that happened, by
-`python -m tests.faults.seeded SEED`.
+A normal run plays ten seeds; with MONQUE_TEST_FULL=1 in the environment it is fifty, and a thousand with
+MONQUE_TEST_THOROUGH=1. What befell them and what they reached is printed (pytest -rP shows it). A seed that fails is
+played again, with all that happened, by `python -m tests.faults.seeded SEED`.
 
 That the laws can be broken is shown by taking one guard at a time out of the library.
 """
@@ -18,6 +18,7 @@ from typing import Final
 
 import pytest
 
+from tests.support.thoroughly import FULL, THOROUGH, in_full
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
@@ -25,10 +26,10 @@ from .seeded.mutations import MUTATIONS
 from .seeded.plan import drawn
 from .seeded.play import played
 
-THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
+pytestmark = pytest.mark.larger_in_full
 
-EACH: Final = 100 if THOROUGH else 25
-SERIES: Final = range(0, 1000 if THOROUGH else 50, EACH)
+EACH: Final = 100 if THOROUGH else in_full(10, 25)
+SERIES: Final = range(0, 1000 if THOROUGH else in_full(10, 50), EACH)
 
 FAULTS: Final = frozenset(
     {"refused", "lost", "late", "applied late", "partial", "burst", "permanent", "slow there", "slow back", "outage"}
@@ -40,8 +41,8 @@ STATES: Final = frozenset(
         *("a run returned", "a run raised", "a run cancelled", "a run died", "LeaseLost", "dies", "breaks"),
     }
 )
-RARE: Final = frozenset({"permanent", "breaks", "exhausted"})
-"""Not in every series of a normal run."""
+RARE: Final = frozenset({"permanent", "breaks", "exhausted"} if FULL else {"permanent", "breaks", "retry_again"})
+"""Not in every series, where these are short."""
 
 
 # Real work of a real server, beside which others may be tested.
@@ -65,7 +66,7 @@ def test_no_schedule_breaks_a_guarantee(db: Database, first: int) -> None:
 
 @pytest.mark.timeout(180)
 def test_a_seed_is_the_same_twice_and_in_another_process(mongod: EmbeddedServer, db: Database) -> None:
-    seeds = (3, 14, 40) if THOROUGH else (3, 40)
+    seeds = (3, 14, 40) if THOROUGH else (3, 40) if FULL else (3,)
     first = [played(seed, db) for seed in seeds]
     again = [played(seed, db) for seed in seeds]
     for one, other in zip(first, again, strict=True):
@@ -89,7 +90,10 @@ def test_another_seed_is_another_schedule() -> None:
 
 # A guard that is taken out, and within how many seeds it must be found.
 MOST_TO_FIND: Final = 200
-GUARDS: Final = MUTATIONS if THOROUGH else ("a claim is guessed", "signs of life are overlooked")
+GUARDS: Final = [
+    pytest.param(guard, marks=() if guard == "signs of life are overlooked" else pytest.mark.full)
+    for guard in (MUTATIONS if THOROUGH else ("a claim is guessed", "signs of life are overlooked"))
+]
 
 
 @pytest.mark.timeout(900 if THOROUGH else 180)

@@ -1,8 +1,8 @@
 """The life of a job: random sequences of operations, on the real server and in a pure model, and no difference.
 
-Two instances of this library, people, and a Node peer act on a few jobs, with copies that may be stale. A
-normal run plays two hundred sequences; with MONQUE_TEST_THOROUGH=1 in the environment it is a thousand. How
-many of them reached each transition is printed (pytest -rP shows it).
+Two instances of this library, people, and a Node peer act on a few jobs, with copies that may be stale. A normal run
+plays sixty sequences; with MONQUE_TEST_FULL=1 in the environment it is a thousand. How many of them reached each
+transition is printed (pytest -rP shows it).
 
 That the comparison can fail is shown by taking one guard at a time out of what the library sends. Not among
 them are guards that cannot be found so, as others hold where they are missing: of the fence its status, its
@@ -11,7 +11,6 @@ owner or its lock time alone, and of the claim's condition the name and the abse
 
 from __future__ import annotations
 
-import os
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -23,6 +22,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo.read_concern import ReadConcern
 
 from tests.support.store import handle
+from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import Transition
 from trio_monque.jobs.transitions import TABLE
@@ -33,8 +33,9 @@ from trio_monque.store.types import Database
 from .operations import SEQUENCES, SHORTEST, Operation, play
 from .state import Difference
 
-THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
-COUNT: Final = 1000 if THOROUGH else 200
+pytestmark = [pytest.mark.timeout(600), pytest.mark.larger_in_full]
+
+COUNT: Final = in_full(60, 1000)
 EACH_IN: Final = COUNT // 20
 MOST_TO_FIND: Final = 1000
 """Within how many sequences a guard that was taken out must be found."""
@@ -67,7 +68,6 @@ def jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> JobCollection:
     return jobs
 
 
-@pytest.mark.timeout(600)
 def test_no_sequence_of_operations_makes_a_difference_to_the_model(jobs: JobCollection) -> None:
     reached: Counter[str] = Counter()
     lengths: list[int] = []
@@ -133,8 +133,7 @@ def _without_unique_index(patch: pytest.MonkeyPatch, jobs: JobCollection) -> Non
     jobs.collection.drop_index("name_1_uniqueKey_1")
 
 
-# Found within the first few sequences; the rest needs up to some hundreds.
-QUICKLY_FOUND: Final[Mapping[str, Mutation]] = {
+GUARDS: Final[Mapping[str, Mutation]] = {
     "settle: owner and lock time": _settling_without("claimedBy", "lockedAt"),
     "settle: the whole fence": _settling_without("status", "claimedBy", "lockedAt", "claimToken"),
     "settle: cancel request": _settling_without("cancelRequestedAt"),
@@ -145,8 +144,6 @@ QUICKLY_FOUND: Final[Mapping[str, Mutation]] = {
     "update a run: status": _transition_without("update_claimed", "status"),
     "update a run: revision": _transition_without("update_claimed", "rev"),
     "unique keys: index": _without_unique_index,
-}
-SLOWLY_FOUND: Final[Mapping[str, Mutation]] = {
     "claim: due": _transition_without("claim", "next_run_at"),
     "claim: status": _transition_without("claim", "status", "claimed_by"),
     "claim: all but status": _transition_without("claim", "name", "next_run_at", "claimed_by"),
@@ -160,11 +157,13 @@ SLOWLY_FOUND: Final[Mapping[str, Mutation]] = {
     "update a pending job: status": _transition_without("update_pending", "status"),
     "update a pending job: revision": _transition_without("update_pending", "rev"),
 }
-GUARDS: Final = {**QUICKLY_FOUND, **(SLOWLY_FOUND if THOROUGH else {})}
+QUICKLY_FOUND: Final = ("cancel a pending job: status", "retry: status", "settle: cancel request")
+"""Within the first few sequences. The others need up to some hundreds."""
 
 
-@pytest.mark.timeout(600)
-@pytest.mark.parametrize("guard", GUARDS)
+@pytest.mark.parametrize(
+    "guard", [pytest.param(guard, marks=() if guard in QUICKLY_FOUND else pytest.mark.full) for guard in GUARDS]
+)
 def test_guard_taken_out_is_found(jobs: JobCollection, guard: str) -> None:
     played: list[list[Operation]] = []
 

@@ -6,7 +6,6 @@ searches small bounds; with MONQUE_TEST_THOROUGH=1 in the environment they are a
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from functools import cache
@@ -14,14 +13,14 @@ from typing import Final
 
 import pytest
 
+from tests.support.thoroughly import THOROUGH
+
 from .checks import harm_in
 from .moves import successors
 from .mutations import FOUND, REDUNDANT, Mutation
 from .rules import Bounds, Rules, Setting
 from .search import Found, search
 from .state import State, start
-
-THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
 
 # Far more than any of them has: a change that makes them explode is told, instead of filling the memory.
 MOST_STATES: Final = 4_000_000 if THOROUGH else 400_000
@@ -45,6 +44,9 @@ LARGE: Final = {
 
 PLAYED: Final = QUICK | LARGE if THOROUGH else QUICK
 
+ONLY_IN_FULL: Final = ("a bit of everything", "two faults")
+"""The largest of the quick ones: seconds each."""
+
 
 def played(rules: Rules, bounds: Bounds, sought: str = "") -> Found[State]:
     setting = Setting(rules, bounds)
@@ -59,7 +61,13 @@ def played_by_the_rules(bounds: Bounds) -> Found[State]:
 
 
 @pytest.mark.timeout(300)
-@pytest.mark.parametrize("bounds", PLAYED.values(), ids=PLAYED)
+@pytest.mark.parametrize(
+    "bounds",
+    [
+        pytest.param(bounds, id=name, marks=pytest.mark.full if name in ONLY_IN_FULL else ())
+        for name, bounds in PLAYED.items()
+    ],
+)
 def test_no_history_within_the_bounds_breaks_a_guarantee(bounds: Bounds) -> None:
     assert played_by_the_rules(bounds).harm is None
 

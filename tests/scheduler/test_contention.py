@@ -39,6 +39,7 @@ def test_four_processes_get_a_fair_share_each(client: MongoClient[Any], workers:
     assert found["lost"] <= 0.2, found
 
 
+@pytest.mark.full
 def test_eight_processes_lose_at_most_a_fifth_of_their_candidates(
     client: MongoClient[Any], workers: Callable[[int], list[Child]]
 ) -> None:

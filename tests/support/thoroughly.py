@@ -1,4 +1,7 @@
-"""How much is tried: a part in a normal run, all of it with MONQUE_TEST_THOROUGH=1 in the environment."""
+"""How much is tried: a part in a normal run, more with one of two variables in the environment.
+
+MONQUE_TEST_FULL=1: the numbers that are promised, in minutes. MONQUE_TEST_THOROUGH=1: these and more, in an hour.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,12 @@ from typing import Final
 from hypothesis import HealthCheck, settings
 
 THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
+FULL: Final = THOROUGH or os.environ.get("MONQUE_TEST_FULL") == "1"
+
+
+def in_full(normally: int, full: int) -> int:
+    """Of jobs, documents or seeds: how many. A test module that has such a number is marked `larger_in_full`."""
+    return full if FULL else normally
 
 
 def examples(normally: int, thoroughly: int) -> int:

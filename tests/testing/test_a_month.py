@@ -1,4 +1,4 @@
-"""Thirty days of schedule, with the engine that runs in production, against a real server."""
+"""A schedule of days, of thirty with MONQUE_TEST_FULL=1, with the engine that runs in production, on a real server."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import trio
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
+from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.events import Event, JobFailed, JobStarted
@@ -20,8 +21,9 @@ from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
 
 # Summer time began in Berlin on 29 March 2026, at 1:00 UTC.
 START = datetime(2026, 3, 26, tzinfo=UTC)
-END = START + timedelta(days=30)
-AGAIN_UNTIL = START + timedelta(days=5)
+DAYS = in_full(7, 30)
+END = START + timedelta(days=DAYS)
+AGAIN_UNTIL = START + timedelta(days=in_full(2, 5))
 
 Happened = tuple[datetime, str, str, int]
 
@@ -53,12 +55,13 @@ async def month(db: Database, until: datetime, takes: float, heartbeat: float) -
 
 
 # A real server does the work of a month: some thousands of statements, most of them beats where runs take long.
+@pytest.mark.larger_in_full
 @pytest.mark.timeout(400)
 @pytest.mark.parametrize(
     ("takes", "heartbeat", "commands_at_most"),
     [
         pytest.param(95.0, 30.0, 8_000, id="short runs"),
-        pytest.param(300.0, 10.0, 30_000, id="long runs", marks=pytest.mark.thorough),
+        pytest.param(300.0, 10.0, 30_000, id="long runs", marks=pytest.mark.full),
     ],
 )
 def test_a_month_of_schedules_runs_to_the_minute_and_twice_the_same(
@@ -77,19 +80,20 @@ def test_a_month_of_schedules_runs_to_the_minute_and_twice_the_same(
     # Five days of it once more, with the change: the same, but for what ran when they were over.
     begun = [one_of for one_of in one if one_of[0] < AGAIN_UNTIL]
     assert [one_of for one_of in again if one_of[0] < AGAIN_UNTIL] == begun
-    assert len(begun) > 240
+    assert len(begun) > 2 * 24 * (AGAIN_UNTIL - START).days
     starts = [(at, name, fail_count) for at, event, name, fail_count in one if event == JobStarted.__name__]
     hourly = [at for at, name, fail_count in starts if name == "hourly" and fail_count == 0]
-    assert hourly == [START + timedelta(hours=hour) for hour in range(1, 30 * 24 + 1)]
+    assert hourly == [START + timedelta(hours=hour) for hour in range(1, DAYS * 24 + 1)]
     # Two tries of each morning failed.
-    assert Counter(name for _, event, name, _ in one if event == JobFailed.__name__) == {"hourly": 60}
+    assert Counter(name for _, event, name, _ in one if event == JobFailed.__name__) == {"hourly": 2 * DAYS}
     # At half past two in Berlin: 1:30 UTC in winter. There was no half past two on the day of the change.
     daily = [at for at, name, _ in starts if name == "daily"]
-    assert daily == [
+    of_thirty_days = [
         *(datetime(2026, 3, day, 1, 30, tzinfo=UTC) for day in range(26, 29)),
         datetime(2026, 3, 29, 1, 0, tzinfo=UTC),
         *(datetime(2026, 3, day, 0, 30, tzinfo=UTC) for day in range(30, 32)),
         *(datetime(2026, 4, day, 0, 30, tzinfo=UTC) for day in range(1, 25)),
     ]
-    # For each of 810 runs a look, a claim, its beats and its end.
-    assert sent[0].total() < commands_at_most, sent
+    assert daily == of_thirty_days[:DAYS]
+    # For each of the runs, 810 in thirty days, a look, a claim, its beats and its end.
+    assert sent[0].total() < commands_at_most * DAYS / 30, sent
