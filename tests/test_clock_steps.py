@@ -193,8 +193,8 @@ def test_what_happens_while_the_time_is_measured_is_noticed(
         return offset
 
     monkeypatch.setattr("trio_monque.client.server_time.measure_clock_offset", measure_and_be_suspended)
-    monque._ground.measure_clock_offset()
-    assert monque._ground.is_clock_stale()
+    monque._context.measure_clock_offset()
+    assert monque._context.is_clock_stale()
 
 
 def test_sample_during_which_the_machine_was_suspended_does_not_count(
@@ -207,7 +207,7 @@ def test_sample_during_which_the_machine_was_suspended_does_not_count(
 
 
 def test_offset_is_measured_again_once_it_is_old(monkeypatch: pytest.MonkeyPatch, db: Database) -> None:
-    known = Monque(db)._ground.clock
+    known = Monque(db)._context.clock
     readings = ClockReadings.now()
     for age, stale in ((OFFSET_GOOD_FOR - 5, False), (OFFSET_GOOD_FOR + 1, True)):
         known.set_offset(0.0, ClockReadings(*(reading - age for reading in readings)))
@@ -321,7 +321,7 @@ def test_time_is_asked_for_again_before_a_rescue_decides_what_is_due_when(
     held = {"status": "processing", "claimedBy": "dead", "lockedAt": now, "lastHeartbeat": now, "rescues": 1}
     token = f"dead:{round(now.timestamp() * 1000)}:x"
     jobs.update_one({}, {"$set": {**held, "heartbeatInterval": 1000, "claimToken": token, "attempts": 1}})
-    rescuer = Rescuer(monque._ground)
+    rescuer = Rescuer(monque._context)
     (dead,) = rescuer.look()
     machine.suspend(DAY)
     assert len(rescuer.take([dead])) == 1
@@ -429,14 +429,14 @@ async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db:
     async with open_scheduler(db, **options) as scheduler:
         machine.suspend(DAY)
         await scheduler._engine._source.observe([])
-        assert not scheduler._ground.is_clock_stale()
+        assert not scheduler._context.is_clock_stale()
 
 
 def test_time_that_a_deposed_primary_told_is_asked_for_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    ground, primaries = Monque(db)._ground, [("old", 1)]
+    context, primaries = Monque(db)._context, [("old", 1)]
     monkeypatch.setattr("trio_monque.client.server_time.known_primary", lambda _: (primaries or [("new", 1)]).pop())
-    ground.measure_clock_offset()
-    assert ground.is_clock_stale()
+    context.measure_clock_offset()
+    assert context.is_clock_stale()
 
 
 @pytest.mark.parametrize("tz_aware", [True, False])
@@ -470,7 +470,7 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
             case _:
                 await source.prepare([])
         assert trio.lowlevel.current_task() in refreshed
-        assert not scheduler._ground.is_clock_stale()
+        assert not scheduler._context.is_clock_stale()
 
 
 @pytest.mark.usefixtures("_nobody_notices_a_suspend")
@@ -495,13 +495,13 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
 def test_timers_are_set_again_where_the_servers_time_moves_either_way(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ground, moved = Monque(db)._ground, list[float]()
+    context, moved = Monque(db)._context, list[float]()
     right = ClockReadings.now().wall - ClockReadings.now().steady
-    ground.clock.set_offset(right, ClockReadings.now())
+    context.clock.set_offset(right, ClockReadings.now())
     for seconds in (0.0, -HOUR, MOST_DRIFT / 2 - HOUR, HOUR, HOUR):
-        ground.clock_moved = partial(moved.append, seconds)
+        context.clock_moved = partial(moved.append, seconds)
         monkeypatch.setattr(
             "trio_monque.client.server_time.measure_clock_offset", lambda _, seconds=seconds: right + seconds
         )
-        ground.measure_clock_offset()
+        context.measure_clock_offset()
     assert moved == [-HOUR, HOUR]

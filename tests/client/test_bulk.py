@@ -125,7 +125,7 @@ async def test_b100_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_wi
     for number in range(60):
         put(jobs, "cancelled" if number % 2 else "failed", **before)
     put(jobs, "completed")
-    began = monque._ground.now()
+    began = monque._context.now()
     assert await monque.retry_jobs() == BulkResult(60)
     assert told == [JobsRetried(60, {"greet": 60})]
     again = [await monque.get_job(one["_id"]) for one in jobs.find({"status": "pending"})]

@@ -209,7 +209,7 @@ async def test_weaker_write_concern_is_used_and_says_what_it_voids(
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
     assert "Guarantees 1 to 4 hold only with 'majority'" in caplog.text
-    assert scheduler._ground.jobs.collection.write_concern.document == {"w": 1}
+    assert scheduler._context.jobs.collection.write_concern.document == {"w": 1}
 
 
 async def test_calls_while_one_is_held_open_go_on(mongod: EmbeddedServer, db: Database) -> None:

@@ -149,7 +149,7 @@ EACH = settings(
 def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Monque:
     monque = Monque(db)
     if request.param != "without":
-        monque._ground.ensure_indexes()
+        monque._context.ensure_indexes()
     if request.param == "with too many names":
         monkeypatch.setattr(paths, "MOST_PREFIXES", 2)
     return monque
@@ -185,7 +185,7 @@ def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
             )
         else:
             query = page_query(cursor, limit, direction, wanted, sort)
-            page = page_of(query, queries.get_page(client_of_many._ground.jobs, query, cap))
+            page = page_of(query, queries.get_page(client_of_many._context.jobs, query, cap))
         ids = [job.id for job in page.jobs]
         assert len(ids) <= limit
         forward = direction == "forward"
@@ -359,7 +359,7 @@ def test_page_larger_than_what_is_examined_by_default_is_whole(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch, sort: Any
 ) -> None:
     monkeypatch.setattr(queries, "MOST_EXAMINED", 20)
-    monque._ground.ensure_indexes()
+    monque._context.ensure_indexes()
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
     jobs.insert_many(
         {"name": ["even", "odd"][number % 2], "data": number, "status": "pending", "failCount": 0, **at}
@@ -389,7 +389,7 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next page would begin behind jobs that nobody has looked at."""
-    monque._ground.ensure_indexes()
+    monque._context.ensure_indexes()
     for number in range(60):
         name = "wanted" if number == 25 else "other"
         at = {"nextRunAt": BEGIN, "createdAt": moment(number), "updatedAt": BEGIN}
@@ -406,7 +406,7 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
     seen, cursor = [], None
     while True:
         query = page_query(cursor, 5, "forward", JobFilter(name="wanted"), "created_at")
-        page = page_of(query, queries.get_page(monque._ground.jobs, query, 20))
+        page = page_of(query, queries.get_page(monque._context.jobs, query, 20))
         seen += [job.data for job in page.jobs]
         if not page.has_next_page:
             break

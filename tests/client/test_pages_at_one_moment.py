@@ -83,7 +83,7 @@ def test_job_that_is_claimed_while_a_page_is_read_is_on_it(
 ) -> None:
     """It changes from one index to the other, and back, between the reads of one page."""
     concern: Any = WRITTEN_WITH[how]
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
     changed = []
 
@@ -123,7 +123,7 @@ def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
     """Its name has jobs at rest, or has none, as often as it changes; and the names are read apart from the jobs."""
     concern: Any = WRITTEN_WITH[how]
     begins, changes, which = LIVES[life]
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
     alone = {"name": "alone", "data": 9, "status": begins, "failCount": 0, **at}
@@ -152,7 +152,7 @@ def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
 def test_job_of_a_name_that_appears_while_a_page_is_read_is_on_the_next(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
     later = BEGIN + timedelta(seconds=1)
 
@@ -176,7 +176,7 @@ def test_page_never_has_the_later_of_two_jobs_without_the_earlier_one(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
     """Also where the earlier has a name that there was none of when the names were read."""
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
 
@@ -196,13 +196,13 @@ def test_page_whose_snapshot_the_server_cannot_keep_is_read_without_one(
     mongod: EmbeddedServer, db: Database, jobs: Collection, asked: str
 ) -> None:
     """SnapshotUnavailable: the collection was made anew between the reads."""
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
 
     def make_anew() -> None:
         jobs.drop()
         put_five(jobs)
-        Monque(db)._ground.ensure_indexes()
+        Monque(db)._context.ensure_indexes()
 
     reads = BetweenReads(make_anew)
     with listened(mongod, db, reads) as through:
@@ -215,7 +215,7 @@ def test_page_whose_snapshot_grew_too_old_is_read_without_one(
     mongod: EmbeddedServer, client: MongoClient[Any], db: Database, jobs: Collection, asked: str
 ) -> None:
     """SnapshotTooOld: the server keeps as much history as it is told to."""
-    Monque(db)._ground.ensure_indexes()
+    Monque(db)._context.ensure_indexes()
     put_five(jobs)
 
     def is_gone(moment: Any) -> bool:

@@ -16,7 +16,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming, inserting, leases, looking, managing
 
-from .ground import new_pair, parcel_of
+from .context import new_pair, parcel_of
 from .play import Copy, Instance, Play, turned
 from .state import HALF_PAST, HOURLY, check_equal, check_same
 

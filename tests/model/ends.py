@@ -11,7 +11,7 @@ from trio_monque.store import queries, settling
 from trio_monque.store.settling import grouped
 
 from . import claims
-from .ground import transition_of
+from .context import transition_of
 from .model import Ending
 from .play import Batch, Copy, Instance, Play, turned
 from .state import check_equal

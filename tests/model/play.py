@@ -17,7 +17,7 @@ from trio_monque.jobs.job import Job
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Statement
 
-from .ground import SetGround
+from .context import SetContext
 from .model import Ending, Model
 from .node import Node
 from .state import ModelJob, check_equal, check_same
@@ -76,9 +76,9 @@ class Play:
         self.model = Model()
         self.node = Node(jobs.collection, self.model)
         self.instances = (Instance("us-1"), Instance("us-2"))
-        self.ground = SetGround(jobs, self.model.now)
+        self.context = SetContext(jobs, self.model.now)
         self.told: list[events.Event] = []
-        self.operator = Operator(self.ground, self.told.append, Nobody())
+        self.operator = Operator(self.context, self.told.append, Nobody())
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []
         self._count = 0
@@ -106,7 +106,7 @@ class Play:
 
     def pass_time(self, step: timedelta) -> None:
         self.model.now += step
-        self.ground.clock.moment = self.model.now
+        self.context.clock.moment = self.model.now
 
     def check_all(self) -> None:
         """Compares everything that is stored."""

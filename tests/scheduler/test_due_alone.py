@@ -201,7 +201,7 @@ async def test_on_a_real_clock_the_claim_is_on_its_way_and_not_sent_before_it_is
             with trio.fail_after(20):
                 while not recorder.count(is_question):
                     await trio.sleep(0.01)
-            clock = scheduler._ground.clock
+            clock = scheduler._context.clock
             due = clock.now() + timedelta(seconds=0.3)
             interceptor.before(is_claim, lambda: sent.append(clock.seconds_until(due)))
             async with scheduler.events(JobStarted) as started:

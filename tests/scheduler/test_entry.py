@@ -25,7 +25,7 @@ def interceptor() -> Interceptor:
 @pytest.fixture
 def entry(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> Iterator[Entry]:
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
-        yield Entry(Monque(client[db.name])._ground, SchedulerConfig(scheduler_instance_id="us"))
+        yield Entry(Monque(client[db.name])._context, SchedulerConfig(scheduler_instance_id="us"))
 
 
 @pytest.fixture

@@ -33,7 +33,7 @@ class Opened:
     paused: PausedNames
 
     def due(self, seconds: float) -> ObjectId:
-        now = self.monque._ground.clock.now()
+        now = self.monque._context.clock.now()
         return self.node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
 
     async def next(self) -> Hints:
@@ -47,7 +47,7 @@ async def opened(db: Database, told: Told | None = None) -> AsyncIterator[Opened
     workers.register("greet", lambda _: None)
     paused = PausedNames(monque._door, rests=False)
     told = Told() if told is None else told
-    stream = JobStream(monque._ground, monque._door, workers, paused, "us", told)
+    stream = JobStream(monque._context, monque._door, workers, paused, "us", told)
     await stream.open()
     yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
     await stream.close()
@@ -60,9 +60,9 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
     paused = PausedNames(monque._door, rests=False)
-    stream = JobStream(monque._ground, monque._door, workers, paused, "us", Told())
+    stream = JobStream(monque._context, monque._door, workers, paused, "us", Told())
     await stream.open()
-    now = monque._ground.clock.now()
+    now = monque._context.clock.now()
     for seconds in order:
         node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
     node.enqueue("theirs", nextRunAt=now + timedelta(seconds=90))
@@ -92,7 +92,7 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
         assert both.due < trio.current_time()
         assert all(one in told for one in ids)
         # What is put off is not new, although it is heard alone.
-        jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": our.monque._ground.clock.now()}})
+        jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": our.monque._context.clock.now()}})
         later = await our.next()
         assert later.tip is None
         assert later.due < math.inf
@@ -139,7 +139,7 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
     async with opened(db) as our:
         ids = [our.node.enqueue("greet", status="processing") for _ in range(2)]
         assert (await our.next()).is_asked_to_end is None
-        jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": our.monque._ground.clock.now()}})
+        jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": our.monque._context.clock.now()}})
         heard = await our.next()
         assert heard.is_asked_to_end is not None
         assert [heard.is_asked_to_end(await our.monque.get_job(one)) for one in ids] == [True, False]
@@ -148,31 +148,31 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
 
 async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
     async with opened(db) as our:
-        ground = our.monque._ground
+        context = our.monque._context
         told = [our.paused.is_told]
-        assert our.paused.look_up(ground.jobs) == frozenset()
+        assert our.paused.look_up(context.jobs) == frozenset()
         assert await our.monque.pause("greet")
         assert (await our.next()).look
         # At once, and not after the half second for which an answer is good.
-        assert our.paused.look_up(ground.jobs) == {"greet"}
+        assert our.paused.look_up(context.jobs) == {"greet"}
         await our.stream.close()
         told.append(our.paused.is_told)
         assert await our.monque.resume("greet")
         await our.stream.open()
         told.append(our.paused.is_told)
         assert told == [True, False, True]
-        assert our.paused.look_up(ground.jobs) == frozenset()
+        assert our.paused.look_up(context.jobs) == frozenset()
 
 
 async def test_collection_that_vanished_causes_a_look_that_makes_its_indexes_first(
     db: Database, jobs: Collection
 ) -> None:
     async with opened(db) as our:
-        our.monque._ground.ensure_indexes()
+        our.monque._context.ensure_indexes()
         assert len(jobs.index_information()) > 1
         jobs.drop()
         assert (await our.next()).look
-        our.monque._ground.ensure_indexes()
+        our.monque._context.ensure_indexes()
         assert len(jobs.index_information()) > 1
 
 

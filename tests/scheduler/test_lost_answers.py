@@ -232,7 +232,7 @@ async def test_claim_that_is_granted_to_a_scheduler_that_has_gone_is_given_back_
         with trio.CancelScope() as leaving:
             async with open_test_scheduler(runs.workers, recover_stale_jobs=False) as gone:
                 await quiesce()
-                gone._ground.jobs.interference.append(under_way)
+                gone._context.jobs.interference.append(under_way)
                 if slow != "claim jobs":
                     fail_next(gone, AutoReconnect("the answer was lost"), when="after", command="claim jobs")
                 await gone.enqueue("job")
@@ -369,7 +369,7 @@ async def test_heartbeat_grows_although_the_servers_clock_steps_back(
         await scheduler.enqueue("job")
         await advance(10)
         stands = now() - timedelta(hours=1)
-        monkeypatch.setattr(scheduler._ground.clock, "now", lambda: stands)
+        monkeypatch.setattr(scheduler._context.clock, "now", lambda: stands)
         for _ in range(3):
             document = jobs.find_one()
             assert document is not None

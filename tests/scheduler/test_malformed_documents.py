@@ -102,7 +102,7 @@ def contents(jobs: Collection) -> dict[Any, bytes]:
 @pytest.fixture
 def monque(db: Database) -> Monque:
     client = Monque(db, stats_cache_ttl=0)
-    client._ground.ensure_indexes()  # Before there is anything that an index could not have.
+    client._context.ensure_indexes()  # Before there is anything that an index could not have.
     return client
 
 

@@ -42,7 +42,7 @@ class Silence:
         self.begun = threading.Event()
         self.lasts = False
         for client in clients:
-            client._ground.jobs.interference.append(self)
+            client._context.jobs.interference.append(self)
 
     def takes(self, purpose: str) -> bool:
         return self.lasts
@@ -222,7 +222,7 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
     count = claiming.MOST_PASTS + 1
     await monque.enqueue_many([NewJob(name="job") for _ in range(count)])
     for number, job in enumerate(await monque.get_jobs()):  # Too many different pasts to be pinned.
-        monque._ground.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": number}})
+        monque._context.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": number}})
     failed: list[bool] = []
 
     def fails_once(*arguments: Any) -> Any:

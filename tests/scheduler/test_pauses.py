@@ -34,7 +34,7 @@ class During:
     """Something that happens while a call of that purpose is made for the first time."""
 
     def __init__(self, scheduler: Scheduler, purpose: str, happens: Callable[[], object]) -> None:
-        self._interference = scheduler._ground.jobs.interference
+        self._interference = scheduler._context.jobs.interference
         self._interference.append(self)
         self._purpose = purpose
         self._happens = happens

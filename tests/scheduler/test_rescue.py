@@ -320,9 +320,9 @@ async def test_clocks_an_hour_apart_play_no_part(
         while len(work.starts) < 1:
             await trio.sleep(0.01)
         async with open_scheduler(db, **quick) as rescuer:
-            monkeypatch.setattr(rescuer._ground, "measure_clock_offset", lambda: None)  # It would be mended.
+            monkeypatch.setattr(rescuer._context, "measure_clock_offset", lambda: None)  # It would be mended.
             readings = ClockReadings.now()
-            rescuer._ground.clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
+            rescuer._context.clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
             claimed_by_a_dead_one(handle(db), 1, "dead-ones", every=0.2)
             with trio.fail_after(30):
                 while not jobs.count_documents({"name": "dead-ones", "status": "pending", "rescues": 1}):

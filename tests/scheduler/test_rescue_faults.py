@@ -77,7 +77,7 @@ async def test_by_hand_what_was_rescued_is_told_and_wakes_others_although_the_ca
         old = now() - timedelta(hours=2)
         NodePeer(jobs).hold("job", 100 * answered + 50, old)
         await quiesce()
-        monque._ground.jobs.interference.append(LostAnswers(but=answered))
+        monque._context.jobs.interference.append(LostAnswers(but=answered))
         with pytest.raises(MonqueConnectionError):
             if how == "async":
                 await monque.recover_stale_jobs()
@@ -149,7 +149,7 @@ async def test_left_while_a_rescue_is_under_way_it_is_told_and_wakes_the_others(
             await quiesce()
             with trio.CancelScope() as leaving:
                 async with open_test_scheduler(listeners=heard(told)) as rescuer:
-                    rescuer._ground.jobs.interference.append(slow)
+                    rescuer._context.jobs.interference.append(slow)
                     await trio.sleep(LEASE)
                     while not slow.has_begun.is_set():
                         await trio.lowlevel.checkpoint()

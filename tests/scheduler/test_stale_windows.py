@@ -270,7 +270,7 @@ async def test_whatever_others_do_to_what_was_read_ahead_each_run_is_exact(
             Trouble(others, chance, "look for due jobs", 0.05),
             Trouble(others, chance, "settle jobs", 0.03),
         ]
-        scheduler._ground.jobs.interference.extend(troubles)
+        scheduler._context.jobs.interference.extend(troubles)
         judge.limits["all"] = slots
         for number, name in enumerate(NAMES):
             judge.limits[name] = most = max(2, slots // (number + 1))

@@ -14,7 +14,7 @@ from tests.support.interception import Interceptor, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, handle
 from trio_monque import JobStateError, Monque
-from trio_monque.client.ground import Ground
+from trio_monque.client.context import ClientContext
 from trio_monque.client.rescuing import Rescuer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
@@ -48,7 +48,7 @@ def store(db: Database) -> JobCollection:
 
 
 def rescuer_of(store: JobCollection) -> Rescuer:
-    return Rescuer(Ground(store, scheduler_config({"retry_jitter": 0.0})))
+    return Rescuer(ClientContext(store, scheduler_config({"retry_jitter": 0.0})))
 
 
 def settled(store: JobCollection, transition: Transition) -> Fate:

@@ -18,7 +18,7 @@ from tests.support.interception import Interceptor, Recorder, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque import JobStatus, MonqueConnectionError
-from trio_monque.client.ground import Ground
+from trio_monque.client.context import ClientContext
 from trio_monque.client.rescued import Rescued, log_and_events_of
 from trio_monque.client.rescuing import Rescuer
 from trio_monque.embedded import EmbeddedServer
@@ -40,7 +40,7 @@ def store(db: Database) -> JobCollection:
 
 
 def rescuer_of(store: JobCollection) -> Rescuer:
-    return Rescuer(Ground(store, scheduler_config({"retry_jitter": 0.0})))
+    return Rescuer(ClientContext(store, scheduler_config({"retry_jitter": 0.0})))
 
 
 def stored(store: JobCollection, job: Job) -> Job:

@@ -76,7 +76,7 @@ async def test_a5_scheduler_makes_the_index_of_its_retention_and_makes_it_again(
         assert "trio_monque_ended" in jobs.index_information()
         assert "trio_monque_ended_by_name" not in jobs.index_information()
         jobs.drop_indexes()
-        scheduler._ground.forget_indexes()
+        scheduler._context.forget_indexes()
         await scheduler.enqueue("greet")
         assert "trio_monque_ended" in jobs.index_information()
 

@@ -17,7 +17,7 @@ from ..jobs.selectors import JobSelector, Selection
 from ..store import bulk
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry
-from .ground import Ground
+from .context import ClientContext
 from .wake_board import Announcer
 
 # One batch is done within one operation timeout, and holds up the others' writes no longer than that takes.
@@ -33,8 +33,8 @@ DEFAULT_SPREAD: Final = 30.0
 class Bulk:
     """One call. It is done one step after the other, maybe each in another thread."""
 
-    def __init__(self, ground: Ground, action: Action) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, action: Action) -> None:
+        self._context = context
         self._action = action
         self._tally = Tally()
         self._after: ObjectId | None = None
@@ -68,16 +68,16 @@ class Bulk:
             raise PartlyDoneError(self._action.name, tally.count, tally.unknown, error) from error
 
     def _batch(self) -> None:
-        ground, action = self._ground, self._action
+        context, action = self._context, self._action
         if self._until is None:
-            ground.ensure_indexes()
-            self._until = bulk.last_id(ground.jobs)
+            context.ensure_indexes()
+            self._until = bulk.last_id(context.jobs)
             if self._until is None:
                 self._is_over = True
                 return
         if self._window_end is None:
-            self._window_end = bulk.window_end(ground.jobs, self._after, self._until, MOST_IN_A_WINDOW)
-        chosen = bulk.choose(ground.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH)
+            self._window_end = bulk.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
+        chosen = bulk.choose(context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH)
         for broken in chosen.broken:
             self._tally.refuse(broken.document_id, str(broken))
         if chosen.jobs:
@@ -88,7 +88,7 @@ class Bulk:
             self._after, self._window_end = self._window_end, None
 
     def _write(self, chosen: Sequence[Job]) -> None:
-        now = self._ground.now()
+        now = self._context.now()
         try:
             written = self._action.write(chosen, now)
         except MonqueConnectionError as error:
@@ -118,16 +118,16 @@ class Bulk:
 # --- What a call means; nothing is sent ---
 
 
-def cancelling(ground: Ground, selection: Selection) -> Bulk:
-    return Bulk(ground, Cancel(ground, JobSelector(**selection)))
+def cancelling(context: ClientContext, selection: Selection) -> Bulk:
+    return Bulk(context, Cancel(context, JobSelector(**selection)))
 
 
-def retrying(ground: Ground, selection: Selection, spread: float) -> Bulk:
+def retrying(context: ClientContext, selection: Selection, spread: float) -> Bulk:
     check_seconds("spread", spread, zero=True)
-    return Bulk(ground, Retry(ground, JobSelector(**selection), spread))
+    return Bulk(context, Retry(context, JobSelector(**selection), spread))
 
 
-def deleting(ground: Ground, selection: Selection, *, everything: bool) -> Bulk:
+def deleting(context: ClientContext, selection: Selection, *, everything: bool) -> Bulk:
     selector = JobSelector(**selection)
     if not isinstance(everything, bool):
         raise InvalidOptionError("everything", everything, "must be True or False")
@@ -137,7 +137,7 @@ def deleting(ground: Ground, selection: Selection, *, everything: bool) -> Bulk:
         )
     if everything and not selector.is_everything:
         raise InvalidOptionError("everything", everything, "contradicts the selector beside it: leave one of them out")
-    return Bulk(ground, Delete(ground, selector))
+    return Bulk(context, Delete(context, selector))
 
 
 # --- The blocking calls ---
@@ -146,8 +146,8 @@ def deleting(ground: Ground, selection: Selection, *, everything: bool) -> Bulk:
 class SyncBulk:
     """Manages many jobs; every call blocks until all of it is done."""
 
-    def __init__(self, ground: Ground, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
+        self._context = context
         self._tell = tell
         self._announcer = announcer
 
@@ -155,7 +155,7 @@ class SyncBulk:
         self, *, on_progress: Callable[[BulkResult], object] | None = None, **selection: Unpack[Selection]
     ) -> BulkResult:
         """See `Monque.cancel_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(cancelling(self._ground, selection), on_progress)
+        return self._run_bulk(cancelling(self._context, selection), on_progress)
 
     def retry_jobs(
         self,
@@ -165,7 +165,7 @@ class SyncBulk:
         **selection: Unpack[Selection],
     ) -> BulkResult:
         """See `Monque.retry_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(retrying(self._ground, selection, spread), on_progress)
+        return self._run_bulk(retrying(self._context, selection, spread), on_progress)
 
     def delete_jobs(
         self,
@@ -175,7 +175,7 @@ class SyncBulk:
         **selection: Unpack[Selection],
     ) -> BulkResult:
         """See `Monque.delete_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(deleting(self._ground, selection, everything=everything), on_progress)
+        return self._run_bulk(deleting(self._context, selection, everything=everything), on_progress)
 
     def _run_bulk(self, one: Bulk, on_progress: Callable[[BulkResult], object] | None) -> BulkResult:
         check_on_progress(on_progress)

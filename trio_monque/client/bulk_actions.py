@@ -25,7 +25,7 @@ from ..jobs.selectors import JobSelector
 from ..store import bulk
 from ..store.bulk import Sending, Written
 from ..store.types import ObjectId
-from .ground import Ground
+from .context import ClientContext
 from .intake import looked_up
 
 
@@ -43,8 +43,8 @@ class Action(ABC):
     possible: ClassVar[Collection[JobStatus]]
     wakes: ClassVar[bool] = False
 
-    def __init__(self, ground: Ground, selector: JobSelector) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, selector: JobSelector) -> None:
+        self._context = context
         self._selector = selector
         self.statuses = selector.among(self.possible)
         self.guard = selector.guard(self.statuses)
@@ -62,7 +62,7 @@ class _Changing(Action):
     """What cancels and retries: signed with a receipt, so that a lost answer is found out."""
 
     def _made(self, send: Sending, changes: Sequence[Change]) -> Written:
-        jobs, receipt = self._ground.jobs, f"bulk:{secrets.token_hex(8)}"
+        jobs, receipt = self._context.jobs, f"bulk:{secrets.token_hex(8)}"
         try:
             written = send(jobs, changes, receipt)
         except MonqueConnectionError as error:
@@ -92,8 +92,8 @@ class Retry(_Changing):
     possible = RETRIABLE
     wakes = True
 
-    def __init__(self, ground: Ground, selector: JobSelector, spread: float) -> None:
-        super().__init__(ground, selector)
+    def __init__(self, context: ClientContext, selector: JobSelector, spread: float) -> None:
+        super().__init__(context, selector)
         self._spread = spread
         self._random = Random()
 
@@ -113,7 +113,7 @@ class Delete(Action):
     possible = DELETABLE
 
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         try:
             written = bulk.delete(jobs, chosen, self.guard)
         except MonqueConnectionError as error:

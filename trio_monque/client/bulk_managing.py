@@ -14,8 +14,8 @@ from ..store.offload import Door
 from .broken import Sifting
 from .bulk import DEFAULT_SPREAD, Bulk, cancelling, check_on_progress, deleting, retrying
 from .bus import Bus
+from .context import ClientContext
 from .enqueuing import IN_A_THREAD
-from .ground import Ground
 from .wake_board import Announcer
 
 OnProgress = Callable[[BulkResult], Awaitable[object] | object]
@@ -25,7 +25,7 @@ OnProgress = Callable[[BulkResult], Awaitable[object] | object]
 class BulkManaging:
     """Manages many jobs. A base of Monque, which makes the attributes."""
 
-    _ground: Ground
+    _context: ClientContext
     _door: Door
     _bus: Bus
     _announcer: Announcer
@@ -56,7 +56,7 @@ class BulkManaging:
             PartlyDoneError: The database stopped answering after a part of it; tells how many are done.
             MonqueConnectionError: The database cannot be reached or used, and nothing was done.
         """
-        return await self._run_bulk(cancelling(self._ground, selection), on_progress)
+        return await self._run_bulk(cancelling(self._context, selection), on_progress)
 
     async def retry_jobs(
         self, *, spread: float = DEFAULT_SPREAD, on_progress: OnProgress | None = None, **selection: Unpack[Selection]
@@ -75,7 +75,7 @@ class BulkManaging:
         Raises:
             InvalidOptionError, PartlyDoneError, MonqueConnectionError: See `cancel_jobs`.
         """
-        return await self._run_bulk(retrying(self._ground, selection, spread), on_progress)
+        return await self._run_bulk(retrying(self._context, selection, spread), on_progress)
 
     async def delete_jobs(
         self, *, everything: bool = False, on_progress: OnProgress | None = None, **selection: Unpack[Selection]
@@ -94,7 +94,7 @@ class BulkManaging:
             InvalidOptionError: There is no selection, and not `everything` either; or see `cancel_jobs`.
             PartlyDoneError, MonqueConnectionError: See `cancel_jobs`.
         """
-        return await self._run_bulk(deleting(self._ground, selection, everything=everything), on_progress)
+        return await self._run_bulk(deleting(self._context, selection, everything=everything), on_progress)
 
     async def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
         """Documents of the collection that no scheduler runs, and why; at most `limit` of them.
@@ -109,7 +109,7 @@ class BulkManaging:
             InvalidOptionError: `limit` is not a whole number of at least 1.
             MonqueConnectionError: The database cannot be reached or used.
         """
-        sifting = Sifting(self._ground.jobs, limit)
+        sifting = Sifting(self._context.jobs, limit)
         while not sifting.is_over:
             await self._door.call(sifting.step, abandon_on_cancel=True)
         return sifting.found

@@ -15,7 +15,7 @@ from ..jobs.payload import check_payload
 from ..jobs.transition import Transition, applied
 from ..log import logger_of
 from ..store import managing
-from .ground import Ground
+from .context import ClientContext
 from .intake import Intake
 
 logger = logger_of()
@@ -33,7 +33,7 @@ def check_on_conflict(value: object) -> None:
         raise InvalidOptionError("on_conflict", value, f"must be one of {', '.join(ON_CONFLICT)}")
 
 
-def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> Job:
+def declare(context: ClientContext, intake: Intake, draft: Draft, on_conflict: str) -> Job:
     """The job of a schedule: a new one, or the pending or processing one that has its unique key.
 
     With `on_conflict="update"` the latter has what was declared, from its next occurrence on. What is
@@ -48,9 +48,9 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
         return job
     sent_again = False
     for _ in range(MOST_ROUNDS):
-        now = ground.now()
+        now = context.now()
         declared = draft.at(now)
-        same = _says_the_same(ground, job, declared, draft.payload)
+        same = _says_the_same(context, job, declared, draft.payload)
         if job.id == draft.id or (same and not _is_newer(declared, job)):
             return job
         if _is_newer(job, declared):
@@ -58,7 +58,7 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
             return job
         change = _change(job, declared, now)
         try:
-            before = managing.apply_if_allowed(ground.jobs, change)
+            before = managing.apply_if_allowed(context.jobs, change)
         except MonqueConnectionError as error:
             if not error.unknown_outcome or sent_again:
                 raise
@@ -72,11 +72,11 @@ def declare(ground: Ground, intake: Intake, draft: Draft, on_conflict: str) -> J
     raise MonqueError(f"schedule {draft.new.unique_key!r} of {draft.new.name!r} kept changing while it was updated")
 
 
-def _says_the_same(ground: Ground, job: Job, declared: Job, payload: bytes) -> bool:
+def _says_the_same(context: ClientContext, job: Job, declared: Job, payload: bytes) -> bool:
     if _content(job) != _content(declared):
         return False
     try:
-        return check_payload(job.data, None, ground.jobs.codec.callers) == payload
+        return check_payload(job.data, None, context.jobs.codec.callers) == payload
     except MonqueError:
         return False  # Stored by a caller with other codec options.
 

@@ -15,7 +15,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob
 from ..store import inserting
 from ..store.inserting import Parcel
-from .ground import Ground
+from .context import ClientContext
 from .intake import Intake, looked_up
 
 # A slice is one statement of each kind. More in one gains little, and it has to be done within one
@@ -59,7 +59,7 @@ class _Sent:
     errors: dict[int, MonqueError] = field(default_factory=dict)
 
 
-def send(ground: Ground, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
+def send(context: ClientContext, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
     """The jobs, in order; of several with one unique key, each is the one job that has it.
 
     Raises:
@@ -67,8 +67,8 @@ def send(ground: Ground, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
     """
     first_of = _first_of_each_key(drafts)
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
-    ground.ensure_indexes()
-    now = ground.now()
+    context.ensure_indexes()
+    now = context.now()
     sent = _Sent()
     with ThreadPoolExecutor(1, "monque-enqueue-many") as packer:
         parcels = _packed(drafts, now, next(slices))
@@ -76,7 +76,7 @@ def send(ground: Ground, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
             # The next slice is made while the server works on this one.
             following = next(slices, None)
             packing = None if following is None else packer.submit(_packed, drafts, now, following, beside=True)
-            _send_slice(ground, intake, parcels, sent)
+            _send_slice(context, intake, parcels, sent)
             if packing is None or sent.errors:
                 break
             parcels = packing.result()
@@ -130,7 +130,7 @@ def _giving_way(places: Sequence[int]) -> Iterator[int]:
         yield place
 
 
-def _send_slice(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_slice(context: ClientContext, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
     plain = [place for place, parcel in parcels.items() if parcel.job.unique_key is None]
     unique = [place for place, parcel in parcels.items() if parcel.job.unique_key is not None]
     if plain:
@@ -144,11 +144,11 @@ def _send_slice(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], s
             else:
                 sent.jobs[place] = parcels[place].job
     if unique and not sent.errors:
-        _send_unique(ground, intake, {place: parcels[place] for place in unique}, sent)
+        _send_unique(context, intake, {place: parcels[place] for place in unique}, sent)
 
 
-def _send_unique(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
-    jobs = ground.jobs
+def _send_unique(context: ClientContext, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+    jobs = context.jobs
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
     # The first sending may be applied yet, whatever becomes of a second one.
@@ -156,7 +156,7 @@ def _send_unique(ground: Ground, intake: Intake, parcels: Mapping[int, Parcel], 
     try:
         try:
             insert = partial(inserting.insert_where_keys_are_free, jobs, list(parcels.values()))
-            numbers = ground.with_indexes(insert)
+            numbers = context.with_indexes(insert)
             sent.jobs.update({places[number]: parcels[places[number]].job for number in numbers})
         except MonqueConnectionError as error:
             may_be_applied = error.unknown_outcome

@@ -15,8 +15,8 @@ from ..jobs.payload import Taking
 from ..store.offload import Door
 from ..store.types import ClientSession
 from . import enqueue_many
+from .context import ClientContext
 from .declaring import check_on_conflict
-from .ground import Ground
 from .group_enqueue import GroupEnqueue
 from .intake import Intake
 from .producer import Producer, ScheduleOptions
@@ -40,7 +40,7 @@ class Enqueuing:
     the job is looked up by its id, and sent again where it is missing.
     """
 
-    _ground: Ground
+    _context: ClientContext
     _producer: Producer
     _intake: Intake
     _group: GroupEnqueue
@@ -125,7 +125,7 @@ class Enqueuing:
         if not drafts:
             return []
         with self._announcer.also_if_lost():
-            jobs = await self._door.call(partial(enqueue_many.send, self._ground, self._intake, drafts))
+            jobs = await self._door.call(partial(enqueue_many.send, self._context, self._intake, drafts))
         self._announcer.announce(jobs, new=True)
         return jobs
 

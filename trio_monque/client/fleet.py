@@ -11,21 +11,21 @@ from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances
 from ..store.offload import Door
+from .context import ClientContext
 from .enqueuing import IN_A_THREAD
-from .ground import Ground
 from .wake_board import Announcer, Nobody, instances_here
 
 
 class SyncFleet:
     """The same as `Fleet`, blocking."""
 
-    def __init__(self, ground: Ground, announcer: Announcer) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, announcer: Announcer) -> None:
+        self._context = context
         self._announcer = announcer
 
     def instances(self) -> Sequence[Instance]:
         """See `Monque.instances`."""
-        jobs, now = self._ground.jobs, self._ground.now()
+        jobs, now = self._context.jobs, self._context.now()
         here = instances_here(jobs.collection.full_name)
         return [
             replace(one, is_live=one.id in here or is_alive(one.last_heartbeat, one.heartbeat_interval, now))
@@ -34,27 +34,27 @@ class SyncFleet:
 
     def paused(self) -> Sequence[str]:
         """See `Monque.paused`."""
-        return sorted(instances.paused(self._ground.jobs))
+        return sorted(instances.paused(self._context.jobs))
 
     def pause(self, worker: str | Named) -> bool:
         """See `Monque.pause`."""
         name = _checked(worker)
         # Also where the answer was lost: it may have been written.
         with self._announcer.telling_of_pauses():
-            return instances.pause(self._ground.jobs, name, self._ground.now())
+            return instances.pause(self._context.jobs, name, self._context.now())
 
     def resume(self, worker: str | Named) -> bool:
         """See `Monque.resume`."""
         name = _checked(worker)
         with self._announcer.telling_of_pauses():
-            return instances.resume(self._ground.jobs, name)
+            return instances.resume(self._context.jobs, name)
 
 
 @async_calls(IN_A_THREAD)
 class Fleet:
     """Looks at the fleet, and pauses names in it. A base of Monque, which makes the attributes."""
 
-    _ground: Ground
+    _context: ClientContext
     _door: Door
     _announcer: Announcer
 
@@ -111,7 +111,7 @@ class Fleet:
 
     @property
     def _silent(self) -> SyncFleet:
-        return SyncFleet(self._ground, Nobody())
+        return SyncFleet(self._context, Nobody())
 
 
 def _checked(worker: str | Named) -> str:

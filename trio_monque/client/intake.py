@@ -14,7 +14,7 @@ from ..jobs.payload import check_payload, plain_data
 from ..store import inserting
 from ..store.inserting import Parcel
 from ..store.types import ClientSession, ObjectId
-from .ground import Ground
+from .context import ClientContext
 
 T = TypeVar("T")
 
@@ -22,8 +22,8 @@ T = TypeVar("T")
 class Intake:
     """Drafts are made at once, in the caller's task; sending them blocks, in whatever thread it is called."""
 
-    def __init__(self, ground: Ground) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext) -> None:
+        self._context = context
 
     # --- Without I/O ---
 
@@ -38,25 +38,25 @@ class Intake:
         if data is not new.data:
             new = replace(new, data=data)
         check_new(new)
-        ground = self._ground
-        payload = check_payload(data, ground.config.max_payload_size, ground.jobs.codec.callers)
+        context = self._context
+        payload = check_payload(data, context.config.max_payload_size, context.jobs.codec.callers)
         return Draft(ObjectId(), new, payload)
 
     def check_session(self, session: ClientSession | None) -> None:
         """Raises InvalidOptionError for a session that cannot be used with this client."""
         if session is not None:
-            inserting.check_session(self._ground.jobs, session)
+            inserting.check_session(self._context.jobs, session)
 
     # --- Blocking ---
 
     def send(self, draft: Draft, session: ClientSession | None = None) -> Job:
         """Enqueues one job, or returns the one that has its unique key; in the caller's transaction, if any."""
-        ground = self._ground
+        context = self._context
         # Outside of the session: an index cannot be made in a transaction.
-        ground.ensure_indexes()
-        new = inserting.parcel(draft.at(ground.now()), draft.payload)
+        context.ensure_indexes()
+        new = inserting.parcel(draft.at(context.now()), draft.payload)
         if session is not None and session.in_transaction:
-            return inserting.insert_within(ground.jobs, new, session)
+            return inserting.insert_within(context.jobs, new, session)
         if new.job.unique_key is not None:
             return self.send_unique(new, session)
         for error in self.send_parcels([new], session).values():
@@ -65,8 +65,8 @@ class Intake:
 
     def send_all(self, drafts: Sequence[Draft]) -> Sequence[Job | MonqueError]:
         """Enqueues jobs without unique keys in one statement; each job, or why there is none."""
-        self._ground.ensure_indexes()
-        now = self._ground.now()
+        self._context.ensure_indexes()
+        now = self._context.now()
         parcels = inserting.parcels((draft.at(now), draft.payload) for draft in drafts)
         refused = self.send_parcels(parcels)
         return [refused.get(place, parcel.job) for place, parcel in enumerate(parcels)]
@@ -75,7 +75,7 @@ class Intake:
         self, parcels: Sequence[Parcel], session: ClientSession | None = None
     ) -> Mapping[int, MonqueError]:
         """Inserts jobs without unique keys; which were not inserted, or may not have been, by place."""
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         try:
             return inserting.insert_all(jobs, parcels, session)
         except MonqueConnectionError as error:
@@ -101,16 +101,16 @@ class Intake:
 
     def send_unique(self, new: Parcel, session: ClientSession | None = None) -> Job:
         """Inserts a job with a unique key, or returns the one that has it."""
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         insert = partial(inserting.insert_unless_key_is_in_use, jobs, new, session)
         try:
-            return self._ground.with_indexes(insert)
+            return self._context.with_indexes(insert)
         except MonqueConnectionError as error:
             there = looked_up(error, lambda: inserting.stored_job(jobs, new.job.id))
         if there is not None:
             return there
         try:
-            return self._ground.with_indexes(insert)
+            return self._context.with_indexes(insert)
         except MonqueConnectionError as error:
             error.unknown_outcome = True
             raise

@@ -13,9 +13,9 @@ from ..jobs.job import Job
 from ..store.offload import Door
 from ..store.types import ObjectId
 from .bus import Bus, EventT, Listener
+from .context import ClientContext
 from .enqueuing import IN_A_THREAD
 from .event_stream import EventStream
-from .ground import Ground
 from .operator import Operator
 from .wake_board import Announcer, Nobody
 
@@ -26,7 +26,7 @@ R = TypeVar("R")
 class Managing:
     """Manages single jobs. A base of Monque, which makes the attributes."""
 
-    _ground: Ground
+    _context: ClientContext
     _door: Door
     _bus: Bus
     _announcer: Announcer
@@ -109,7 +109,7 @@ class Managing:
 
     async def _manage(self, action: Callable[[Operator], R]) -> R:
         told: list[Event] = []
-        operator = Operator(self._ground, told.append, Nobody())
+        operator = Operator(self._context, told.append, Nobody())
         try:
             result = await self._door.call(lambda: action(operator))
         except BaseException:

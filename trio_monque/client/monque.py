@@ -22,9 +22,9 @@ from ..store.types import Database, ObjectId
 from .bulk import SyncBulk
 from .bulk_managing import BulkManaging
 from .bus import Bus
+from .context import ClientContext
 from .enqueuing import IN_A_THREAD, Enqueuing
 from .fleet import Fleet, SyncFleet
-from .ground import Ground
 from .group_enqueue import GroupEnqueue
 from .intake import Intake
 from .managing import Managing
@@ -50,7 +50,7 @@ class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         tell: Callable[[Event], None],
         stats: StatsCache[QueueStats],
         workers: Callable[[], Mapping[str, WorkerView]],
@@ -58,13 +58,13 @@ class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet
         blocks_loops: bool = False,
     ) -> None:
         self.blocks_loops = blocks_loops
-        announcer = Announcer(ground.jobs.collection.full_name)
-        Producer.__init__(self, ground, announcer)
-        Reader.__init__(self, ground, stats, workers)
-        Operator.__init__(self, ground, tell, announcer)
-        SyncBulk.__init__(self, ground, tell, announcer)
-        SyncRecovering.__init__(self, ground, tell, announcer)
-        SyncFleet.__init__(self, ground, announcer)
+        announcer = Announcer(context.jobs.collection.full_name)
+        Producer.__init__(self, context, announcer)
+        Reader.__init__(self, context, stats, workers)
+        Operator.__init__(self, context, tell, announcer)
+        SyncBulk.__init__(self, context, tell, announcer)
+        SyncRecovering.__init__(self, context, tell, announcer)
+        SyncFleet.__init__(self, context, announcer)
 
 
 @async_calls(IN_A_THREAD)
@@ -105,19 +105,19 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
             write_concern=config.write_concern,
             operation_timeout=config.operation_timeout,
         )
-        self._ground = Ground(jobs, config)
+        self._context = ClientContext(jobs, config)
         self._bus = Bus()
-        self._producer = Producer(self._ground, Nobody())
+        self._producer = Producer(self._context, Nobody())
         self._stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
         self._sync = self._blocking(blocks_loops=False)
         self._door = Door()
-        self._intake = Intake(self._ground)
+        self._intake = Intake(self._context)
         self._group = GroupEnqueue(self._door, self._intake.send_all)
         self._announcer = Announcer(jobs.collection.full_name)
 
     def _blocking(self, *, blocks_loops: bool) -> SyncMonque:
         return SyncMonque(
-            self._ground,
+            self._context,
             self._bus.tell_blocking,
             self._stats,
             lambda: self._workers_here(),

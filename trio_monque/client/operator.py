@@ -15,7 +15,7 @@ from ..jobs.transition import Transition, applied
 from ..store import managing, queries
 from ..store.managing import KeyInUseError
 from ..store.types import ObjectId
-from .ground import Ground
+from .context import ClientContext
 from .intake import looked_up
 from .wake_board import Announcer
 
@@ -30,8 +30,8 @@ class Operator:
     `tell` hears of what was done; see `Monque.on`.
     """
 
-    def __init__(self, ground: Ground, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
+        self._context = context
         self._tell = tell
         self._announcer = announcer
 
@@ -66,19 +66,19 @@ class Operator:
         if known is None:
             return None
         # The look comes first: a document that is not a job raises BrokenDocumentError, and is left as it is.
-        current = queries.get_job(self._ground.jobs, known)
+        current = queries.get_job(self._context.jobs, known)
         for _ in range(MOST_ROUNDS):
             if current is None:
                 return None
             try:
                 with self._announcer.also_if_lost():
-                    done = attempt(current, self._ground.now())
+                    done = attempt(current, self._context.now())
             except KeyInUseError as error:
-                raise JobStateError(known, _status_of(self._ground, known), action, str(error)) from error
+                raise JobStateError(known, _status_of(self._context, known), action, str(error)) from error
             if done is not None:
                 self._announcer.announce([done])
                 return done
-            current = queries.get_job(self._ground.jobs, known)
+            current = queries.get_job(self._context.jobs, known)
             if current is None:
                 return None
             if action == "cancel" and current.status is JobStatus.CANCELLED:
@@ -89,23 +89,23 @@ class Operator:
 
     def _delete(self, job_id: ObjectId) -> bool:
         try:
-            return managing.delete(self._ground.jobs, job_id)
+            return managing.delete(self._context.jobs, job_id)
         except MonqueConnectionError as error:
             # Found now, it is deleted now. Gone, nobody can tell by whom.
-            if not looked_up(error, lambda: managing.delete(self._ground.jobs, job_id)):
+            if not looked_up(error, lambda: managing.delete(self._context.jobs, job_id)):
                 raise
             return True
 
     def _applied(self, transition: Transition) -> Job | None:
         try:
-            before = managing.apply_if_allowed(self._ground.jobs, transition)
+            before = managing.apply_if_allowed(self._context.jobs, transition)
         except MonqueConnectionError as error:
             return self._found_out(transition, error)
         return None if before is None else applied(before, transition)
 
     def _found_out(self, transition: Transition, error: MonqueConnectionError) -> Job:
         """What became of a change whose answer was lost; raises the error where nobody can tell."""
-        after = looked_up(error, lambda: managing.apply_again(self._ground.jobs, transition))
+        after = looked_up(error, lambda: managing.apply_again(self._context.jobs, transition))
         if after is None:
             raise error
         return after
@@ -119,7 +119,7 @@ class Operator:
 
     def _request_cancel(self, job_id: ObjectId, now: datetime) -> Job | None:
         """Asks a run of ours to stop; nobody could hear it for a claim of another library."""
-        current = queries.get_job(self._ground.jobs, job_id)
+        current = queries.get_job(self._context.jobs, job_id)
         if current is None or current.status is not JobStatus.PROCESSING:
             return None
         if not is_ours(current):
@@ -131,7 +131,7 @@ class Operator:
     def _retry(self, seen: Job, now: datetime) -> Job | None:
         transition = transitions.retry_again(seen.id, now)
         try:
-            before = managing.apply_if_allowed(self._ground.jobs, transition)
+            before = managing.apply_if_allowed(self._context.jobs, transition)
         except MonqueConnectionError as error:
             after = self._found_out(transition, error)
             if seen.status not in _ALLOWED["retry"]:
@@ -154,6 +154,6 @@ _ALLOWED = {
 }
 
 
-def _status_of(ground: Ground, job_id: ObjectId) -> str:
-    job = queries.get_job(ground.jobs, job_id)
+def _status_of(context: ClientContext, job_id: ObjectId) -> str:
+    job = queries.get_job(context.jobs, job_id)
     return "gone" if job is None else job.status

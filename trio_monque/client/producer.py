@@ -14,8 +14,8 @@ from ..jobs.payload import Taking
 from ..store.codec import document_of
 from ..store.types import ClientSession
 from . import enqueue_many
+from .context import ClientContext
 from .declaring import check_on_conflict, declare
-from .ground import Ground
 from .intake import Intake
 from .wake_board import Announcer
 
@@ -34,9 +34,9 @@ class ScheduleOptions(TypedDict, total=False):
 class Producer:
     """Enqueues jobs; every call blocks until the database has answered."""
 
-    def __init__(self, ground: Ground, announcer: Announcer) -> None:
-        self._ground = ground
-        self._intake = Intake(ground)
+    def __init__(self, context: ClientContext, announcer: Announcer) -> None:
+        self._context = context
+        self._intake = Intake(context)
         self._announcer = announcer
 
     @overload
@@ -77,7 +77,7 @@ class Producer:
         """See `Monque.enqueue_many`."""
         drafts = enqueue_many.checked(self._intake, new_jobs)
         with self._announcer.also_if_lost():
-            jobs = enqueue_many.send(self._ground, self._intake, drafts) if drafts else []
+            jobs = enqueue_many.send(self._context, self._intake, drafts) if drafts else []
         self._announcer.announce(jobs, new=True)
         return jobs
 
@@ -124,7 +124,7 @@ class Producer:
         check_order(cron, worker)
         draft = self._intake.draft(NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
         with self._announcer.also_if_lost():
-            job = declare(self._ground, self._intake, draft, on_conflict)
+            job = declare(self._context, self._intake, draft, on_conflict)
         self._announcer.announce([job])
         return job
 
@@ -138,10 +138,10 @@ class Producer:
         """See `Monque.document`."""
         check_known(options, JobOptions.__annotations__, "document")
         draft = self._intake.draft(NewJob(name=name_of(worker), data=data, **options), worker)
-        self._ground.ensure_indexes()
-        return document_of(draft.at(self._ground.now()))
+        self._context.ensure_indexes()
+        return document_of(draft.at(self._context.now()))
 
     def preview(self, cron: str, timezone: str = "UTC", count: int = 5) -> SchedulePreview:
         """See `Monque.preview`."""
-        schedules.preview(cron, timezone, count, self._ground.clock.now())  # What is wrong is told without a database.
-        return schedules.preview(cron, timezone, count, self._ground.now())
+        schedules.preview(cron, timezone, count, self._context.clock.now())  # What is wrong is told without a database.
+        return schedules.preview(cron, timezone, count, self._context.now())

@@ -14,7 +14,7 @@ from ..jobs.selectors import Statuses, checked_name
 from ..store import names, queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting
-from .ground import Ground
+from .context import ClientContext
 from .stats_cache import StatsCache
 
 MOST_ASKED_ONE_BY_ONE: Final = 20
@@ -25,23 +25,23 @@ class Reader:
     """Inspects jobs; every call blocks until the database has answered."""
 
     def __init__(
-        self, ground: Ground, stats: StatsCache[QueueStats], workers: Callable[[], Mapping[str, WorkerView]]
+        self, context: ClientContext, stats: StatsCache[QueueStats], workers: Callable[[], Mapping[str, WorkerView]]
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._stats = stats
-        self._all_stats: StatsCache[Mapping[str, QueueStats]] = StatsCache(ground.config.stats_cache_ttl)
+        self._all_stats: StatsCache[Mapping[str, QueueStats]] = StatsCache(context.config.stats_cache_ttl)
         self._workers_here = workers
 
     def get_job(self, job_id: ObjectId | str) -> Job | None:
         """See `Monque.get_job`."""
         known = object_id(job_id)
-        return None if known is None else queries.get_job(self._ground.jobs, known)
+        return None if known is None else queries.get_job(self._context.jobs, known)
 
     def get_jobs(
         self, *, name: str | None = None, status: Statuses | None = None, limit: int = 100, skip: int = 0
     ) -> Sequence[Job]:
         """See `Monque.get_jobs`."""
-        return queries.get_jobs(self._ground.jobs, job_query(name, status, limit, skip))
+        return queries.get_jobs(self._context.jobs, job_query(name, status, limit, skip))
 
     def get_jobs_with_cursor(
         self,
@@ -54,17 +54,17 @@ class Reader:
     ) -> CursorPage:
         """See `Monque.get_jobs_with_cursor`."""
         query = page_query(cursor, limit, direction, filter, sort)
-        return page_of(query, queries.get_page(self._ground.jobs, query))
+        return page_of(query, queries.get_page(self._context.jobs, query))
 
     def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
         """See `Monque.get_queue_stats`."""
         checked = checked_name(name)
-        return self._stats.get(checked, partial(statistics.queue_stats, self._ground.jobs, checked))
+        return self._stats.get(checked, partial(statistics.queue_stats, self._context.jobs, checked))
 
     def get_queue_view_summaries(self) -> Sequence[QueueView]:
         """See `Monque.get_queue_view_summaries`."""
         workers = self._workers_here()
-        stored = names.names(self._ground.jobs)
+        stored = names.names(self._context.jobs)
         stats = self._stats_of(stored)
         return tuple(
             QueueView(
@@ -78,7 +78,7 @@ class Reader:
 
     def _stats_of(self, stored: Set[str]) -> Mapping[str, QueueStats]:
         """Of many names in one question, of few in one each: those are read no further than is counted."""
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         known: Mapping[str, QueueStats] = {}
         if len(stored) > MOST_ASKED_ONE_BY_ONE and statistics.are_few(jobs):
             known = self._all_stats.get(None, partial(statistics.queue_stats_by_name, jobs))
@@ -90,4 +90,4 @@ class Reader:
 
     def get_broken_documents(self, *, limit: int = 100) -> Sequence[BrokenDocument]:
         """See `Monque.get_broken_documents`."""
-        return Sifting(self._ground.jobs, limit).run()
+        return Sifting(self._context.jobs, limit).run()

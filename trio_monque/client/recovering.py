@@ -19,8 +19,8 @@ from ..jobs.job import Job
 from ..observations import Observations, Sighting
 from ..store.offload import Door
 from .bus import Bus
+from .context import ClientContext
 from .enqueuing import IN_A_THREAD
-from .ground import Ground
 from .rescued import Rescued, log_and_events_of, pending_again
 from .rescuing import Rescuer, Taking
 from .wake_board import Announcer
@@ -85,7 +85,7 @@ class _ByHand:
 class Recovering:
     """Rescue by hand, through the door, on any anyio backend. A base of Monque, which makes the attributes."""
 
-    _ground: Ground
+    _context: ClientContext
     _door: Door
     _bus: Bus
     _announcer: Announcer
@@ -107,13 +107,13 @@ class Recovering:
             InvalidOptionError: `older_than` cannot be.
             MonqueConnectionError: The database cannot be reached or used.
         """
-        rescuer = Rescuer(self._ground)
+        rescuer = Rescuer(self._context)
         by_hand = _ByHand(rescuer, older_than, self._announcer)
         pause: float | None = 0.0
         try:
             while pause is not None:
                 await anyio.sleep(pause)
-                found, now = await self._door.call(lambda: (rescuer.look(), self._ground.now()))
+                found, now = await self._door.call(lambda: (rescuer.look(), self._context.now()))
                 by_hand.looked(found, now, anyio.current_time())
                 while dead := by_hand.dead(anyio.current_time()):
                     with by_hand.taking(dead) as taking:
@@ -130,14 +130,14 @@ class Recovering:
 class SyncRecovering:
     """The same, blocking."""
 
-    def __init__(self, ground: Ground, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
+        self._context = context
         self._tell = tell
         self._announcer = announcer
 
     def recover_stale_jobs(self, older_than: float | None = None) -> int:
         """See `Monque.recover_stale_jobs`. Where it would have to wait in virtual time, it raises MonqueError."""
-        rescuer = Rescuer(self._ground)
+        rescuer = Rescuer(self._context)
         by_hand = _ByHand(rescuer, older_than, self._announcer)
         pause: float | None = 0.0
         try:
@@ -146,7 +146,7 @@ class SyncRecovering:
                     raise MonqueError("a thread cannot wait for virtual time to pass: await Monque.recover_stale_jobs")
                 time.sleep(pause)
                 found = rescuer.look()
-                by_hand.looked(found, self._ground.now(), time.monotonic())
+                by_hand.looked(found, self._context.now(), time.monotonic())
                 while dead := by_hand.dead(time.monotonic()):
                     with by_hand.taking(dead) as taking:
                         taking.run_patiently()

@@ -20,7 +20,7 @@ from ..options import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
-from .ground import Ground
+from .context import ClientContext
 from .rescued import Rescued
 
 # A schedule may be changed while it is decided what becomes of it. It cannot go on for ever by chance.
@@ -34,16 +34,16 @@ TRY_AGAIN_AFTER: Final = 0.2
 class Rescuer:
     """Looks at claims and takes dead ones away; every call blocks until the database has answered."""
 
-    def __init__(self, ground: Ground) -> None:
-        config = ground.config
+    def __init__(self, context: ClientContext) -> None:
+        config = context.config
         # A client that runs no jobs goes by a scheduler's defaults.
         self._config = config if isinstance(config, SchedulerConfig) else SchedulerConfig()
         self._policy = RescuePolicy.of(self._config)
-        self._ground = ground
+        self._context = context
 
     def look(self) -> Sequence[Job]:
         """Every claim that there is."""
-        return rescuing.look(self._ground.jobs)
+        return rescuing.look(self._context.jobs)
 
     def sighting(self, job: Job, now: datetime, older_than: float | None = None) -> Sighting[Job]:
         """What an observer makes of a claim; `older_than` stands for `lock_timeout`."""
@@ -58,7 +58,7 @@ class Rescuer:
 
     def taking(self, observed: Sequence[Job]) -> Taking:
         """Of these claims, those that have not changed since, to be taken away."""
-        return Taking(self._ground, self._policy, observed)
+        return Taking(self._context, self._policy, observed)
 
     def take(self, observed: Sequence[Job]) -> Sequence[Rescued]:
         """Takes them away now."""
@@ -83,8 +83,8 @@ class Taking:
     be told later what was its own doing.
     """
 
-    def __init__(self, ground: Ground, policy: RescuePolicy, observed: Sequence[Job]) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, policy: RescuePolicy, observed: Sequence[Job]) -> None:
+        self._context = context
         self._policy = policy
         self._marks: dict[ObjectId, Hashable] = {job.id: mark_of(job) for job in observed}
         self._rounds = 0
@@ -120,7 +120,7 @@ class Taking:
             if decided is None:
                 return
             self._unanswered = decided
-            fates = settling.settle(self._ground.jobs, decided.statements)
+            fates = settling.settle(self._context.jobs, decided.statements)
             self._unanswered = None
             self._rounds += 1
             self._rescued += self._taken(decided, fates)
@@ -134,13 +134,13 @@ class Taking:
     def _decide(self) -> _Decided | None:
         if not self._marks:
             return None
-        dead = self._unchanged(rescuing.read(self._ground.jobs, list(self._marks)))
-        now = self._ground.now()
+        dead = self._unchanged(rescuing.read(self._context.jobs, list(self._marks)))
+        now = self._context.now()
         rescues = {claim: self._decided(job, now) for claim, job in dead.items()}
         # Of what ends, everything is told; and its history goes on.
         ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
         if ending:
-            whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._ground.jobs, one)])
+            whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._context.jobs, one)])
             dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
             rescues |= {claim: self._decided(job, now) for claim, job in whole.items()}
         self._look_into(self._marks.keys() - {job_id for job_id, _ in dead})
@@ -156,7 +156,7 @@ class Taking:
         driver reads: the next taking goes by what the server compares.
         """
         if missed:
-            doubled_fields.report_doubled(self._ground.jobs, missed)
+            doubled_fields.report_doubled(self._context.jobs, missed)
 
     def _decided(self, job: Job, now: datetime) -> Rescue:
         rescue = decide_rescue(job, now, self._policy)
@@ -179,7 +179,7 @@ class Taking:
     def _with_content(self, after: Job) -> Job:
         """Of what ends, everything is told, also where it was only found to end when it was written."""
         try:
-            stored = queries.get_job(self._ground.jobs, after.id)
+            stored = queries.get_job(self._context.jobs, after.id)
         except (MonqueConnectionError, BrokenDocumentError):
             return after
         content = {} if stored is None else {name: getattr(stored, name) for name in rescuing.HEAVY}

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
 from ..engine.run import Run
@@ -40,7 +40,7 @@ class Parts:
 
 
 def assembled(
-    ground: Ground,
+    context: ClientContext,
     door: Door,
     config: SchedulerConfig,
     workers: Workers,
@@ -48,12 +48,12 @@ def assembled(
     own_run: OwnRun,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
 ) -> Parts:
-    """The parts, on what a client stands on (`ground` and `door`); nothing runs yet."""
+    """The parts, on what a client stands on (`context` and `door`); nothing runs yet."""
     rests = own_run.rests
     paused, told = PausedNames(door, rests=rests), Told()
-    ground.clock_moved = partial(own_run.announce, None)
+    context.clock_moved = partial(own_run.announce, None)
     source = JobSource(
-        ground,
+        context,
         door,
         workers,
         teller,
@@ -65,12 +65,12 @@ def assembled(
         lambda: on_the_board.has_claimed(),
         own_run.do,
     )
-    stream = JobStream(ground, door, workers, paused, config.scheduler_instance_id, told)
+    stream = JobStream(context, door, workers, paused, config.scheduler_instance_id, told)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
     is_streamed = config.change_stream and not rests
     engine = Engine(source, _limits(config, rests=rests), stream if is_streamed else None)
     presence = Presence(
-        ground,
+        context,
         door,
         config,
         engine.stop,
@@ -79,11 +79,11 @@ def assembled(
         rests=rests,
     )
     engine.company.accompany(presence.run, presence.progress, presence.end)
-    engine.company.accompany(partial(paused.run, ground.jobs, engine.waker.look), paused.progress)
+    engine.company.accompany(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     if config.job_retention is not None:
-        pruner = Pruner(ground, door, engine.stop, config.scheduler_instance_id, config.job_retention, rests=rests)
+        pruner = Pruner(context, door, engine.stop, config.scheduler_instance_id, config.job_retention, rests=rests)
         engine.company.take_in(pruner.run, pruner.progress)
-    on_the_board = EngineOnTheBoard(engine, ground, paused, told, config.scheduler_instance_id)
+    on_the_board = EngineOnTheBoard(engine, context, paused, told, config.scheduler_instance_id)
     return Parts(source, engine, presence, on_the_board)
 
 

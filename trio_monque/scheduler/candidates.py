@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.candidates import Found
 from ..engine.fairness import Turns, suspect_alone
 from ..engine.source import Demand
@@ -25,9 +25,9 @@ class JobFinder:
     """Used on the run's own thread; the looks go through the door."""
 
     def __init__(
-        self, ground: Ground, door: Door, workers: Workers, paused: PausedNames, leased: JobCollection
+        self, context: ClientContext, door: Door, workers: Workers, paused: PausedNames, leased: JobCollection
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._door = door
         self._workers = workers
         self._paused = paused
@@ -80,7 +80,7 @@ class JobFinder:
                 passed_over=behind,
                 is_announced=demand.afresh,
             )
-            return lanes, self._ground.with_indexes(survey) if lanes else Seen([])
+            return lanes, self._context.with_indexes(survey) if lanes else Seen([])
 
         asked, seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return Found(seen.jobs, asked, seen.exhausted, seen.short, with_suspects)

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.contention import Contention
@@ -48,7 +48,7 @@ class Claims:
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         door: Door,
         workers: Workers,
         config: SchedulerConfig,
@@ -60,8 +60,8 @@ class Claims:
         tell_set_aside: Callable[[Sequence[SetAside]], None],
     ) -> None:
         # An answer that takes longer than a beat would come too late for what it is asked for.
-        self.leased = replace(ground.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
-        self._ground = ground
+        self.leased = replace(context.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
+        self._context = context
         self._door = door
         self._workers = workers
         self._config = config
@@ -71,10 +71,10 @@ class Claims:
         self._announce = announce
         self._claimed = claimed
         self._tell_set_aside = tell_set_aside
-        self._candidates = Candidates(JobFinder(ground, door, workers, paused, self.leased))
+        self._candidates = Candidates(JobFinder(context, door, workers, paused, self.leased))
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        now = await self._ground.refreshed(self._door, Channel.CLAIMS)
+        now = await self._context.refreshed(self._door, Channel.CLAIMS)
         chosen = await self._candidates.choose(demand, now)
         may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
         if not chosen:
@@ -105,9 +105,9 @@ class Claims:
             return []
 
     async def claim_one(self, tip: Tip, demand: Demand) -> Granted[Job]:
-        key, now = tip.key, await self._ground.refreshed(self._door, Channel.CLAIMS)
+        key, now = tip.key, await self._context.refreshed(self._door, Channel.CLAIMS)
         assert isinstance(key, JobKey)
-        if self._ground.clock.seconds_until(key.due) > LONGEST_WAIT:
+        if self._context.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's time was measured anew.
         if demand.withholds(key.id):
             return Granted([])
@@ -117,7 +117,7 @@ class Claims:
         def take() -> Taken:
             if tip.lane in self._paused.look_up(self.leased):
                 return Taken([])
-            time.sleep(max(0.0, self._ground.clock.seconds_until(key.due)))
+            time.sleep(max(0.0, self._context.clock.seconds_until(key.due)))
             return claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
 
         return self._granted(await self._taken(take, stamp, [key.id]))
@@ -139,7 +139,7 @@ class Claims:
         """
         try:
             return await self._door.hand_over(
-                partial(self._ground.with_indexes, take),
+                partial(self._context.with_indexes, take),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
@@ -160,7 +160,7 @@ class Claims:
 
     def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""
-        claiming.release_all(self._ground.jobs, stamp, self._ground.clock.now())
+        claiming.release_all(self._context.jobs, stamp, self._context.clock.now())
         self._announce(None)
 
     async def _resolve(self, stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Sequence[Job]:
@@ -168,7 +168,7 @@ class Claims:
         held: Sequence[Job] = ()
         with suppress(MonqueConnectionError):
             held = await self._door.hand_over(
-                partial(claiming.resolve, self.leased, stamp, self._beats.next(self._ground.clock.now())),
+                partial(claiming.resolve, self.leased, stamp, self._beats.next(self._context.clock.now())),
                 orphan=partial(self._give_back, stamp),
                 channel=Channel.CLAIMS,
             )
@@ -185,7 +185,7 @@ class Claims:
         found = await self._next_due(lanes, self._candidates.looked_at)
         if found is None:
             return None
-        one, moment = found.alone, self._ground.clock.on_run_clock(found.moment)
+        one, moment = found.alone, self._context.clock.on_run_clock(found.moment)
         return Due(moment, None if one is None else Tip(JobKey(one.id, found.moment, one.attempts), one.name))
 
     async def earliest_pending(self) -> datetime | None:
@@ -193,7 +193,7 @@ class Claims:
 
         def ask() -> datetime | None:
             names = sorted(set(self._workers.names) - self._paused.look_up(self.leased))
-            return looking.earliest(self._ground.jobs, names, self._ground.clock.now())
+            return looking.earliest(self._context.jobs, names, self._context.clock.now())
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
@@ -202,6 +202,6 @@ class Claims:
             # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
             # claim may see it after this question.
             names = sorted(set(lanes) - self._paused.look_up(self.leased))
-            return looking.next_due(self._ground.jobs, names, after)
+            return looking.next_due(self._context.jobs, names, after)
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -11,7 +11,7 @@ from datetime import datetime, timedelta
 from importlib import metadata
 from typing import Final
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.wake_board import instances_here
 from ..engine.beats import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
@@ -30,8 +30,8 @@ MOST_ROUNDS: Final = 10
 class Entry:
     """One entry, from the time it is written until it is removed. Its calls block, but for `renewed`."""
 
-    def __init__(self, ground: Ground, config: SchedulerConfig) -> None:
-        self._ground = ground
+    def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
+        self._context = context
         self._id = config.scheduler_instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
@@ -50,7 +50,7 @@ class Entry:
         Raises:
             InstanceCollisionError: Another instance that lives has this id, or holds a job under it.
         """
-        now = self._ground.now()
+        now = self._context.now()
         self._beats.claimed(now)
         entry = Instance(
             id=self._id,
@@ -69,13 +69,13 @@ class Entry:
                 return
         raise InstanceCollisionError(
             self._id,
-            f"the document of that _id in {instances.name_of_collection(self._ground.jobs.collection.name)!r} is none "
+            f"the document of that _id in {instances.name_of_collection(self._context.jobs.collection.name)!r} is none "
             "of a dead instance",
         )
 
     def _check_claims(self) -> None:
-        now = self._ground.now()
-        for job in instances.claims_of(self._ground.jobs, self._id):
+        now = self._context.now()
+        for job in instances.claims_of(self._context.jobs, self._id):
             if job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now):
                 ago = (now - job.last_heartbeat) / timedelta(seconds=1)
                 stranger = f"; {evidence_of(job)}" if is_of_a_stranger(job, now) else ""
@@ -97,7 +97,7 @@ class Entry:
         return entered
 
     def _enter(self, entry: Instance) -> bool:
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         if instances.insert(jobs, entry):
             return True
         seen = instances.read(jobs, self._id)
@@ -105,7 +105,7 @@ class Entry:
             return False  # It has left meanwhile.
         if seen.incarnation == entry.incarnation:
             return True  # The driver had sent it twice.
-        now = self._ground.now()
+        now = self._context.now()
         if seen.id in instances_here(jobs.collection.full_name) or is_alive(
             seen.last_heartbeat, seen.heartbeat_interval, now
         ):
@@ -124,7 +124,7 @@ class Entry:
         if entry is None:
             return
         try:
-            instances.remove(self._ground.jobs, entry)
+            instances.remove(self._context.jobs, entry)
         except MonqueConnectionError as error:
             logger.info("the entry of this instance stays until it is seen to be dead: %s", error)
         else:
@@ -132,7 +132,7 @@ class Entry:
 
     def beat(self, entry: Instance) -> Instance | None:
         """Writes it as it is now; whose the id is, if not ours."""
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         if instances.beat(jobs, entry):
             return None
         # It is gone: somebody took us for dead, or has dropped the collection.

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.rescued import Rescued
 from ..clock import virtual_time
 from ..engine import notices
@@ -67,7 +67,7 @@ class JobSource:
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         door: Door,
         workers: Workers,
         teller: Teller,
@@ -78,14 +78,14 @@ class JobSource:
         claimed: Callable[[], None] = lambda: None,
         on_the_run: Callable[[Callable[[], None]], None] = lambda do: do(),
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._door = door
         self._workers = workers
         self._teller = teller
         self._config = config
         self._running_job = running_job
         self._announce = announce
-        self._rescues = Rescues(ground, door, config, teller, announce, on_the_run)
+        self._rescues = Rescues(context, door, config, teller, announce, on_the_run)
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         lock_timeout = config.lock_timeout
@@ -93,10 +93,19 @@ class JobSource:
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
         self._disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
-            lambda stamp, held: claiming.release_all(ground.jobs, stamp, ground.now(), but=held)
+            lambda stamp, held: claiming.release_all(context.jobs, stamp, context.now(), but=held)
         )
         self.claims = Claims(
-            ground, door, workers, config, paused, self._beats, self._disowned, announce, claimed, teller.tell_set_aside
+            context,
+            door,
+            workers,
+            config,
+            paused,
+            self._beats,
+            self._disowned,
+            announce,
+            claimed,
+            teller.tell_set_aside,
         )
 
     # --- What a claim is ---
@@ -156,10 +165,10 @@ class JobSource:
 
     def _snapshot(self, value: Any, name: str) -> Any:
         what = "saved state" if name == "saved" else name
-        return snapshot(value, self._config.max_payload_size, self._ground.jobs.codec.callers, what)
+        return snapshot(value, self._config.max_payload_size, self._context.jobs.codec.callers, what)
 
     async def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
-        now = await self._ground.refreshed(self._door, Channel.RENEWALS)
+        now = await self._context.refreshed(self._door, Channel.RENEWALS)
         return prepared(settlements, now, secrets.token_hex(8))
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
@@ -206,7 +215,7 @@ class JobSource:
     async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
         """Reads the schedule anew, as the server compares it: the next write is compared with that."""
         found = await self._door.call(
-            partial(doubled_fields.current_schedule, self._ground.jobs, settlement.job.id),
+            partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
@@ -222,7 +231,7 @@ class JobSource:
 
     async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
         return await self._door.call(
-            partial(settling.settle, self._ground.jobs, statements),
+            partial(settling.settle, self._context.jobs, statements),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
@@ -233,7 +242,7 @@ class JobSource:
         if not claims:
             return []
         found = await self._door.call(
-            partial(leases.renew, self.claims.leased, claims, self._beats.next(self._ground.clock.now())),
+            partial(leases.renew, self.claims.leased, claims, self._beats.next(self._context.clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
@@ -268,7 +277,7 @@ class JobSource:
     def _do_errands(self, moment: float) -> None:
         """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
         if virtual_time() is None:
-            self._ground.measure_clock_offset()
+            self._context.measure_clock_offset()
         if self._disowned.give_back(moment):
             self._announce(None)
 
@@ -279,9 +288,9 @@ class JobSource:
         value = self._snapshot(value, name)
         if run.reason is CancelReason.LOST:
             raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
-        transition = transitions.report(run.claim, self._ground.clock.now(), **{name: value})
+        transition = transitions.report(run.claim, self._context.clock.now(), **{name: value})
         try:
-            is_held = await self._door.call(partial(managing.report_if_held, self._ground.jobs, transition))
+            is_held = await self._door.call(partial(managing.report_if_held, self._context.jobs, transition))
         except DocumentRefusedError as error:
             what = "checkpoint" if name == "saved" else name
             raise InvalidPayloadError(f"the {what} cannot be stored in job {run.claim}: {error}") from error

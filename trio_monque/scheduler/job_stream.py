@@ -9,7 +9,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, TypeVar
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.hints import Hints, StreamFailedError
 from ..engine.source import Tip
 from ..errors import MonqueConnectionError
@@ -52,14 +52,14 @@ class JobStream:
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         door: Door,
         workers: Workers,
         paused: PausedNames,
         instance_id: str,
         told: Told,
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._door = door
         self._workers = workers
         self._paused = paused
@@ -69,7 +69,7 @@ class JobStream:
         self._was_open = False
 
     async def open(self) -> None:
-        self._watch = await self._call(partial(watch.open_watch, self._ground.jobs, self._instance_id), _close)
+        self._watch = await self._call(partial(watch.open_watch, self._context.jobs, self._instance_id), _close)
         self._was_open = True
         # What was paused or resumed before it was open nobody has told.
         self._paused.forget()
@@ -85,8 +85,8 @@ class JobStream:
         self._told.add(digest.new)
         return Hints(
             look=digest.is_anything,
-            due=math.inf if digest.due is None else self._ground.clock.on_run_clock(digest.due),
-            last_due=-math.inf if digest.last_due is None else self._ground.clock.on_run_clock(digest.last_due),
+            due=math.inf if digest.due is None else self._context.clock.on_run_clock(digest.due),
+            last_due=-math.inf if digest.last_due is None else self._context.clock.on_run_clock(digest.last_due),
             tip=tip,
             is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
             ended=not opened.is_open,
@@ -95,7 +95,7 @@ class JobStream:
     async def end_wait(self) -> None:
         try:
             await self._door.call(
-                partial(watch.end_wait, self._ground.jobs, self._instance_id),
+                partial(watch.end_wait, self._context.jobs, self._instance_id),
                 # All is settled when this is called: nothing waits there, and so nothing keeps it from being sent.
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
@@ -130,7 +130,7 @@ class JobStream:
             match change.kind:
                 case Kind.GONE:
                     # Before the look that follows: every claim and every enqueue of this scheduler makes them first.
-                    self._ground.forget_indexes()
+                    self._context.forget_indexes()
                     digest.is_anything = True
                 case Kind.PAUSE:
                     self._paused.forget()

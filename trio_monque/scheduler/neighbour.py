@@ -7,7 +7,7 @@ from typing import Any
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.wake_board import neighbours
 from ..engine.nursery import Engine
 from ..engine.source import Tip
@@ -20,10 +20,10 @@ class EngineOnTheBoard:
     """Hears of jobs, on the collection's time; the engine's timers are on trio's clock. And says whether it works."""
 
     def __init__(
-        self, engine: Engine[Any, Any], ground: Ground, paused: PausedNames, told: Told, instance_id: str
+        self, engine: Engine[Any, Any], context: ClientContext, paused: PausedNames, told: Told, instance_id: str
     ) -> None:
         self.instance_id = instance_id
-        self._ground = ground
+        self._context = context
         self._paused = paused
         self._told = told
         self.is_idle = engine.is_idle
@@ -36,7 +36,7 @@ class EngineOnTheBoard:
 
     def has_claimed(self) -> None:
         """The others of the run watch what it holds."""
-        for neighbour in neighbours(self._ground.jobs.collection.full_name):
+        for neighbour in neighbours(self._context.jobs.collection.full_name):
             if neighbour is not self:
                 neighbour.watch(self.is_idle)
 
@@ -53,7 +53,7 @@ class EngineOnTheBoard:
             return
         first = min(jobs, key=lambda job: job.next_run_at)
         tip = Tip(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
-        moments = [self._ground.clock.on_run_clock(job.next_run_at) for job in jobs]
+        moments = [self._context.clock.on_run_clock(job.next_run_at) for job in jobs]
         self._expect(min(moments), tip)
         # The look for what is due now finds nothing of what is due later: that needs its own timer.
         later = min((moment for moment in moments if moment > trio.current_time()), default=None)

@@ -13,7 +13,7 @@ from typing import Final
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..errors import InstanceCollisionError, MonqueConnectionError
@@ -51,7 +51,7 @@ class Presence:
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         door: Door,
         config: SchedulerConfig,
         stop: Stop,
@@ -61,7 +61,7 @@ class Presence:
         rests: bool,
     ) -> None:
         self.progress = Progress("presence")
-        self._ground = ground
+        self._context = context
         self._door = door
         self._interval = config.heartbeat_interval
         self._id = config.scheduler_instance_id
@@ -69,7 +69,7 @@ class Presence:
         self._names = names
         self._held = held
         self._rests = rests
-        self._entry = Entry(ground, config)
+        self._entry = Entry(context, config)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
         self._is_beating = self._is_ending = False
@@ -142,7 +142,7 @@ class Presence:
         return True
 
     async def _beat_and_look(self) -> None:
-        now = await self._ground.refreshed(self._door, Channel.CLAIMS)
+        now = await self._context.refreshed(self._door, Channel.CLAIMS)
         entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
         other = await self._door.hand_over(
             partial(self._entry.beat, entry),
@@ -165,7 +165,7 @@ class Presence:
 
     async def _remove_the_dead(self) -> None:
         """Removes entries that nobody has touched for long, as seen from here: no wall clock plays a part."""
-        jobs = self._ground.jobs
+        jobs = self._context.jobs
         seen = await self._door.call(partial(instances.read_all, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True)
         sightings = [
             Sighting(

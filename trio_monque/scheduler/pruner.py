@@ -17,7 +17,7 @@ from typing import Final, NoReturn, TypeVar
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
@@ -59,10 +59,12 @@ class Pruner:
         rests: No jitter: in virtual time it comes at exact moments.
     """
 
-    def __init__(self, ground: Ground, door: Door, stop: Stop, by: str, wanted: Retention, *, rests: bool) -> None:
+    def __init__(
+        self, context: ClientContext, door: Door, stop: Stop, by: str, wanted: Retention, *, rests: bool
+    ) -> None:
         self.progress = Progress("pruner")
-        self._ground = ground
-        self._jobs = ground.jobs
+        self._context = context
+        self._jobs = context.jobs
         self._door = door
         self._stop = stop
         self._by = by
@@ -104,7 +106,7 @@ class Pruner:
         now = await self._call(self._take_lock)
         if now is None:
             until = await self._call(partial(instances.locked_until, self._jobs, LOCK))
-            return trio.current_time() if until is None else self._ground.clock.on_run_clock(until)
+            return trio.current_time() if until is None else self._context.clock.on_run_clock(until)
         self._renew_at = trio.current_time() + RENEWED_AFTER
         deleted: Counter[str] = Counter()
         try:
@@ -120,7 +122,7 @@ class Pruner:
 
     def _take_lock(self) -> datetime | None:
         """In a thread: the server's time where the lock was free, and is ours now."""
-        now = self._ground.now()
+        now = self._context.now()
         return now if instances.take_lock(self._jobs, LOCK, self._token, self._by, now) else None
 
     async def _prune(self, now: datetime, deleted: Counter[str]) -> None:
@@ -164,7 +166,7 @@ class Pruner:
             raise _LockLostError
 
     def _renew_lock(self) -> bool:
-        return instances.renew_lock(self._jobs, LOCK, self._token, self._ground.now())
+        return instances.renew_lock(self._jobs, LOCK, self._token, self._context.now())
 
     async def _give_back(self) -> None:
         """Not in a cut, which has no time for it."""

@@ -8,7 +8,7 @@ from typing import Final
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.rescued import Rescued, pending_again
 from ..client.rescuing import Rescuer, Taking
 from ..engine import notices
@@ -30,21 +30,21 @@ class Rescues:
 
     def __init__(
         self,
-        ground: Ground,
+        context: ClientContext,
         door: Door,
         config: SchedulerConfig,
         teller: Teller,
         announce: Callable[[Sequence[Job] | None], None],
         on_the_run: Callable[[Callable[[], None]], None],
     ) -> None:
-        self._ground = ground
+        self._context = context
         self._door = door
         self._teller = teller
         self._id = config.scheduler_instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
         self._on_the_run = on_the_run
-        self._rescuer = Rescuer(ground)
+        self._rescuer = Rescuer(context)
         self._unanswered: Taking | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
@@ -59,7 +59,7 @@ class Rescues:
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
         """In a thread: where there are thousands, even this would keep the loop busy."""
         found = self._rescuer.look()
-        now = self._ground.now()
+        now = self._context.now()
         sightings = [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
         under_our_id = (job for job in found if job.claimed_by == self._id)
         return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)

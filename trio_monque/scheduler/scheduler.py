@@ -75,11 +75,11 @@ class Scheduler(SchedulerClient):
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus, config.scheduler_instance_id)
         own_run = OwnRun(self._announcer)
-        parts = assembled(self._ground, self._door, config, self._workers, self._teller, own_run, self._running_job)
+        parts = assembled(self._context, self._door, config, self._workers, self._teller, own_run, self._running_job)
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
         self._presence = parts.presence
-        start = SchedulerStart(self._ground, self._door, self._workers, parts.presence, self._sync)
+        start = SchedulerStart(self._context, self._door, self._workers, parts.presence, self._sync)
         life = Life(
             name="the scheduler",
             get_ready=start.get_ready,
@@ -159,7 +159,7 @@ class Scheduler(SchedulerClient):
             names.append(f"{len(limits) - MOST_NAMED} more")
         most = self._config.instance_concurrency
         in_all = "" if most is None else f", at most {most} in all"
-        return self._ground.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
+        return self._context.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
         return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)

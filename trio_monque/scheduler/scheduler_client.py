@@ -73,7 +73,7 @@ class SchedulerClient(Monque):
         """
         found = self._engine.vitals.examine()
         found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
-        broken = self._ground.jobs.count_passed_over()
+        broken = self._context.jobs.count_passed_over()
         return health_of(found, self._server_time(), tuple(self._teller.ended_schedules), broken)
 
     def statistics(self) -> Statistics:
@@ -82,9 +82,9 @@ class SchedulerClient(Monque):
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._teller.tally, self._ground.jobs.count_passed_over())
+        return statistics_of(self._engine, self._teller.tally, self._context.jobs.count_passed_over())
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
         with in_time_of(self._own_run.virtual):
-            return self._ground.clock.now()
+            return self._context.clock.now()

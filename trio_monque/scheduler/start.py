@@ -7,7 +7,7 @@ from contextlib import contextmanager
 
 import trio
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.monque import SyncMonque
 from ..client.stats_cache import StatsCache
 from ..client.wake_board import on_the_board
@@ -21,8 +21,10 @@ from .workers import Workers
 class SchedulerStart:
     """What the host asks for at the start and at the end of a scheduler."""
 
-    def __init__(self, ground: Ground, door: Door, workers: Workers, presence: Presence, sync: SyncMonque) -> None:
-        self._ground = ground
+    def __init__(
+        self, context: ClientContext, door: Door, workers: Workers, presence: Presence, sync: SyncMonque
+    ) -> None:
+        self._context = context
         self._door = door
         self._workers = workers
         self._presence = presence
@@ -38,8 +40,8 @@ class SchedulerStart:
         Then the entry of this instance, whose id must not be another's, and the declared schedules. However many
         instances declare one at once, one job of it exists.
         """
-        self._ground.measure_clock_offset()
-        self._ground.ensure_indexes()
+        self._context.measure_clock_offset()
+        self._context.ensure_indexes()
         self._presence.enter()
         try:
             self._declare_schedules()
@@ -69,7 +71,7 @@ class SchedulerStart:
     def reachable(self, on_board: EngineOnTheBoard, stats: StatsCache[QueueStats]) -> Iterator[None]:
         """While it runs, the clients of this trio run wake it."""
         try:
-            with on_the_board(self._ground.jobs.collection.full_name, on_board):
+            with on_the_board(self._context.jobs.collection.full_name, on_board):
                 yield
         finally:
             stats.clear()

@@ -52,7 +52,7 @@ async def assert_enqueued(monque: Monque, *, count: int | None = None, **criteri
         MonqueConnectionError: The database did not answer.
     """
     __tracebackhide__ = True
-    wanted = Wanted.of(criteria, monque._ground.jobs.codec.callers)
+    wanted = Wanted.of(criteria, monque._context.jobs.codec.callers)
     if count is not None:
         check_count("count", count, at_least=0)
     jobs = await _all_jobs(monque)
@@ -80,7 +80,7 @@ async def assert_not_enqueued(monque: Monque, **criteria: Unpack[Criteria]) -> N
         InvalidOptionError, InvalidJobIdentifierError, MonqueConnectionError: As `assert_enqueued`.
     """
     __tracebackhide__ = True
-    wanted = Wanted.of(criteria, monque._ground.jobs.codec.callers)
+    wanted = Wanted.of(criteria, monque._context.jobs.codec.callers)
     found = [job for job in await _all_jobs(monque) if not wanted.differences(job)]
     if found:
         told = "\n".join(f"  {_told(job)}" for job in found[: 2 * MOST_SHOWN])

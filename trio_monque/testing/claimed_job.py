@@ -7,7 +7,7 @@ from dataclasses import fields, replace
 from typing import Any
 
 from ..checks import check_count
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..client.intake import Intake
 from ..errors import InvalidOptionError
 from ..jobs import transitions
@@ -30,14 +30,14 @@ def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
 
 
 def new_job(
-    ground: Ground, worker: Worker[Any], data: Any, stored: Any, timeout: float | None, unique_key: str | None
+    context: ClientContext, worker: Worker[Any], data: Any, stored: Any, timeout: float | None, unique_key: str | None
 ) -> Job:
     """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is as it would be read."""
     if stored is not None and data is not None:
         raise InvalidOptionError("stored", stored, "goes without data: give one of the two")
     new = NewJob(name=worker.name, data=data if stored is None else stored, timeout=timeout, unique_key=unique_key)
-    job = Intake(ground).draft(new, worker if stored is None else None).at(ground.clock.now())
-    return replace(job, data=snapshot(job.data, None, ground.jobs.codec.callers))
+    job = Intake(context).draft(new, worker if stored is None else None).at(context.clock.now())
+    return replace(job, data=snapshot(job.data, None, context.jobs.codec.callers))
 
 
 def claimed(job: Job, *, attempt: int | None, fail_count: int, fail_reason: str | None, saved: Any) -> Job:

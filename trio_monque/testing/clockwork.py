@@ -149,7 +149,7 @@ async def _drain(scheduler: Scheduler) -> None:
         if not _are_idle(scheduler):
             continue
         due = await source.claims.earliest_pending()
-        if due is None or due > scheduler._ground.now():
+        if due is None or due > scheduler._context.now():
             return
         await _settle_down()
         if _are_idle(scheduler) and await source.claims.earliest_pending() == due:
@@ -157,7 +157,7 @@ async def _drain(scheduler: Scheduler) -> None:
 
 
 def _fleet(scheduler: Scheduler) -> Sequence[Neighbour]:
-    return neighbours(scheduler._ground.jobs.collection.full_name)
+    return neighbours(scheduler._context.jobs.collection.full_name)
 
 
 def _are_idle(scheduler: Scheduler) -> bool:

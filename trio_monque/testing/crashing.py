@@ -28,6 +28,6 @@ async def crash(scheduler: SchedulerClient) -> None:
     are cancelled, as a task cannot be made to vanish: their clean-ups run without their shields, and
     whatever they want of the database through this scheduler fails. A plain handler runs on in its thread.
     """
-    scheduler._ground.jobs.interference.append(_Dead())
+    scheduler._context.jobs.interference.append(_Dead())
     scheduler._engine.die()
     await scheduler.wait_drained()

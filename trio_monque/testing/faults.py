@@ -157,7 +157,7 @@ def fail_next(
 def _jobs_of(client: object) -> JobCollection:
     if not isinstance(client, Monque | SyncMonque):
         raise InvalidOptionError("client", client, "must be a Monque, a scheduler, or the sync of one")
-    return client._ground.jobs
+    return client._context.jobs
 
 
 def _checked(error: object) -> DriverError | type[DriverError]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import UTC
 from typing import Any, Final, NoReturn, cast
 
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..errors import MonqueError
 from ..options import ClientConfig
 from ..store.codec import Codec
@@ -36,7 +36,7 @@ class _NoCollection:
         raise NoDatabaseError(f"the collection that {name!r} was asked of")
 
 
-def ground_without_database(config: ClientConfig, codec_options: CodecOptions[Any]) -> Ground:
+def context_without_database(config: ClientConfig, codec_options: CodecOptions[Any]) -> ClientContext:
     """Checks and encodes as a client with these options does."""
     collection = cast("Collection", _NoCollection())
-    return Ground(JobCollection(collection, Codec(codec_options), config.operation_timeout), config)
+    return ClientContext(JobCollection(collection, Codec(codec_options), config.operation_timeout), config)

@@ -8,9 +8,9 @@ from typing import Any, NoReturn, TypeVar, cast
 
 import trio
 
+from ..client.context import ClientContext
 from ..client.enqueue_many import checked
 from ..client.enqueuing import Enqueuing
-from ..client.ground import Ground
 from ..client.group_enqueue import GroupEnqueue
 from ..client.intake import Intake
 from ..client.producer import Producer
@@ -28,8 +28,8 @@ T = TypeVar("T")
 class _Remembering(Intake):
     """Where jobs come in: what would be sent is remembered."""
 
-    def __init__(self, ground: Ground, running: Job) -> None:
-        super().__init__(ground)
+    def __init__(self, context: ClientContext, running: Job) -> None:
+        super().__init__(context)
         self.enqueued: list[NewJob] = []
         self.scheduled: list[NewSchedule] = []
         # The job whose handler runs is one, too: it holds its own key while it is processing.
@@ -43,8 +43,8 @@ class _Remembering(Intake):
     def send(self, draft: Draft, session: ClientSession | None = None) -> Job:
         """The job that would be stored, or the one that has the unique key already."""
         # As it will be read: what the handler does to its own object afterwards changes nothing.
-        new = replace(draft.new, data=unpacked(draft.payload, self._ground.jobs.codec.callers))
-        job = replace(draft, new=new).at(self._ground.clock.now())
+        new = replace(draft.new, data=unpacked(draft.payload, self._context.jobs.codec.callers))
+        job = replace(draft, new=new).at(self._context.clock.now())
         if isinstance(new, NewSchedule):
             self.scheduled.append(new)
             return job
@@ -63,9 +63,9 @@ class _Remembering(Intake):
 class Recorder(Producer):
     """The blocking calls, as `job.scheduler.sync` has them. From any thread."""
 
-    def __init__(self, ground: Ground, running: Job) -> None:
-        super().__init__(ground, Nobody())
-        self._intake: _Remembering = _Remembering(ground, running)
+    def __init__(self, context: ClientContext, running: Job) -> None:
+        super().__init__(context, Nobody())
+        self._intake: _Remembering = _Remembering(context, running)
 
     def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
         return [self._intake.send(draft) for draft in checked(self._intake, new_jobs)]
@@ -106,11 +106,11 @@ class RecordingScheduler(Enqueuing):
         drained: Whether the handler said `drain`.
     """
 
-    def __init__(self, ground: Ground, running: Job) -> None:
+    def __init__(self, context: ClientContext, running: Job) -> None:
         self.id = running.claimed_by
-        self.sync = Recorder(ground, running)
+        self.sync = Recorder(context, running)
         self.drained = False
-        self._ground = ground
+        self._context = context
         self._producer = self.sync
         self._intake = self.sync._intake
         self._announcer = Nobody()

@@ -10,7 +10,7 @@ import trio
 
 from ..checks import LARGEST_NUMBER
 from ..client.bus import Bus
-from ..client.ground import Ground
+from ..client.context import ClientContext
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms
 from ..engine.run import Run
@@ -38,7 +38,7 @@ from ..scheduler.workers import Workers
 from ..store.offload import Door
 from ..store.types import CodecOptions
 from .claimed_job import claimed, new_job, registered
-from .no_database import AWARE, ground_without_database
+from .no_database import AWARE, context_without_database
 from .recorder import RecordingScheduler
 
 T = TypeVar("T")
@@ -164,24 +164,24 @@ async def run_job(
         raise MonqueError("run_job runs inside trio.run, as handlers do: call it in a trio test")
     config = scheduler_config(options)
     workers, worker = registered(handler)
-    ground = ground_without_database(config, codec_options or AWARE)
+    context = context_without_database(config, codec_options or AWARE)
     job = claimed(
-        new_job(ground, worker, data, stored, timeout, unique_key),
+        new_job(context, worker, data, stored, timeout, unique_key),
         attempt=attempt,
         fail_count=fail_count,
         fail_reason=fail_reason,
-        saved=snapshot(saved, config.max_payload_size, ground.jobs.codec.callers),
+        saved=snapshot(saved, config.max_payload_size, context.jobs.codec.callers),
     )
-    recorder = RecordingScheduler(ground, job)
+    recorder = RecordingScheduler(context, job)
     given = cast("Scheduler", recorder if scheduler is None else scheduler)
-    source = _Alone(ground, workers, config, given, resources)
+    source = _Alone(context, workers, config, given, resources)
     settlement = await _seen_through(source, job, LeaseTerms(NEVER_ENDING, config.cleanup_timeout))
     error = _error_of(settlement, source.ended, worker.settings, reraise=reraise)
     return HandlerOutcome(
         verdict=settlement.verdict,
         value=source.ended.value,
         error=error,
-        job=applied(replace(job, **dict(source.reports)), decided(settlement, ground.clock.now())),
+        job=applied(replace(job, **dict(source.reports)), decided(settlement, context.clock.now())),
         cancel_reason=source.ended.reason,
         duration=source.ended.duration,
         saved=job.saved if source.running_job is None else source.running_job.saved,
@@ -217,7 +217,7 @@ class _Alone(JobSource):
     running_job: RunningJob[Any] | None = None
 
     def __init__(
-        self, ground: Ground, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
+        self, context: ClientContext, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
     ) -> None:
         def make(run: Run[Job]) -> RunningJob[Any]:
             self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
@@ -225,7 +225,7 @@ class _Alone(JobSource):
 
         door = Door()
         paused = PausedNames(door, rests=True)
-        super().__init__(ground, door, workers, Teller(Bus()), config, make, _nobody_hears, paused)
+        super().__init__(context, door, workers, Teller(Bus()), config, make, _nobody_hears, paused)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

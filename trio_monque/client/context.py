@@ -1,4 +1,4 @@
-"""Ground: what every blocking call of a client stands on."""
+"""ClientContext: what every blocking call of a client stands on."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ T = TypeVar("T")
 MOST_LOSSES = 3
 
 
-class Ground(ServerTime):
+class ClientContext(ServerTime):
     """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
 
     def __init__(self, jobs: JobCollection, config: ClientConfig) -> None:

@@ -9,7 +9,7 @@ import bson
 from bson import ObjectId
 
 from trio_monque.backoff import Backoff
-from trio_monque.client.ground import Ground
+from trio_monque.client.context import ClientContext
 from trio_monque.clock import ServerClock
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescues import RescuePolicy, decide_rescue
@@ -53,7 +53,7 @@ class SetClock(ServerClock):
         return False
 
 
-class SetGround(Ground):
+class SetContext(ClientContext):
     """What the library's blocking calls stand on."""
 
     def __init__(self, jobs: JobCollection, moment: datetime) -> None:
