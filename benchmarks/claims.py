@@ -12,7 +12,8 @@ from typing import Any
 
 import trio
 
-from trio_monque import Claim, create_claim_index, run_claims
+from trio_monque import Claim, run_claims
+from trio_monque.claims import create_claim_index
 
 from .measuring import Bench, Db, Processor
 from .report import Comparison, Figure

@@ -19,8 +19,9 @@ from pymongo import MongoClient
 
 from tests.support import many_jobs
 from tests.support.examined import examined
-from trio_monque import CursorPage, JobFilter, Monque, QueueStats
+from trio_monque import JobFilter, Monque
 from trio_monque.embedded import embedded_mongod
+from trio_monque.jobs import CursorPage, QueueStats
 from trio_monque.store.queries import MOST_EXAMINED
 
 from .measuring import Db, new_database

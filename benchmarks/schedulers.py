@@ -8,7 +8,8 @@ from typing import Any
 
 import trio
 
-from trio_monque import ChangeStreamConnected, Event, RunningJob, Scheduler, open_scheduler
+from trio_monque import RunningJob, Scheduler, open_scheduler
+from trio_monque.events import ChangeStreamConnected, Event
 
 from .measuring import Db
 

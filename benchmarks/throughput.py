@@ -118,9 +118,9 @@ async def _work_off(
 ) -> float:
     """Seconds until the server has acknowledged the last settlement."""
     handlers = Handlers(jobs)
-    options: dict[str, Any] = {"max_retries": 0} if variant.fails else {}
+    options: dict[str, Any] = {"max_attempts": 0} if variant.fails else {}
     if variant.names > 1:
-        options["instance_concurrency"] = slots
+        options["concurrency"] = slots
     async with streaming_scheduler(db, **options) as scheduler:
         with trio.fail_after(PATIENCE), counted:
             begun = time.perf_counter()

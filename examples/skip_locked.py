@@ -24,7 +24,8 @@ import trio
 from pymongo import MongoClient
 from pymongo.collection import Collection
 
-from trio_monque import Claim, create_claim_index, run_claims, set_aside
+from trio_monque import Claim, run_claims
+from trio_monque.claims import create_claim_index, dead_letters
 from trio_monque.embedded import embedded_mongod
 
 UNLOCATED = {"location": None}  # The result makes it false: what has been located is not claimed again.
@@ -56,7 +57,7 @@ async def work(uri: str, port: int) -> None:
             partial(locate, port),
             wait=False,  # End when nothing is left: nothing held by anybody, nothing that waits for another try.
             concurrency=8,
-            pace=25,  # Runs a second of this process: the service must not be hammered.
+            rate_limit=25,  # Runs a second of this process: the service must not be hammered.
             max_attempts=3,
             base_retry_interval=0.1,
             heartbeat_interval=2.0,  # Three of them without a renewal, and what a dead process held is free.
@@ -119,7 +120,7 @@ class Answer(BaseHTTPRequestHandler):
 def prove(messages: Collection[Any], service: Service, killed: int) -> bool:
     """By the service and the documents. One answer more went to the killed process for what it could not write."""
     documents = list(messages.find({"location": {"$ne": None}}))
-    (aside,) = trio.run(set_aside, messages)
+    (aside,) = trio.run(dead_letters, messages)
     assert aside.document is not None
     last = {address: number for number, (address, _) in enumerate(service.located)}
     unwritten = [pid for number, (address, pid) in enumerate(service.located) if number != last[address]]

@@ -34,6 +34,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     # What a job is, and how MongoDB remembers it.
     "payloads": {"safe_text"},
     "jobs": {"safe_text", "log", "errors", "checks", "options", "backoff", "payloads", "exception_text"},
+    "events": {"jobs"},
     "store": {
         "safe_text",
         "log",
@@ -59,6 +60,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "patience",
         "callables",
         "safe_text",
+        "events",
         "jobs",
         "store",
     },
@@ -93,6 +95,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "callables",
         "payloads",
         "exception_text",
+        "events",
         "jobs",
         "store",
         "client",
@@ -112,6 +115,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "clock",
         "callables",
         "document_lock",
+        "events",
         "jobs",
         "store",
         "client",
@@ -134,12 +138,12 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "cli": {"safe_text", "errors", "options", "jobs", "store", "client", "scheduler", "embedded"},
+    "cli": {"safe_text", "errors", "options", "events", "jobs", "store", "client", "scheduler", "embedded"},
     "__main__": {"cli"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "pymongo": {"store"},
-    "bson": {"store", "jobs", "payloads"},
+    "bson": {"store", "jobs", "events", "payloads"},
     # Only where a class of theirs was given.
     "pydantic": {"payloads"},
     "pydantic_core": {"payloads"},

@@ -16,9 +16,10 @@ from pymongo import MongoClient, monitoring
 from trio.testing import MockClock
 
 from tests.support.store import handle
-from trio_monque import JobCompleted, LeaseLost, Monque, RunningJob, Workers, clock, open_scheduler
+from trio_monque import Monque, RunningJob, Workers, clock, open_scheduler
 from trio_monque.client import server_time
 from trio_monque.clock import ClockReadings, ServerClock, virtual_time
+from trio_monque.events import JobClaimLost, JobCompleted
 from trio_monque.hold import clock_hold
 from trio_monque.store import connection
 from trio_monque.store.types import Collection, Database
@@ -256,7 +257,7 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
         await trio.sleep(0.9)  # In which the other one looks many times.
 
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
-    heard = {LeaseLost: told.append, JobCompleted: told.append}
+    heard = {JobClaimLost: told.append, JobCompleted: told.append}
     async with (
         open_scheduler(db, workers, listeners=heard, **ENDURING) as scheduler,
         open_scheduler(db, **quick),  # It would rescue what seems dead.

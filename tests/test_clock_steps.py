@@ -305,7 +305,7 @@ async def test_time_is_asked_for_again_before_a_claim(db: Database, jobs: Collec
 
 @pytest.mark.usefixtures("_nobody_notices_a_suspend")
 async def test_time_is_asked_for_again_before_an_instance_says_that_it_lives(db: Database, machine: Machine) -> None:
-    async with open_scheduler(db, scheduler_instance_id="one", **NEVER_BY_ITSELF) as scheduler:
+    async with open_scheduler(db, instance_id="one", **NEVER_BY_ITSELF) as scheduler:
         machine.suspend(DAY)
         assert await scheduler._presence._try_to_beat(again=False)
         (instance,) = await scheduler.instances()

@@ -24,7 +24,7 @@ from tests.protocol import mutations, test_lease_arithmetic
 from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
 from tests.test_architecture import MAY_IMPORT, MAY_IMPORT_LIBRARY
-from trio_monque import Monque, MonqueError, Retention
+from trio_monque import Monque, Retention
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.document_lock import LockStamp, freed, laid_aside
 from trio_monque.embedded import EmbeddedServer
@@ -62,17 +62,6 @@ def test_options_of_claims_are_told_with_their_defaults() -> None:
 
 def _default(field: Field[Any]) -> object:
     return None if field.default is MISSING else field.default  # The instance's id is made where None is given.
-
-
-def test_reference_has_every_public_name() -> None:
-    text = "".join(page.read_text(encoding="utf-8") for page in (DOCS / "reference").glob("*.md"))
-    documented = set(re.findall(r"\.\. auto(?:class|function):: (\w+)", text))
-    assert set(trio_monque.__all__) - documented == set()
-    errors = (DOCS / "reference/errors.md").read_text(encoding="utf-8")
-    for name in trio_monque.__all__:
-        public = getattr(trio_monque, name)
-        if isinstance(public, type) and issubclass(public, MonqueError):
-            assert f":: {name}()" in errors
 
 
 def test_reference_of_the_testing_kit_has_every_name_and_fixture() -> None:

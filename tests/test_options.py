@@ -10,16 +10,8 @@ from typing import Any, get_type_hints
 import pytest
 from pymongo import AsyncMongoClient, MongoClient
 
-from trio_monque import (
-    InvalidDatabaseError,
-    InvalidOptionError,
-    Monque,
-    MonqueError,
-    Retention,
-    Workers,
-    open_scheduler,
-    run_scheduler,
-)
+from trio_monque import Monque, MonqueError, Retention, Workers, open_scheduler, run_scheduler
+from trio_monque.errors import InvalidDatabaseError, InvalidOptionError
 from trio_monque.options import ClientConfig, ClientOptions, SchedulerConfig, SchedulerOptions, scheduler_config
 from trio_monque.store.types import Database
 
@@ -46,10 +38,10 @@ WRONG: list[tuple[str, Any]] = [
     ("write_concern", 0),
     ("write_concern", ""),
     ("write_concern", True),
-    ("scheduler_instance_id", ""),
-    ("scheduler_instance_id", " padded"),
-    ("scheduler_instance_id", "a\nb"),
-    ("scheduler_instance_id", "x" * 256),
+    ("instance_id", ""),
+    ("instance_id", " padded"),
+    ("instance_id", "a\nb"),
+    ("instance_id", "x" * 256),
     ("poll_interval", 0),
     ("poll_interval", -1),
     ("poll_interval", float("nan")),
@@ -59,19 +51,19 @@ WRONG: list[tuple[str, Any]] = [
     ("lock_timeout", 0),
     ("shutdown_timeout", -1),
     ("cleanup_timeout", -0.1),
-    ("worker_concurrency", 0),
-    ("worker_concurrency", 2.0),
-    ("instance_concurrency", 0),
-    ("max_retries", -1),
+    ("concurrency_per_name", 0),
+    ("concurrency_per_name", 2.0),
+    ("concurrency", 0),
+    ("max_attempts", -1),
     ("max_rescues", -1),
     ("recover_stale_jobs", 1),
     ("base_retry_interval", -1),
     ("max_backoff_delay", 0),
     ("retry_jitter", 1.5),
-    ("job_retention", 86400),
-    ("job_retention", {"completed": 86400}),
-    ("job_retention", Retention),
-    ("scheduler_instance_id", "lock:retention"),
+    ("retention", 86400),
+    ("retention", {"completed": 86400}),
+    ("retention", Retention),
+    ("instance_id", "lock:retention"),
 ]
 
 WRONG_OF_RETENTION: list[tuple[str, Any]] = [
@@ -162,9 +154,9 @@ def test_options_of_a_lock_without_limit_need_no_lease_to_fit() -> None:
 
 def test_defaults_are_those_that_are_published() -> None:
     config = scheduler_config({})
-    assert re.fullmatch(r".+-\d+-[0-9a-f]{8}", config.scheduler_instance_id)
-    assert config.scheduler_instance_id != scheduler_config({}).scheduler_instance_id
-    assert scheduler_config({"scheduler_instance_id": None}).scheduler_instance_id
+    assert re.fullmatch(r".+-\d+-[0-9a-f]{8}", config.instance_id)
+    assert config.instance_id != scheduler_config({}).instance_id
+    assert scheduler_config({"instance_id": None}).instance_id
     published = {
         "collection_name": "monque_jobs",
         "max_payload_size": None,
@@ -176,15 +168,15 @@ def test_defaults_are_those_that_are_published() -> None:
         "lock_timeout": 1800.0,
         "shutdown_timeout": 30.0,
         "cleanup_timeout": 5.0,
-        "worker_concurrency": 5,
-        "instance_concurrency": None,
-        "max_retries": 10,
+        "concurrency_per_name": 5,
+        "concurrency": None,
+        "max_attempts": 10,
         "max_rescues": 3,
         "recover_stale_jobs": True,
         "base_retry_interval": 1.0,
         "max_backoff_delay": 86400.0,
         "retry_jitter": 0.25,
-        "job_retention": None,
+        "retention": None,
     }
     assert {name: getattr(config, name) for name in published} == published
 

@@ -51,7 +51,7 @@ def test_project_has_the_extras_and_the_program_that_the_commands_name() -> None
 
 def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
     config = SchedulerConfig()
-    assert (config.poll_interval, config.worker_concurrency, config.max_retries) == (1.0, 5, 10)
+    assert (config.poll_interval, config.concurrency_per_name, config.max_attempts) == (1.0, 5, 10)
     assert (config.base_retry_interval, config.max_backoff_delay) == (1.0, 24 * 3600.0)
     assert (config.shutdown_timeout, config.cleanup_timeout) == (30.0, 5.0)
     lease = LeaseTerms(config.heartbeat_interval, config.cleanup_timeout)

@@ -13,7 +13,7 @@ import pytest
 
 from tests.support.programs import ROOT
 from tests.test_docs import DOCS, rows
-from trio_monque import InvalidCronError
+from trio_monque.errors import InvalidCronError
 from trio_monque.jobs.cron import occurrences
 
 PAGE: Final = "how-to/share-a-collection-with-node.md"

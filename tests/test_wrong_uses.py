@@ -13,15 +13,7 @@ from pymongo import MongoClient
 
 from tests.support.standalone import standalone_server
 from trio_monque import (
-    AsyncWithError,
-    CallContextError,
-    InvalidCronError,
-    InvalidDatabaseError,
-    InvalidJobIdentifierError,
-    InvalidOptionError,
-    JobFailed,
     Monque,
-    MonqueConnectionError,
     MonqueError,
     Retention,
     Retry,
@@ -33,6 +25,16 @@ from trio_monque import (
     run_until_signalled,
 )
 from trio_monque.embedded import embedded_mongod
+from trio_monque.errors import (
+    AsyncWithError,
+    CallContextError,
+    InvalidCronError,
+    InvalidDatabaseError,
+    InvalidJobIdentifierError,
+    InvalidOptionError,
+    MonqueConnectionError,
+)
+from trio_monque.events import JobFailed
 from trio_monque.store.types import ClientSession, Database
 
 workers = Workers()
@@ -136,14 +138,14 @@ WRONG: dict[str, tuple[Callable[[Any], Awaitable[object]], type[MonqueError], st
         r"for example JobFilter\(status='failed'\)",
     ),
     "retention as dict": (
-        lambda db: entered(open_scheduler(db, job_retention={"completed": 5})),  # type: ignore[arg-type]
+        lambda db: entered(open_scheduler(db, retention={"completed": 5})),  # type: ignore[arg-type]
         InvalidOptionError,
         r"for example Retention\(completed=86400\)",
     ),
     "option of another": (
-        lambda db: entered(open_scheduler(db, concurrency=5)),  # type: ignore[call-arg]
+        lambda db: entered(open_scheduler(db, max_workers=5)),  # type: ignore[call-arg]
         InvalidOptionError,
-        "did you mean 'worker_concurrency'",
+        "max_workers=5: is not an option of a scheduler",
     ),
 }  # fmt: skip
 
@@ -208,3 +210,19 @@ def test_transaction_on_a_standalone_server_names_the_replica_set() -> None:
         expected = r"a standalone server has no transactions.*--replSet rs0"
         with client.start_session() as session, pytest.raises(MonqueConnectionError, match=expected):
             session.with_transaction(enqueue)
+
+
+OLD_NAMES = {
+    "instance_concurrency": "concurrency",
+    "job_retention": "retention",
+    "max_retries": "max_attempts",
+    "scheduler_instance_id": "instance_id",
+    "worker_concurrency": "concurrency_per_name",
+}
+
+
+@pytest.mark.parametrize(("old", "new"), OLD_NAMES.items())
+async def test_option_as_monque_for_node_calls_it_names_ours(db: Database, old: str, new: str) -> None:
+    options: dict[str, Any] = {old: 5}
+    with pytest.raises(InvalidOptionError, match=f"{old}=5: is not an option of a scheduler: did you mean '{new}'"):
+        await entered(open_scheduler(db, **options))

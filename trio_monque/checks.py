@@ -65,8 +65,22 @@ def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
         check_number(option, value, above=0)
 
 
-# What other libraries call it, where that is spelled unlike ours.
-_ALSO_CALLED = {"countdown": "delay", "eta": "run_at", "run_in": "delay", "when": "run_at", "attempts": "max_retries"}
+# What other libraries call an option, where the closest name of ours by spelling is missing or is a different option.
+_ALSO_CALLED = {
+    "attempts": "max_attempts",
+    "countdown": "delay",
+    "eta": "run_at",
+    "instance_concurrency": "concurrency",
+    "job_retention": "retention",
+    "max_retries": "max_attempts",
+    "pace": "rate_limit",
+    "retries": "max_attempts",
+    "run_in": "delay",
+    "scheduler_instance_id": "instance_id",
+    "throttle": "rate_limit",
+    "when": "run_at",
+    "worker_concurrency": "concurrency_per_name",
+}
 
 
 def check_known(given: Mapping[str, object], known: Collection[str], whose: str) -> None:
@@ -111,12 +125,14 @@ def check_collection_name(value: object) -> None:
 _RESERVED_IDS = ("pause:", "leaving:", "lock:")
 
 
-def check_instance_id(value: object, option: str = "scheduler_instance_id") -> None:
+def check_instance_id(value: object) -> None:
     """Unless it can be read in logs, and is the name of no other document beside the entries."""
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
-        raise InvalidOptionError(option, value, "must be 1 to 255 printable characters without spaces at its ends")
+        raise InvalidOptionError(
+            "instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
+        )
     if value.startswith(_RESERVED_IDS):
-        raise InvalidOptionError(option, value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
+        raise InvalidOptionError("instance_id", value, f"must not begin with {' or '.join(_RESERVED_IDS)}")
 
 
 def check_write_concern(value: object) -> None:

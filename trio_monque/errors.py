@@ -11,6 +11,36 @@ from collections.abc import Mapping, Sequence
 
 from .safe_text import LONGEST_TEXT, one_line, shown, without_secrets
 
+__all__ = [
+    "AggregationTimeoutError",
+    "AsyncWithError",
+    "BrokenDocumentError",
+    "CallContextError",
+    "ClaimLostError",
+    "DocumentRefusedError",
+    "EmbeddedServerError",
+    "FilterStillMatchesError",
+    "InstanceCollisionError",
+    "InvalidCronError",
+    "InvalidCursorError",
+    "InvalidDatabaseError",
+    "InvalidJobIdentifierError",
+    "InvalidOptionError",
+    "InvalidPayloadError",
+    "InvalidUpdateError",
+    "JobStateError",
+    "MissingIndexError",
+    "MonqueConnectionError",
+    "MonqueError",
+    "PartialBulkError",
+    "PartialEnqueueError",
+    "PayloadTooLargeError",
+    "ScheduleEndedError",
+    "ShortageError",
+    "UnreadablePayloadError",
+    "WorkerRegistrationError",
+]
+
 
 class MonqueError(Exception):
     """The root of every error that this library raises on purpose."""
@@ -180,7 +210,7 @@ class FilterStillMatchesError(MonqueError):
         self.filter = filter
 
 
-class ScanRefusedError(MonqueError):
+class MissingIndexError(MonqueError):
     """No index serves a filter of claims, and the collection is large."""
 
 
@@ -252,7 +282,7 @@ def is_outage(error: Exception) -> bool:
     return is_shortage(error)
 
 
-class PartlyEnqueuedError(MonqueConnectionError):
+class PartialEnqueueError(MonqueConnectionError):
     """Of several jobs that were enqueued at once, not all were; the first error is the cause.
 
     Attributes:
@@ -270,7 +300,7 @@ class PartlyEnqueuedError(MonqueConnectionError):
         self.unknown = unknown
 
 
-class PartlyDoneError(MonqueConnectionError):
+class PartialBulkError(MonqueConnectionError):
     """A bulk action ended early, as the database did not answer; the first error is the cause.
 
     Attributes:
@@ -305,8 +335,7 @@ class InstanceCollisionError(MonqueConnectionError):
 
     def __init__(self, instance_id: str, evidence: str) -> None:
         super().__init__(
-            f"scheduler_instance_id={instance_id!r} is in use ({evidence}): "
-            "leave the option out, or give each instance its own",
+            f"instance_id={instance_id!r} is in use ({evidence}): leave the option out, or give each instance its own",
             permanent=True,
         )
         self.instance_id = instance_id

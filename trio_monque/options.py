@@ -99,7 +99,7 @@ class ClientOptions(TypedDict, total=False):
 class SchedulerOptions(ClientOptions, total=False):
     """The options of `open_scheduler` and `run_scheduler`, beside those of the client."""
 
-    scheduler_instance_id: str | None
+    instance_id: str | None
     poll_interval: float
     change_stream: bool
     safety_poll_interval: float
@@ -109,16 +109,16 @@ class SchedulerOptions(ClientOptions, total=False):
     start_timeout: float
     shutdown_timeout: float
     cleanup_timeout: float
-    worker_concurrency: int
-    instance_concurrency: int | None
-    max_retries: int
+    concurrency: int | None
+    concurrency_per_name: int
+    max_attempts: int
     max_rescues: int
     base_retry_interval: float
     max_backoff_delay: float
     retry_jitter: float
     store_tracebacks: bool
     redact_errors: Callable[[str], str] | None
-    job_retention: Retention | None
+    retention: Retention | None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -156,7 +156,7 @@ class ClientConfig:
         return None
 
 
-def instance_id() -> str:
+def new_instance_id() -> str:
     """Readable in logs, and unique per incarnation."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
@@ -166,7 +166,7 @@ class SchedulerConfig(ClientConfig):
     """The options of a scheduler, checked. Times are seconds.
 
     Attributes:
-        scheduler_instance_id: The name of this instance in the database and in logs. The default is
+        instance_id: The name of this instance in the database and in logs. The default is
             readable and unique per incarnation; one of your own must be unique in the fleet.
         poll_interval: How long an idle instance waits before it looks again, while no change stream is up.
         change_stream: Hear of jobs by a change stream. Never in virtual time.
@@ -178,9 +178,10 @@ class SchedulerConfig(ClientConfig):
         start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single try.
         shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
         cleanup_timeout: How long a cancelled handler may clean up.
-        worker_concurrency: How many jobs of one name run at a time, where the worker does not say.
-        instance_concurrency: How many jobs run at a time in all; None for no limit but the workers'.
-        max_retries: After how many failures a job is `failed`; 0 and 1 both mean a single attempt.
+        concurrency: How many jobs run at once in this instance; None for no limit but those by name.
+        concurrency_per_name: How many jobs of one name run at once in this instance, where `register` sets no
+            `concurrency`.
+        max_attempts: After how many failed attempts a job is `failed`; 0 and 1 both mean a single attempt.
         max_rescues: How many deaths in a row a job may survive; with the next one it is `failed`.
         base_retry_interval: The backoff before failure n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
@@ -188,10 +189,10 @@ class SchedulerConfig(ClientConfig):
         store_tracebacks: Whether the history of errors in a job (`errors`) has tracebacks.
         redact_errors: Called with each text of a handler's error before it is stored or logged: the reason, and the
             traceback if it is stored. What it returns is kept instead.
-        job_retention: Which ended jobs are deleted, see Retention; None keeps all.
+        retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 
-    scheduler_instance_id: str = field(default_factory=instance_id)
+    instance_id: str = field(default_factory=new_instance_id)
     poll_interval: float = 1.0
     change_stream: bool = True
     safety_poll_interval: float = 30.0
@@ -201,20 +202,20 @@ class SchedulerConfig(ClientConfig):
     start_timeout: float = 30.0
     shutdown_timeout: float = 30.0
     cleanup_timeout: float = 5.0
-    worker_concurrency: int = 5
-    instance_concurrency: int | None = None
-    max_retries: int = 10
+    concurrency: int | None = None
+    concurrency_per_name: int = 5
+    max_attempts: int = 10
     max_rescues: int = 3
     base_retry_interval: float = 1.0
     max_backoff_delay: float = 86400.0
     retry_jitter: float = 0.25
     store_tracebacks: bool = True
     redact_errors: Callable[[str], str] | None = None
-    job_retention: Retention | None = None
+    retention: Retention | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        check_instance_id(self.scheduler_instance_id)
+        check_instance_id(self.instance_id)
         check_number("poll_interval", self.poll_interval, above=0)
         check_flag("change_stream", self.change_stream)
         check_number("safety_poll_interval", self.safety_poll_interval, above=0)
@@ -222,28 +223,24 @@ class SchedulerConfig(ClientConfig):
         check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
         check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
-        check_count("worker_concurrency", self.worker_concurrency, at_least=1)
-        if self.instance_concurrency is not None:
-            check_count("instance_concurrency", self.instance_concurrency, at_least=1)
+        check_count("concurrency_per_name", self.concurrency_per_name, at_least=1)
+        if self.concurrency is not None:
+            check_count("concurrency", self.concurrency, at_least=1)
         check_flag("recover_stale_jobs", self.recover_stale_jobs)
-        check_count("max_retries", self.max_retries, at_least=0)
+        check_count("max_attempts", self.max_attempts, at_least=0)
         check_count("max_rescues", self.max_rescues, at_least=0)
         check_number("base_retry_interval", self.base_retry_interval, at_least=0)
         check_number("max_backoff_delay", self.max_backoff_delay, above=0)
         check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
         check_flag("store_tracebacks", self.store_tracebacks)
         check_redaction(self.redact_errors)
-        if not isinstance(self.job_retention, Retention | None):
+        if not isinstance(self.retention, Retention | None):
             raise InvalidOptionError(
-                "job_retention",
-                self.job_retention,
+                "retention",
+                self.retention,
                 "must be a Retention, for example Retention(completed=86400), or None to keep all",
             )
         self._check_lock_timeout()
-
-    @property
-    def retention(self) -> Retention | None:
-        return self.job_retention
 
     def _check_lock_timeout(self) -> None:
         if self.lock_timeout is None:
@@ -277,7 +274,7 @@ def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
     values: Mapping[str, object] = {
         name: value
         for name, value in given.items()
-        if not (name == "scheduler_instance_id" and value is None)  # None asks for the default.
+        if not (name == "instance_id" and value is None)  # None asks for the default.
     }
     # The last three are arguments of open_scheduler itself: a misspelled one arrives here.
     check_known(values, {*SchedulerOptions.__annotations__, "workers", "resources", "listeners"}, "a scheduler")

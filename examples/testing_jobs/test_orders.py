@@ -14,7 +14,8 @@ from pymongo.database import Database
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from trio_monque import JobCompleted, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.events import JobCompleted
 from trio_monque.testing import (
     Discarded,
     Failed,

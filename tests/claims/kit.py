@@ -9,8 +9,9 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from trio_monque import Claim, ClaimLost, DocumentFailed, DocumentSetAside, DocumentsRescued, open_claims
+from trio_monque import Claim, open_claims
 from trio_monque.claims.claims import RunningClaims
+from trio_monque.events import DocumentClaimLost, DocumentDeadLettered, DocumentFailed, DocumentsRescued
 from trio_monque.store.types import Collection, ConnectionFailure
 from trio_monque.testing import now
 
@@ -46,7 +47,7 @@ def later(seconds: float) -> datetime:
 
 
 def listened(told: list[Any]) -> Mapping[Any, Any]:
-    return dict.fromkeys((DocumentFailed, DocumentSetAside, ClaimLost, DocumentsRescued), told.append)
+    return dict.fromkeys((DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued), told.append)
 
 
 @asynccontextmanager

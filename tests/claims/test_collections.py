@@ -18,18 +18,11 @@ from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish
 from tests.support.interception import Recorder
-from trio_monque import (
-    InvalidDatabaseError,
-    InvalidOptionError,
-    MonqueError,
-    create_claim_index,
-    open_claims,
-    readmit,
-    run_claims,
-    set_aside,
-)
+from trio_monque import MonqueError, open_claims, run_claims
+from trio_monque.claims import create_claim_index, dead_letters, readmit
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidDatabaseError, InvalidOptionError
 from trio_monque.store.types import Collection
 
 STANDARD = UuidRepresentation.STANDARD
@@ -127,7 +120,7 @@ async def test_uuid_ids_are_uuids(things: Collection, autojump_clock: MockClock)
 
     await run_claims(handle, OPEN, handler, wait=False, max_attempts=1)
     assert sorted(seen) == sorted(ids)
-    assert sorted(one.id for one in await set_aside(handle)) == sorted(ids)
+    assert sorted(one.id for one in await dead_letters(handle)) == sorted(ids)
     assert await readmit(handle, *ids) == 3
 
 
@@ -144,7 +137,7 @@ async def test_document_that_cannot_be_decoded_is_set_aside_alone(
     with caplog.at_level(logging.ERROR):
         report = await run_claims(handle, OPEN, finish, wait=False)
     assert report.finished == 3
-    (aside,) = await set_aside(handle)
+    (aside,) = await dead_letters(handle)
     assert (aside.id, aside.document, aside.tries) == ("bad", None, 0)
     assert "decoded" in (aside.error or "")
     assert "bad" in caplog.text
@@ -195,7 +188,7 @@ async def test_other_collections_than_pymongos_own_are_refused_at_once(
                 raise AssertionError("never entered")
         with pytest.raises((InvalidDatabaseError, InvalidOptionError)):
             await run_claims(one, OPEN, finish)
-        for call in (create_claim_index(one, OPEN), set_aside(one), readmit(one, 1)):
+        for call in (create_claim_index(one, OPEN), dead_letters(one), readmit(one, 1)):
             with pytest.raises((InvalidDatabaseError, InvalidOptionError)):
                 await call
 
@@ -216,9 +209,9 @@ WRONG: list[dict[str, Any]] = [
     {"concurrency": 1.5},
     {"concurrency": True},
     {"wait": 1},
-    {"pace": 0},
-    {"pace": -1},
-    {"pace": float("nan")},
+    {"rate_limit": 0},
+    {"rate_limit": -1},
+    {"rate_limit": float("nan")},
     {"timeout": 0},
     {"timeout": float("inf")},
     {"max_attempts": 0},
@@ -272,7 +265,7 @@ async def test_filter_and_handler_are_checked(things: Collection, autojump_clock
     with pytest.raises(InvalidOptionError):
         await readmit(things, 1, filter={})
     with pytest.raises(InvalidOptionError, match="limit"):
-        await set_aside(things, limit=0)
+        await dead_letters(things, limit=0)
 
 
 async def test_filter_is_what_it_was_at_the_call(things: Collection, autojump_clock: MockClock) -> None:
@@ -312,7 +305,7 @@ def test_what_an_operator_asks_works_on_asyncio(things: Collection) -> None:
 
     async def main() -> None:
         assert await create_claim_index(things, OPEN) in things.index_information()
-        assert await set_aside(things) == []
+        assert await dead_letters(things) == []
         assert await readmit(things, filter={}) == 0
 
     asyncio.run(main())
@@ -328,13 +321,13 @@ def test_defaults_are_what_is_published() -> None:
         20.0,
         1.0,
     )
-    assert (config.poll_interval, config.pace, config.shutdown_timeout) == (1.0, None, 30.0)
+    assert (config.poll_interval, config.rate_limit, config.shutdown_timeout) == (1.0, None, 30.0)
     assert (config.cleanup_timeout, config.operation_timeout, config.allow_scan) == (5.0, 10.0, False)
     assert config.instance_id != ClaimConfig().instance_id
 
 
 async def test_listeners_hear_and_none_of_them_is_in_the_way(things: Collection, autojump_clock: MockClock) -> None:
-    from trio_monque import DocumentFailed
+    from trio_monque.events import DocumentFailed
 
     fill(things, 3)
     heard: list[Any] = []

@@ -9,9 +9,11 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, Gauge, fill, finish, listened, lock_of, states
-from trio_monque import ClaimLostError, MonqueError, RunningClaims, open_claims, run_claims
+from trio_monque import MonqueError, open_claims, run_claims
+from trio_monque.claims import RunningClaims
 from trio_monque.claims.source import DocumentSource
 from trio_monque.engine.nursery import HARD_BOUND
+from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Collection
 
 

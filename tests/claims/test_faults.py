@@ -19,10 +19,12 @@ from trio.testing import MockClock
 from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
-from trio_monque import ClaimLostError, DocumentSetAside, DocumentsRescued, open_claims, run_claims
+from trio_monque import open_claims, run_claims
 from trio_monque.claims.source import DocumentSource
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
+from trio_monque.errors import ClaimLostError
+from trio_monque.events import DocumentDeadLettered, DocumentsRescued
 from trio_monque.store.types import Collection
 
 COUNTED: Any = {"$set": {"state": "done"}, "$inc": {"written": 1}}
@@ -322,7 +324,7 @@ async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_end
     )
     assert ends == [(9 - 3 / 6 - 1, "lost")]
     assert (report.finished, report.lost) == (1, 1)
-    assert [type(one).__name__ for one in told] == ["ClaimLost"]
+    assert [type(one).__name__ for one in told] == ["DocumentClaimLost"]
 
 
 @pytest.mark.parametrize("heartbeat_interval", [20.0, 2.0])
@@ -370,8 +372,8 @@ async def test_document_that_kills_its_holders_is_set_aside(things: Collection, 
             await kill(dying)
     told: list[Any] = []
     report = await run_claims(things, OPEN, finish, wait=False, max_attempts=2, listeners=listened(told))
-    assert (report.finished, report.rescued, report.set_aside) == (0, 1, 1)
-    (aside,) = (one for one in told if isinstance(one, DocumentSetAside))
+    assert (report.finished, report.rescued, report.dead_lettered) == (0, 1, 1)
+    (aside,) = (one for one in told if isinstance(one, DocumentDeadLettered))
     assert (aside.document_id, aside.tries) == (0, 2)
     assert "died" in aside.error
     assert lock_of(things)["error"] == aside.error

@@ -11,14 +11,9 @@ from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, listened, lock_of, states
 from tests.support.locked import recorded
-from trio_monque import (
-    DocumentFailed,
-    InvalidOptionError,
-    InvalidPayloadError,
-    InvalidUpdateError,
-    open_claims,
-    run_claims,
-)
+from trio_monque import open_claims, run_claims
+from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError
+from trio_monque.events import DocumentFailed
 from trio_monque.store.types import Collection
 
 STRANGE: list[Any] = [

@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, kill, later, lock_of, states, take_away
-from trio_monque import open_claims, run_claims, set_aside
+from trio_monque import open_claims, run_claims
+from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER
 from trio_monque.store.types import Collection
 
@@ -147,7 +148,7 @@ async def test_lock_that_nobody_can_read_is_skipped_told_once_and_not_touched(
     began = trio.current_time()
     report = await run_claims(things, OPEN, finish, wait=False)
     assert (trio.current_time() - began, report.finished) == (0, 0)
-    assert await set_aside(things) == []
+    assert await dead_letters(things) == []
 
 
 async def test_what_comes_while_something_is_held_is_done_too(things: Collection, autojump_clock: MockClock) -> None:

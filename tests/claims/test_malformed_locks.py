@@ -17,7 +17,8 @@ from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN
 from tests.support.malformed import ELEMENTS, SHARE, Element, chunks, with_field
-from trio_monque import Claim, create_claim_index, readmit, run_claims, set_aside
+from trio_monque import Claim, run_claims
+from trio_monque.claims import create_claim_index, dead_letters, readmit
 from trio_monque.store.types import Collection
 from trio_monque.testing import now
 
@@ -75,12 +76,12 @@ async def test_claims_do_what_is_well_and_end(
         with trio.fail_after(300):
             await run_claims(things, OPEN, handler, wait=False, heartbeat_interval=1, concurrency=50, max_attempts=3)
 
-    await set_aside(things, limit=1000)
+    await dead_letters(things, limit=1000)
     await run()
     assert {encode({"": one}) for one in good} <= set(finished)
     # Each once: whatever was finished matches no more, and nothing was finished that is open still.
     assert len(set(finished)) == len(finished) == things.count_documents({"state": "done"})
-    await set_aside(things, limit=1000)
+    await dead_letters(things, limit=1000)
     await readmit(things, f"{kinds[0]}, set aside, until")
     await readmit(things, filter={})
     await create_claim_index(things, OPEN)

@@ -10,15 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, listened, lock_of, states, take_away
-from trio_monque import (
-    ClaimLost,
-    ClaimLostError,
-    DocumentFailed,
-    InvalidOptionError,
-    MonqueError,
-    open_claims,
-    run_claims,
-)
+from trio_monque import MonqueError, open_claims, run_claims
+from trio_monque.errors import ClaimLostError, InvalidOptionError
+from trio_monque.events import DocumentClaimLost, DocumentFailed
 from trio_monque.store.types import Collection
 from trio_monque.testing import now
 
@@ -185,7 +179,7 @@ async def test_lost_lock_cancels_the_block_and_nothing_behind_it_is_executed(
             break
         await trio.sleep(0.1)
     assert steps == [(20.0, "lost")]
-    assert [(type(one), one.document_id, one.attempt) for one in told] == [(ClaimLost, 0, 1)]
+    assert [(type(one), one.document_id, one.attempt) for one in told] == [(DocumentClaimLost, 0, 1)]
     assert lock_of(things)["by"] == "another"
     assert states(things) == ["new"]
     assert claims.report is not None
@@ -204,7 +198,7 @@ async def test_finish_under_a_lock_that_was_taken_writes_nothing_and_raises(
                 await claim.finish(DONE)
     assert states(things) == ["new"]
     assert lock_of(things)["by"] == "another"
-    assert [type(one) for one in told] == [ClaimLost]
+    assert [type(one) for one in told] == [DocumentClaimLost]
 
 
 async def test_lock_that_another_took_and_left_again_is_no_longer_ours(

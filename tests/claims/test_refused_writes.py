@@ -9,7 +9,8 @@ from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, lock_of, states
 from tests.support.full_documents import put_full
-from trio_monque import run_claims, set_aside
+from trio_monque import run_claims
+from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER
 from trio_monque.store.types import Collection
 
@@ -50,8 +51,8 @@ async def test_full_document_whose_tries_are_used_up_is_set_aside_with_what_fits
         raise ValueError("n" * 500)
 
     report = await run_claims(things, OPEN, handler, wait=False, max_attempts=1, instance_id="an-instance")
-    assert (report.failed, report.set_aside, report.lost) == (1, 1, 0)
-    (listed,) = await set_aside(things)
+    assert (report.failed, report.dead_lettered, report.lost) == (1, 1, 0)
+    (listed,) = await dead_letters(things)
     assert listed.id == full
     assert listed.error is not None
     assert listed.error.startswith("ValueError: nnnn")

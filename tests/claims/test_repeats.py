@@ -9,7 +9,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, lock_of, states
-from trio_monque import FilterStillMatchesError, MonqueError, open_claims, run_claims
+from trio_monque import MonqueError, open_claims, run_claims
+from trio_monque.errors import FilterStillMatchesError
 from trio_monque.store.types import Collection
 from trio_monque.testing import quiesce
 

@@ -10,18 +10,10 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish, later, listened, lock_of, states
-from trio_monque import (
-    Discard,
-    DocumentFailed,
-    DocumentSetAside,
-    Retry,
-    Snooze,
-    open_claims,
-    readmit,
-    run_claims,
-    set_aside,
-)
+from trio_monque import Discard, Retry, Snooze, open_claims, run_claims
+from trio_monque.claims import dead_letters, readmit
 from trio_monque.document_lock import NEVER
+from trio_monque.events import DocumentDeadLettered, DocumentFailed
 from trio_monque.store.types import Collection
 from trio_monque.testing import now
 
@@ -48,19 +40,19 @@ async def test_tries_are_bounded_and_what_used_them_up_is_set_aside_listed_and_r
         things, OPEN, handler, wait=False, max_attempts=4, retry_jitter=0.0, listeners=listened(told)
     )
     assert starts == [(1, 0.0), (2, 2.0), (3, 6.0), (4, 14.0)]
-    assert (report.finished, report.failed, report.set_aside) == (1, 4, 1)
+    assert (report.finished, report.failed, report.dead_lettered) == (1, 4, 1)
     failures = [(one.attempt, one.will_retry) for one in told if isinstance(one, DocumentFailed)]
     assert failures == [(1, True), (2, True), (3, True), (4, False)]
-    (last,) = (one for one in told if isinstance(one, DocumentSetAside))
+    (last,) = (one for one in told if isinstance(one, DocumentDeadLettered))
     assert (last.document_id, last.tries, last.error) == (0, 4, "ZeroDivisionError: try 4")
     assert lock_of(things) == {"by": None, "until": NEVER, "tries": 4, "error": "ZeroDivisionError: try 4"}
     assert states(things) == ["new", "done"]
 
-    (listed,) = await set_aside(things)
+    (listed,) = await dead_letters(things)
     assert (listed.id, listed.tries, listed.error) == (0, 4, "ZeroDivisionError: try 4")
     assert listed.document is not None
     assert listed.document["n"] == {"x": [0]}
-    assert [one.id for one in await set_aside(things, {"state": "done"})] == []
+    assert [one.id for one in await dead_letters(things, {"state": "done"})] == []
     assert await readmit(things, 7) == 0
     assert await readmit(things, 0) == 1
     assert await readmit(things, 0) == 0
@@ -71,7 +63,7 @@ async def test_tries_are_bounded_and_what_used_them_up_is_set_aside_listed_and_r
 async def test_one_attempt_is_enough_where_that_is_said(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     report = await run_claims(things, OPEN, fails, wait=False, max_attempts=1)
-    assert (report.failed, report.set_aside) == (1, 1)
+    assert (report.failed, report.dead_lettered) == (1, 1)
 
 
 async def test_tries_of_a_document_are_kept_from_one_instance_to_the_next(
@@ -91,7 +83,7 @@ async def test_tries_of_a_document_are_kept_from_one_instance_to_the_next(
                 lambda task_status: run_claims(things, OPEN, handler, max_attempts=3, task_status=task_status)
             )
     assert attempts == [1, 2, 3]
-    assert len(await set_aside(things)) == 1
+    assert len(await dead_letters(things)) == 1
 
 
 async def test_finished_document_begins_anew(things: Collection, autojump_clock: MockClock) -> None:
@@ -151,9 +143,9 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
 
     report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
     assert starts == {0: [(1, 0), (2, 100)], 1: [(1, 0), (1, 30)], 2: [(1, 0), (1, 50)], 3: [(1, 0)]}
-    assert (report.finished, report.failed, report.released, report.set_aside) == (3, 2, 2, 1)
+    assert (report.finished, report.failed, report.released, report.dead_lettered) == (3, 2, 2, 1)
     assert lock_of(things, 3) == {"by": None, "until": NEVER, "tries": 1, "error": "hopeless"}
-    assert sorted(type(one).__name__ for one in told) == ["DocumentFailed", "DocumentFailed", "DocumentSetAside"]
+    assert sorted(type(one).__name__ for one in told) == ["DocumentFailed", "DocumentFailed", "DocumentDeadLettered"]
 
 
 async def test_retry_and_snooze_of_a_block_are_raised_there_too(things: Collection, autojump_clock: MockClock) -> None:
@@ -188,7 +180,7 @@ async def test_what_is_snoozed_for_ages_is_not_set_aside(
     async with trio.open_nursery() as nursery:
         claims = await nursery.start(lambda task_status: run_claims(things, OPEN, handler, task_status=task_status))
     assert lock_of(things)["by"] is None
-    assert await set_aside(things) == []
+    assert await dead_letters(things) == []
 
 
 async def test_set_aside_is_limited_and_readmit_by_filter_frees_all_that_match(
@@ -196,8 +188,8 @@ async def test_set_aside_is_limited_and_readmit_by_filter_frees_all_that_match(
 ) -> None:
     fill(things, 6)
     await run_claims(things, OPEN, fails, wait=False, max_attempts=1)
-    assert len(await set_aside(things, limit=4)) == 4
-    assert len(await set_aside(things)) == 6
+    assert len(await dead_letters(things, limit=4)) == 4
+    assert len(await dead_letters(things)) == 6
     assert await readmit(things, filter={"_id": {"$gte": 4}}) == 2
     assert await readmit(things, 0, 1) == 2
     assert await readmit(things, filter={}) == 2

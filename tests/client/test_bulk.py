@@ -20,23 +20,11 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
 from tests.support.thoroughly import examples
-from trio_monque import (
-    BulkResult,
-    Event,
-    InvalidOptionError,
-    JobFilter,
-    JobsCancelled,
-    JobsDeleted,
-    JobsRetried,
-    LeaseLost,
-    Monque,
-    MonqueConnectionError,
-    PartlyDoneError,
-    RunningJob,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import JobFilter, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.client import bulk
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
+from trio_monque.events import Event, JobClaimLost, JobsCancelled, JobsDeleted, JobsRetried
+from trio_monque.jobs import BulkResult
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next
 
@@ -249,7 +237,7 @@ async def test_deleting_jobs_that_run_takes_their_claims_away(db: Database, jobs
         await scheduler.enqueue("greet")
         await runs.wait()
         with trio.fail_after(20):
-            async with scheduler.events(LeaseLost) as lost:
+            async with scheduler.events(JobClaimLost) as lost:
                 assert await scheduler.delete_jobs(status="processing") == BulkResult(1)
                 await anext(aiter(lost))
     assert ended == ["lost"]
@@ -529,7 +517,7 @@ async def test_later_batch_that_fails_leaves_what_was_done_told(db: Database, jo
         if result.count == 3:
             fail_next(monque, AutoReconnect, command="choose jobs")
 
-    with pytest.raises(PartlyDoneError, match="3 are done") as caught:
+    with pytest.raises(PartialBulkError, match="3 are done") as caught:
         await monque.cancel_jobs(on_progress=then_fails)
     assert (caught.value.count, caught.value.unknown, caught.value.transient) == (3, 0, True)
     assert isinstance(caught.value.__cause__, MonqueConnectionError)

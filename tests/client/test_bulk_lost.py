@@ -12,8 +12,11 @@ from pymongo import MongoClient
 
 from tests.client.test_bulk import AFTER, CALLS, DAY, EVENT, put, statuses
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
-from trio_monque import BulkResult, Event, Monque, PartlyDoneError
+from trio_monque import Monque
 from trio_monque.client import bulk
+from trio_monque.errors import PartialBulkError
+from trio_monque.events import Event
+from trio_monque.jobs import BulkResult
 from trio_monque.store.types import Collection, Database
 
 FROM = {"cancel": "pending", "retry": "failed", "delete": "completed"}
@@ -145,7 +148,7 @@ async def test_batch_that_nobody_can_resolve_is_unknown_and_what_was_done_before
     def then_lose(result: BulkResult) -> None:
         proxy.lose(write_of(action), Loss.REQUEST, times=2)
 
-    with pytest.raises(PartlyDoneError) as caught:
+    with pytest.raises(PartialBulkError) as caught:
         await CALLS[action](monque, status=FROM[action], on_progress=then_lose)
     assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (4, 2, True)
     assert told == [EVENT[action](4, {"greet": 4})]
@@ -159,7 +162,7 @@ async def test_first_batch_that_may_have_been_done_is_counted_as_unknown(
         put(jobs, FROM[action])
     told = listening(monque)
     proxy.lose(write_of(action), Loss.REQUEST, times=2)
-    with pytest.raises(PartlyDoneError) as caught:
+    with pytest.raises(PartialBulkError) as caught:
         await CALLS[action](monque, status=FROM[action])
     assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (0, 3, True)
     assert told == []

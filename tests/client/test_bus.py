@@ -13,7 +13,7 @@ from tests.support.store import PAST
 from trio_monque.client import subscription
 from trio_monque.client.bus import Bus
 from trio_monque.errors import InvalidOptionError
-from trio_monque.jobs.events import Event, JobCompleted, JobStarted
+from trio_monque.events import Event, JobCompleted, JobStarted
 from trio_monque.jobs.job import Job
 from trio_monque.testing import quiesce
 

@@ -17,9 +17,10 @@ import trio
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from trio_monque import CallContextError, Monque, MonqueError, RunningJob, Scheduler, Workers, open_claims
+from trio_monque import Monque, MonqueError, RunningJob, Scheduler, Workers, open_claims
 from trio_monque.call_context import is_in_event_loop
 from trio_monque.client.monque import SyncMonque
+from trio_monque.errors import CallContextError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain
 
@@ -49,7 +50,7 @@ async def test_async_call_in_a_plain_handler_fails_the_job_and_says_what_to_call
 ) -> None:
     workers = Workers()
 
-    @workers.register("plain", max_retries=1)
+    @workers.register("plain", max_attempts=1)
     def plain(job: RunningJob[Any]) -> None:
         call(job)
 

@@ -17,19 +17,15 @@ from trio.testing import MockClock
 
 from tests.support.impatience import impatient_driver
 from tests.support.interception import Recorder
-from trio_monque import (
+from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import (
     InvalidJobIdentifierError,
     InvalidOptionError,
     InvalidPayloadError,
-    JobStatus,
-    Monque,
     MonqueConnectionError,
-    NewJob,
     PayloadTooLargeError,
-    RunningJob,
-    Workers,
 )
-from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
 
@@ -46,11 +42,11 @@ async def test_b13_b17_new_job_is_pending_and_due_now_by_enqueue_and_by_now(
     monque = Monque(db)
     before = (await monque.enqueue("clock")).created_at
     await trio.sleep(5)
-    for job in (await monque.enqueue("greet", {"a": 1}), await monque.now("greet", {"a": 1})):
-        assert (job.status, job.fail_count, job.data) == (JobStatus.PENDING, 0, {"a": 1})
-        assert job.created_at == job.updated_at == job.next_run_at
-        assert job.created_at - before == timedelta(seconds=5)
-        assert await monque.get_job(job.id) == job
+    job = await monque.enqueue("greet", {"a": 1})
+    assert (job.status, job.fail_count, job.data) == (JobStatus.PENDING, 0, {"a": 1})
+    assert job.created_at == job.updated_at == job.next_run_at
+    assert job.created_at - before == timedelta(seconds=5)
+    assert await monque.get_job(job.id) == job
 
 
 async def test_b14_moment_is_stored_to_the_millisecond_and_a_past_one_is_due_at_once(
@@ -79,7 +75,7 @@ def test_b15_payload_round_trips(db: Database, data: Any) -> None:
 
 def test_b16_what_was_not_given_is_absent_and_what_was_given_is_there(db: Database, jobs: Collection) -> None:
     always = {"_id", "name", "data", "status", "nextRunAt", "failCount", "createdAt", "updatedAt"}
-    options: dict[str, Any] = {"unique_key": "k", "max_retries": 0, "max_rescues": 0, "timeout": 9}
+    options: dict[str, Any] = {"unique_key": "k", "max_attempts": 0, "max_rescues": 0, "timeout": 9}
     monque = Monque(db)
     monque.sync.enqueue("plain")
     monque.sync.enqueue("full", **options)
@@ -170,13 +166,12 @@ async def test_c26_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "x" * 256])
-@pytest.mark.parametrize("call", ["enqueue", "now", "schedule", "document", "enqueue_many"])
+@pytest.mark.parametrize("call", ["enqueue", "schedule", "document", "enqueue_many"])
 async def test_d29_d31_name_that_cannot_be_is_refused_before_any_call(unused_port: int, call: str, name: str) -> None:
     with MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"])
         calls: dict[str, Callable[[], Any]] = {
             "enqueue": lambda: monque.enqueue(name),
-            "now": lambda: monque.now(name),
             "schedule": lambda: monque.schedule("@daily", name),
             "document": lambda: monque.document(name),
             "enqueue_many": lambda: monque.enqueue_many([NewJob(name="good"), NewJob(name=name)]),
@@ -271,7 +266,7 @@ async def test_document_is_what_enqueue_would_have_stored_and_runs_when_another_
     workers = Workers()
     workers.register("greet", lambda job: None)
     async with open_test_scheduler(workers) as scheduler:
-        document = await scheduler.document("greet", Email("a@b.c", []), unique_key="k", max_retries=2)
+        document = await scheduler.document("greet", Email("a@b.c", []), unique_key="k", max_attempts=2)
         assert jobs.count_documents({}) == 0
         assert "name_1_uniqueKey_1" in jobs.index_information()  # Before the caller's transaction needs it.
         jobs.insert_one(document)
@@ -298,7 +293,6 @@ def test_every_way_in_works_on_every_backend(db: Database, backend: str, options
     async def main() -> list[str]:
         await monque.enqueue("enqueue")
         await monque.enqueue("unique", unique_key="k")
-        await monque.now("now")
         await monque.enqueue_many([NewJob(name="many"), NewJob(name="many-unique", unique_key="k")])
         await monque.schedule("@daily", "schedule")
         db["monque_jobs"].insert_one(await monque.document("document"))
@@ -306,7 +300,7 @@ def test_every_way_in_works_on_every_backend(db: Database, backend: str, options
         return sorted(job.name for job in await monque.get_jobs())
 
     assert anyio.run(main, backend=backend, backend_options=options) == [
-        "document", "enqueue", "many", "many-unique", "now", "schedule", "unique",
+        "document", "enqueue", "many", "many-unique", "schedule", "unique",
     ]  # fmt: skip
 
 
@@ -317,7 +311,7 @@ def test_every_way_in_works_on_every_backend(db: Database, backend: str, options
         ("unique", "unique_key"),
         ("countdown", "delay"),
         ("eta", "run_at"),
-        ("retries", "max_retries"),
+        ("retries", "max_attempts"),
     ],
 )
 async def test_unknown_option_is_refused_with_the_nearest_one(db: Database, option: str, meant: str) -> None:

@@ -17,9 +17,10 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
-from trio_monque import InvalidPayloadError, Monque, MonqueConnectionError
+from trio_monque import Monque
 from trio_monque.client import group_enqueue
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.types import Collection, Database
 
 BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
@@ -33,7 +34,7 @@ class Held:
         self.interceptor, self.recorder = Interceptor(), Recorder()
         self.client = MongoClient[Any](uri, event_listeners=[self.interceptor, self.recorder])
         self.monque = Monque(self.client[database], **options)
-        self.monque.sync.now("first")
+        self.monque.sync.enqueue("first")
         self.client[database]["monque_jobs"].delete_many({})
         self.entered, self.released = threading.Event(), threading.Event()
         self.hold()

@@ -15,9 +15,10 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, handle
-from trio_monque import Job, JobStatus, Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
+from trio_monque import Job, JobStatus, Monque, NewJob
 from trio_monque.client import enqueue_many
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError, PartialEnqueueError
 from trio_monque.store import inserting
 from trio_monque.store.codec import document_of
 from trio_monque.store.types import Collection, Database
@@ -35,7 +36,7 @@ def proxy(client: MongoClient[Any]) -> Iterator[LossyProxy]:
 def monque(proxy: LossyProxy, db: Database) -> Iterator[Monque]:
     with MongoClient[Any](proxy.uri) as client:
         monque = Monque(client[db.name])
-        monque.sync.now("first")
+        monque.sync.enqueue("first")
         db["monque_jobs"].delete_many({})
         yield monque
 
@@ -162,7 +163,7 @@ async def test_error_in_the_middle_of_many_tells_what_was_enqueued(
     monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
     proxy.lose("insert", matches=lambda command: command["documents"][0]["data"] == 2)
     proxy.lose("find")
-    with pytest.raises(PartlyEnqueuedError) as caught:
+    with pytest.raises(PartialEnqueueError) as caught:
         await monque.enqueue_many([NewJob(name="greet", data=number) for number in range(8)])
     error = caught.value
     assert (set(error.enqueued), set(error.unknown)) == ({0, 1}, {2, 3})
@@ -179,7 +180,7 @@ async def test_lost_slice_with_unique_keys_may_be_there_as_a_whole(
     """The first sending of all may be applied yet, also of those whose own second sending was not tried."""
     proxy.lose("update", Loss.REQUEST)
     proxy.lose("findAndModify", Loss.REQUEST, times=2)
-    with pytest.raises(PartlyEnqueuedError) as caught:
+    with pytest.raises(PartialEnqueueError) as caught:
         await monque.enqueue_many([NewJob(name="greet", unique_key=str(number)) for number in range(6)])
     assert len(proxy.lost) == 3
     assert (set(caught.value.enqueued), set(caught.value.unknown)) == (set(), set(range(6)))
@@ -191,7 +192,7 @@ async def test_lost_slice_with_unique_keys_stays_unknown_where_a_second_sending_
     with (
         fail_next(monque, AutoReconnect("gone"), command="enqueue the job"),
         fail_next(monque, ServerSelectionTimeoutError("no server was found"), command="enqueue the job"),
-        pytest.raises(PartlyEnqueuedError) as caught,
+        pytest.raises(PartialEnqueueError) as caught,
     ):
         await monque.enqueue_many([NewJob(name="greet", unique_key=key) for key in "ab"])
     assert caught.value.unknown_outcome
@@ -202,7 +203,7 @@ async def test_slice_that_was_never_sent_is_not_sent_again_job_by_job(db: Databa
     """In an outage each of a thousand jobs would wait for its own timeout."""
     monque = Monque(db)
     outage = fail_next(monque, ServerSelectionTimeoutError("no server was found"), times=None)
-    with outage, pytest.raises(PartlyEnqueuedError) as caught:
+    with outage, pytest.raises(PartialEnqueueError) as caught:
         await monque.enqueue_many([NewJob(name="greet"), NewJob(name="greet")])
     assert not caught.value.unknown_outcome
     assert outage.hits == ("enqueue the job",)
@@ -241,7 +242,7 @@ async def test_jobs_that_no_majority_has_are_not_announced_as_enqueued(
             # Each is sent again alone, and looked up again.
             assert {job.id for job in await ENQUEUE[how](monque)} == {one["_id"] for one in jobs.find()}
         else:
-            with pytest.raises((MonqueConnectionError, PartlyEnqueuedError)) as caught:
+            with pytest.raises((MonqueConnectionError, PartialEnqueueError)) as caught:
                 await ENQUEUE[how](monque)
             assert caught.value.unknown_outcome
             assert not getattr(caught.value, "enqueued", None)

@@ -11,18 +11,16 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
-from trio_monque import (
+from trio_monque import Monque, NewJob, Workers
+from trio_monque.client import enqueue_many
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import (
     BrokenDocumentError,
     InvalidOptionError,
     InvalidPayloadError,
-    Monque,
     MonqueConnectionError,
-    NewJob,
-    PartlyEnqueuedError,
-    Workers,
+    PartialEnqueueError,
 )
-from trio_monque.client import enqueue_many
-from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import inserting
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, quiesce
@@ -155,7 +153,7 @@ def test_payloads_beyond_what_one_message_holds_are_all_stored(db: Database, job
         {},
         {"data": {"at": datetime(2026, 1, 1, tzinfo=UTC), "list": [1, None, b"x"]}},
         {"run_at": datetime(2030, 1, 1, tzinfo=UTC)},
-        {"data": 1, "max_retries": 0, "max_rescues": 3, "timeout": 2},
+        {"data": 1, "max_attempts": 0, "max_rescues": 3, "timeout": 2},
         {"data": 1, "unique_key": "k"},
     ],
 )
@@ -226,7 +224,7 @@ async def test_refused_job_ends_the_sending_and_all_that_is_known_is_told(
     monkeypatch.setattr(enqueue_many, "MOST_JOBS", 3)
     db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
     data = ["a", "b", "c", "d", "bad", "e", "f"]
-    with pytest.raises(PartlyEnqueuedError) as caught:
+    with pytest.raises(PartialEnqueueError) as caught:
         await Monque(db).enqueue_many([NewJob(name="greet", data=one) for one in data])
     assert (set(caught.value.enqueued), caught.value.unknown) == ({0, 1, 2, 3, 5}, {})
     assert (caught.value.unknown_outcome, caught.value.transient) == (False, False)
@@ -237,7 +235,7 @@ async def test_refused_job_ends_the_sending_and_all_that_is_known_is_told(
 async def test_refused_job_with_a_key_is_told_too(db: Database, jobs: Collection) -> None:
     db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
     new = [NewJob(name="greet", data=one, unique_key=one) for one in ("a", "bad", "b")]
-    with pytest.raises(PartlyEnqueuedError) as caught:
+    with pytest.raises(PartialEnqueueError) as caught:
         await Monque(db).enqueue_many(new)
     assert {0} <= set(caught.value.enqueued) <= {0, 2}
     assert {document["data"] for document in jobs.find()} == {"a", "b"}
@@ -246,7 +244,7 @@ async def test_refused_job_with_a_key_is_told_too(db: Database, jobs: Collection
 
 def test_fields_of_each_job_are_its_own(db: Database, jobs: Collection) -> None:
     sync = Monque(db).sync
-    plain, limited = sync.enqueue_many([NewJob(name="a"), NewJob(name="b", delay=60, max_retries=1, timeout=2)])
+    plain, limited = sync.enqueue_many([NewJob(name="a"), NewJob(name="b", delay=60, max_attempts=1, timeout=2)])
     assert (limited.next_run_at - plain.next_run_at).total_seconds() == 60
     assert [sync.get_job(plain.id), sync.get_job(limited.id)] == [plain, limited]
 
@@ -258,7 +256,7 @@ def test_broken_document_that_has_a_key_keeps_no_other_job_out(
     broken, held = (sync.enqueue("greet", unique_key=key) for key in ("broken", "held"))
     jobs.update_one({"_id": broken.id}, {"$set": {"failCount": "x"}})
     monkeypatch.setattr(inserting, "holders", lambda *args: {})  # They are asked for one by one then.
-    with pytest.raises(PartlyEnqueuedError) as caught:
+    with pytest.raises(PartialEnqueueError) as caught:
         sync.enqueue_many([NewJob("greet", unique_key=key) for key in ("broken", "held", "free")])
     assert isinstance(caught.value.__cause__, BrokenDocumentError)
     assert caught.value.enqueued.keys() == {1, 2}

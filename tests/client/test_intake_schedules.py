@@ -13,8 +13,9 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
-from trio_monque import InvalidCronError, InvalidOptionError, Monque
+from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidCronError, InvalidOptionError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import start_virtual_time
 

@@ -15,8 +15,9 @@ from pymongo.errors import OperationFailure
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
-from trio_monque import InvalidOptionError, Monque, MonqueConnectionError, Workers
+from trio_monque import Monque, Workers
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, quiesce
 

@@ -17,16 +17,10 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor
-from trio_monque import (
-    InvalidOptionError,
-    InvalidPayloadError,
-    JobStatus,
-    Monque,
-    PayloadTooLargeError,
-    Workers,
-)
+from trio_monque import JobStatus, Monque, Workers
 from trio_monque.client.monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
@@ -77,12 +71,12 @@ async def test_enqueued_job_has_the_fields_that_were_asked_for(db: Database, aut
     monque = Monque(db)
     at = datetime(2031, 2, 3, 4, 5, 6, 789_000, tzinfo=UTC)
     job = await monque.enqueue(
-        "greet", [1, None, {"x": 2.5}], run_at=at, unique_key="k", max_retries=3, max_rescues=1, timeout=4
+        "greet", [1, None, {"x": 2.5}], run_at=at, unique_key="k", max_attempts=3, max_rescues=1, timeout=4
     )
     assert (job.status, job.next_run_at, job.unique_key) == (JobStatus.PENDING, at, "k")
-    assert (job.max_retries, job.max_rescues, job.timeout) == (3, 1, 4.0)
+    assert (job.max_attempts, job.max_rescues, job.timeout) == (3, 1, 4.0)
     assert await monque.get_job(job.id) == job
-    now = await monque.now("greet", "x")
+    now = await monque.enqueue("greet", "x")
     assert now.next_run_at == now.created_at
 
 

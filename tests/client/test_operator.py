@@ -12,18 +12,9 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import (
-    Event,
-    InvalidOptionError,
-    JobCancelled,
-    JobDeleted,
-    JobRetried,
-    JobStateError,
-    JobStatus,
-    Monque,
-    RunningJob,
-    Workers,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Workers
+from trio_monque.errors import InvalidOptionError, JobStateError
+from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
 from trio_monque.store import managing
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce

@@ -12,16 +12,9 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
-from trio_monque import (
-    Event,
-    Job,
-    JobCancelled,
-    JobDeleted,
-    JobRetried,
-    JobStatus,
-    Monque,
-    MonqueConnectionError,
-)
+from trio_monque import Job, JobStatus, Monque
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
 from trio_monque.store.types import Collection, Database
 
 TOMORROW = datetime(2046, 1, 2, tzinfo=UTC)

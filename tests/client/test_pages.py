@@ -14,7 +14,8 @@ from pymongo import MongoClient
 
 from tests.support.interception import Recorder
 from tests.support.thoroughly import examples
-from trio_monque import Job, JobFilter, JobSort, JobStatus, Monque
+from trio_monque import Job, JobFilter, JobStatus, Monque
+from trio_monque.jobs import JobSort
 from trio_monque.jobs.answers import page_of
 from trio_monque.jobs.selection import page_query
 from trio_monque.store import paths, queries

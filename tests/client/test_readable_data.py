@@ -15,7 +15,8 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.fail_points import refusing_server
-from trio_monque import InvalidPayloadError, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import InvalidPayloadError
 from trio_monque.jobs.payload import DEEPEST, check_payload, snapshot
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
@@ -114,7 +115,7 @@ async def test_job_with_the_deepest_data_goes_all_its_way(
     workers = Workers()
     deepest = documents(DEEPEST)
 
-    @workers.register("greet", store_result=True, max_retries=1)
+    @workers.register("greet", store_result=True, max_attempts=1)
     async def greet(job: RunningJob[Any]) -> Any:
         assert job.data == deepest
         await job.save(deepest)
@@ -146,7 +147,7 @@ async def test_value_of_a_handler_that_cannot_be_read_fails_its_own_job_alone(
     workers = Workers()
     made_now = datetime.now(UTC)
 
-    @workers.register("greet", store_result=True, max_retries=1)
+    @workers.register("greet", store_result=True, max_attempts=1)
     async def greet(job: RunningJob[Any]) -> Any:
         value = job.data["deep"] and documents(DEEPEST + 1)
         if job.data["far"]:

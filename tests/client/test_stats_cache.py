@@ -16,10 +16,12 @@ from pymongo import errors as driver
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.interception import Recorder
-from trio_monque import InvalidOptionError, Monque, MonqueConnectionError, QueueStats, open_scheduler
+from trio_monque import Monque, open_scheduler
 from trio_monque.client import stats_cache
 from trio_monque.client.stats_cache import StatsCache
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError
+from trio_monque.jobs import QueueStats
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import advance, fail_next
 

@@ -17,7 +17,9 @@ import trio
 from pymongo import MongoClient
 
 from tests.support.impatience import impatient_driver
-from trio_monque import Claim, ClaimLost, ClaimLostError, MonqueConnectionError, run_claims
+from trio_monque import Claim, run_claims
+from trio_monque.errors import ClaimLostError, MonqueConnectionError
+from trio_monque.events import DocumentClaimLost
 
 from .documents import COLLECTION, WANTED
 from .records import Recorder
@@ -79,7 +81,7 @@ async def run(order: dict[str, Any]) -> None:
     # Not closed: that would wait for a frozen server.
     client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
 
-    def tell_lost(event: ClaimLost) -> None:
+    def tell_lost(event: DocumentClaimLost) -> None:
         recorder.write("lost", str(event.document_id))
 
     async with trio.open_nursery() as nursery:
@@ -91,7 +93,7 @@ async def run(order: dict[str, Any]) -> None:
                 Handler(recorder, order["name"]).work,
                 wait=False,
                 instance_id=order["name"],
-                listeners={ClaimLost: tell_lost},
+                listeners={DocumentClaimLost: tell_lost},
                 **order["options"],
             )
         )

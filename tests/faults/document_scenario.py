@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
 from tests.support.thoroughly import in_full
-from trio_monque import create_claim_index
+from trio_monque.claims import create_claim_index
 
 from . import processes
 from .document_promises import RESULT, DocumentEvidence, broken

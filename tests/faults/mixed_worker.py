@@ -13,16 +13,8 @@ import trio
 from pymongo import MongoClient
 
 from tests.support.impatience import impatient_driver
-from trio_monque import (
-    JobCompleted,
-    JobFailed,
-    LeaseLost,
-    RunningJob,
-    Snooze,
-    StaleJobsRecovered,
-    Workers,
-    run_until_signalled,
-)
+from trio_monque import RunningJob, Snooze, Workers, run_until_signalled
+from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, StaleJobsRecovered
 
 from .mixture import NAME
 from .records import Recorder
@@ -77,7 +69,7 @@ async def run(order: dict[str, Any]) -> None:
     recorder = Recorder(Path(order["records"]), order["name"])
     client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
 
-    def tell(what: str, event: JobCompleted | JobFailed | LeaseLost) -> None:
+    def tell(what: str, event: JobCompleted | JobFailed | JobClaimLost) -> None:
         recorder.write(what, str(event.job.id), event.job.attempts)
 
     def tell_recovered(event: StaleJobsRecovered) -> None:
@@ -92,10 +84,10 @@ async def run(order: dict[str, Any]) -> None:
                 listeners={
                     JobCompleted: partial(tell, "told completed"),
                     JobFailed: partial(tell, "told failed"),
-                    LeaseLost: partial(tell, "lost"),
+                    JobClaimLost: partial(tell, "lost"),
                     StaleJobsRecovered: tell_recovered,
                 },
-                scheduler_instance_id=order["name"],
+                instance_id=order["name"],
                 **order["options"],
             )
         )

@@ -9,7 +9,8 @@ from datetime import UTC, datetime, timedelta
 from random import Random
 from typing import Any, Final
 
-from trio_monque import Job, Monque, MonqueConnectionError, NewJob, PartlyEnqueuedError
+from trio_monque import Job, Monque, NewJob
+from trio_monque.errors import MonqueConnectionError, PartialEnqueueError
 from trio_monque.store.types import Database, ObjectId
 
 from .records import Recorder
@@ -38,22 +39,22 @@ class Enqueuer:
     """Enqueues by blocking calls, and writes down what was acknowledged.
 
     Args:
-        max_retries: Of every job, instead of as many as it is planned to fail and one.
+        max_attempts: Of every job, instead of as many as it is planned to fail and one.
 
     Attributes:
         acknowledged: How many were.
     """
 
-    def __init__(self, monque: Monque, recorder: Recorder, seed: int, *, max_retries: int | None = None) -> None:
+    def __init__(self, monque: Monque, recorder: Recorder, seed: int, *, max_attempts: int | None = None) -> None:
         self._calls = monque.sync
         self._recorder = recorder
         self._random = Random(seed)
-        self._max_retries = max_retries
+        self._max_attempts = max_attempts
         self.acknowledged = 0
 
     def _draw(self, number: int) -> tuple[dict[str, Any], int]:
         data = drawn(self._random, number)
-        return data, self._max_retries or 1 + data["fails"]
+        return data, self._max_attempts or 1 + data["fails"]
 
     def declare_schedules(self) -> None:
         """Each has an occurrence at once, and the next one in years."""
@@ -85,17 +86,17 @@ class Enqueuer:
         """Each takes one to two seconds, and has been due for an hour: by any clock of these tests."""
         due, new = datetime.now(UTC) - timedelta(hours=1), []
         for number in numbers:
-            data, max_retries = self._draw(number)
+            data, max_attempts = self._draw(number)
             data = {**data, "steps": self._random.randint(12, 20), "step": 0.1}
-            new.append(NewJob(name=NAME, data=data, max_retries=max_retries, run_at=due))
+            new.append(NewJob(name=NAME, data=data, max_attempts=max_attempts, run_at=due))
         self._all(new)
 
     def enqueue_later(self, numbers: Sequence[int], delay: float) -> Sequence[ObjectId]:
         """All at once, due so many seconds later. Returns their ids."""
         new = []
         for number in numbers:
-            data, max_retries = self._draw(number)
-            new.append(NewJob(name=NAME, data=data, max_retries=max_retries, delay=delay))
+            data, max_attempts = self._draw(number)
+            new.append(NewJob(name=NAME, data=data, max_attempts=max_attempts, delay=delay))
         return self._all(new)
 
     def _all(self, new: Sequence[NewJob]) -> Sequence[ObjectId]:
@@ -104,9 +105,9 @@ class Enqueuer:
         return [job.id for job in jobs]
 
     def _one(self, number: int) -> None:
-        data, max_retries = self._draw(number)
+        data, max_attempts = self._draw(number)
         try:
-            job = self._calls.enqueue(NAME, data, max_retries=max_retries)
+            job = self._calls.enqueue(NAME, data, max_attempts=max_attempts)
         except MonqueConnectionError as error:
             self._failed(error, number)
         else:
@@ -114,10 +115,10 @@ class Enqueuer:
 
     def _keyed(self, number: int) -> None:
         """Whoever has the key already is the job."""
-        data, max_retries = self._draw(number)
+        data, max_attempts = self._draw(number)
         key = f"key-{self._random.randrange(KEYS)}"
         try:
-            job = self._calls.enqueue(NAME, data, unique_key=key, max_retries=max_retries)
+            job = self._calls.enqueue(NAME, data, unique_key=key, max_attempts=max_attempts)
         except MonqueConnectionError as error:
             self._failed(error, number)
         else:
@@ -129,13 +130,16 @@ class Enqueuer:
         # Unique keys that nobody else uses go another way through the store.
         new = [
             NewJob(
-                name=NAME, data=data, max_retries=max_retries, unique_key=f"own-{data['n']}" if data["n"] % 2 else None
+                name=NAME,
+                data=data,
+                max_attempts=max_attempts,
+                unique_key=f"own-{data['n']}" if data["n"] % 2 else None,
             )
-            for data, max_retries in drawn_jobs
+            for data, max_attempts in drawn_jobs
         ]
         try:
             self._write_acknowledged(self._calls.enqueue_many(new))
-        except PartlyEnqueuedError as error:
+        except PartialEnqueueError as error:
             for place, number in enumerate(numbers):
                 if place in error.enqueued:
                     self._acknowledged(str(error.enqueued[place]), number)

@@ -43,7 +43,7 @@ ARRIVAL: Final = 0.1
 RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0
 
 OPTIONS: Final[Mapping[str, Any]] = {
-    "worker_concurrency": 20,
+    "concurrency_per_name": 20,
     "heartbeat_interval": HEARTBEAT,
     "operation_timeout": 2.0,
     "base_retry_interval": 0.02,

@@ -98,5 +98,5 @@ async def test_frozen_database_stops_a_run_and_the_heartbeat_says_so(own_server:
         with frozen(own_server.pid), trio.fail_after(20):
             await stopped.wait()
         await until(scheduler, is_healthy)
-        assert scheduler.statistics().leases_lost == 1
+        assert scheduler.statistics().claims_lost == 1
     assert "the heartbeat could not renew 1 claim in time" in " ".join(told[0].reasons)

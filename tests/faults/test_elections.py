@@ -59,7 +59,7 @@ def enqueuing(scenario: Scenario, at_least: int, **client_options: Any) -> Itera
         options = {**TIMEOUT, **client_options}
         # A run that saves something, and meets a fault there, has failed.
         enqueuers = [
-            scenario.enqueuer(number, databases[number % 2], options, max_retries=100) for number in range(ENQUEUERS)
+            scenario.enqueuer(number, databases[number % 2], options, max_attempts=100) for number in range(ENQUEUERS)
         ]
 
         def acknowledged() -> int:
@@ -86,7 +86,7 @@ def run_under(torments: Sequence[Torment], members: ReplicaSet, scenario: Scenar
     ):
         # The indexes are there before it begins: on three members, that takes its time.
         Monque(scenario.db, operation_timeout=60.0).sync.enqueue("elsewhere")
-        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
+        scenario.enqueuer(ENQUEUERS, max_attempts=100).declare_schedules()
         one.open()
         two.open()
         at_least = JOBS if not client_options else 0

@@ -33,7 +33,7 @@ def test_frozen_instance_finds_its_runs_cancelled_and_changes_nothing(
 ) -> None:
     records, now, later = tmp_path / "records", tmp_path, tmp_path / "later"
     options: dict[str, Any] = {
-        "worker_concurrency": 10,
+        "concurrency_per_name": 10,
         "heartbeat_interval": HEARTBEAT,
         "poll_interval": 0.02,
         "recover_stale_jobs": False,  # The rescuer of these tests is faster, and independent of the library.

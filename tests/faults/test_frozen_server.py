@@ -66,7 +66,7 @@ def fleet(
     The rescuer of these tests is faster than the library's own, and independent of it.
     """
     options: dict[str, Any] = {
-        "worker_concurrency": JOBS,
+        "concurrency_per_name": JOBS,
         "heartbeat_interval": HEARTBEAT,
         "poll_interval": 0.02,
         "recover_stale_jobs": by_the_library,

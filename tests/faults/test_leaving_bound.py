@@ -182,9 +182,9 @@ def test_process_that_is_signalled_ends_in_time(
     jobs = own_db["monque_jobs"]
     ended: dict[str, float] = {}
     with (
-        start("drained", shutdown_timeout=SHUTDOWN_TIMEOUT, worker_concurrency=2) as drained,
-        start("cut", shutdown_timeout=600, worker_concurrency=2) as cut,
-        start("successor", worker_concurrency=4) as successor,
+        start("drained", shutdown_timeout=SHUTDOWN_TIMEOUT, concurrency_per_name=2) as drained,
+        start("cut", shutdown_timeout=600, concurrency_per_name=2) as cut,
+        start("successor", concurrency_per_name=4) as successor,
     ):
         for process in (drained, cut):
             process.open()

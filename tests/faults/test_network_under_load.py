@@ -53,7 +53,7 @@ def enqueuing(
         # A client for each: where one loses its connection, the pool of all who share it is emptied.
         clients = [stack.enter_context(MongoClient[Any](proxy.uri(*options), tz_aware=True)) for _ in range(ENQUEUERS)]
         databases = [client[scenario.db.name] for client in clients]
-        enqueuers = [scenario.enqueuer(one, db, client_options, max_retries=100) for one, db in enumerate(databases)]
+        enqueuers = [scenario.enqueuer(one, db, client_options, max_attempts=100) for one, db in enumerate(databases)]
         share = jobs // ENQUEUERS
         # On a half-open connection the driver would wait for ever when it says good-bye.
         stack.callback(proxy.cut)
@@ -71,7 +71,7 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
         proxy = start(faulty_proxy(address))
         uri = proxy.uri(IMPATIENT, *UNAIDED)
         one, two, three, four = (start(scenario.worker(name, uri, **PATIENT)) for name in "1234")
-        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
+        scenario.enqueuer(ENQUEUERS, max_attempts=100).declare_schedules()
         for worker in (one, two, three):
             worker.open()
         proxy.lose_replies(chooses)
@@ -135,7 +135,7 @@ def test_no_promise_is_broken_by_a_network_that_delays_cuts_and_falls_silent(
         proxies = [start(faulty_proxy(address)) for _ in range(3)]
         one = start(scenario.worker("one", proxies[0].uri(*impatient), **options))
         two = start(scenario.worker("two", proxies[1].uri(*impatient, *UNAIDED), **options))
-        scenario.enqueuer(ENQUEUERS, max_retries=100).declare_schedules()
+        scenario.enqueuer(ENQUEUERS, max_attempts=100).declare_schedules()
         one.open()
         two.open()
         stack.callback(ended.set)

@@ -10,7 +10,8 @@ from typing import Any, Final
 import trio
 from pymongo import MongoClient, monitoring
 
-from trio_monque import JobCompleted, RunningJob, Workers, open_scheduler
+from trio_monque import RunningJob, Workers, open_scheduler
+from trio_monque.events import JobCompleted
 from trio_monque.store.types import Database
 
 CYCLES: Final = 100

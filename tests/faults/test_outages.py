@@ -14,23 +14,11 @@ from pymongo import MongoClient
 
 from tests.support.fail_points import RefusingServer, refusing_server
 from tests.support.standalone import restricted_server
-from trio_monque import (
-    CancelReason,
-    ChangeStreamConnected,
-    ChangeStreamError,
-    Health,
-    HeartbeatFailed,
-    JobError,
-    Monque,
-    MonqueConnectionError,
-    Retention,
-    RunningJob,
-    Workers,
-    open_scheduler,
-    run_claims,
-)
+from trio_monque import CancelReason, Health, Monque, Retention, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker, watcher
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import ChangeStreamConnected, ChangeStreamFailed, HeartbeatFailed, SchedulerErrorOccurred
 from trio_monque.store import watch
 from trio_monque.store.types import Database
 
@@ -95,7 +83,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     started, done = trio.Event(), trio.Event()
     workers = Workers()
 
-    @workers.register("long", max_retries=1)
+    @workers.register("long", max_attempts=1)
     async def long(job: RunningJob[Any]) -> None:
         started.set()
         if job.attempt > 1:
@@ -110,9 +98,11 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     async def quick(job: RunningJob[Any]) -> None:
         pass
 
-    listeners = dict.fromkeys((JobError, HeartbeatFailed, ChangeStreamError, ChangeStreamConnected), heard.append)
+    listeners = dict.fromkeys(
+        (SchedulerErrorOccurred, HeartbeatFailed, ChangeStreamFailed, ChangeStreamConnected), heard.append
+    )
     retention = Retention(completed=3600.0, interval=0.1)
-    async with open_scheduler(db, workers, listeners=listeners, job_retention=retention, **OPTIONS) as scheduler:
+    async with open_scheduler(db, workers, listeners=listeners, retention=retention, **OPTIONS) as scheduler:
         await scheduler.enqueue("long")
         await started.wait()
         with server.refusing(code):
@@ -134,9 +124,9 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.crashed) == (2, ())
     by_type = Counter(type(event).__name__ for event in heard)
-    assert by_type["ChangeStreamError"] == 1
+    assert by_type["ChangeStreamFailed"] == 1
     assert 1 <= by_type["HeartbeatFailed"] <= 2, "of the heartbeat, and of the watcher, which renews when it is up"
-    assert 1 <= by_type["JobError"] <= 4, "once for each of claimer, waker, reaper and settler"
+    assert 1 <= by_type["SchedulerErrorOccurred"] <= 4, "once for each of claimer, waker, reaper and settler"
     lines = Counter(record.getMessage() for record in caplog.records if "could not" in record.getMessage())
     assert max(lines.values()) <= 2, "claimer and waker may say the same"
 

@@ -16,7 +16,9 @@ import pytest
 import trio
 
 from tests.support.programs import ROOT, uri_of_database
-from trio_monque import Claim, DocumentFailed, readmit, run_claims, set_aside
+from trio_monque import Claim, run_claims
+from trio_monque.claims import dead_letters, readmit
+from trio_monque.events import DocumentFailed
 from trio_monque.store.types import Database
 
 from .document_scenario import DocumentScenario
@@ -152,7 +154,7 @@ def test_programs_that_know_only_plain_locks_and_ours_take_nothing_that_the_othe
         before = results_of(scenario, PLAIN[1])
         scenario.fill([document(scenario.random, 40 * DOCUMENTS + number) for number in range(TRIALS)])
         scenario.wait(lambda: results_of(scenario, PLAIN[1]) == before + TRIALS, "the thawed one goes on")
-        found = trio.run(set_aside, collection)
+        found = trio.run(dead_letters, collection)
         assert {one.id for one in found} == {one["_id"] for one in aside}
         assert {(one.tries, one.error) for one in found} == {(1, "RuntimeError: no such street")}
         assert trio.run(readmit, collection, *(one["_id"] for one in aside)) == TRIALS

@@ -22,7 +22,7 @@ def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
 ) -> None:
     records, jobs = tmp_path / "records", own_db["monque_jobs"]
     options: dict[str, Any] = {
-        "worker_concurrency": 20,
+        "concurrency_per_name": 20,
         "heartbeat_interval": 0.2,
         "poll_interval": 0.02,
         "base_retry_interval": 0.01,
@@ -30,7 +30,7 @@ def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     for _ in range(INNOCENTS):
         Monque(own_db).sync.enqueue("works", {"first": 0.3, "later": 0.3})
     # One try each: a death is no failure.
-    Monque(own_db).sync.enqueue("kills", max_retries=1)
+    Monque(own_db).sync.enqueue("kills", max_attempts=1)
     deaths = 0
     while jobs.count_documents({"status": {"$in": ["pending", "processing"]}}):
         with worker_process(f"worker-{deaths}", own_server.uri, own_db.name, records, **options) as worker:

@@ -38,7 +38,7 @@ STATES: Final = frozenset(
     {
         *("insert", "claim", "renew", "complete", "retry", "fail", "snooze", "release", "rescue", "give_up", "go_on"),
         *("exhausted", "cancel", "request_cancel", "cancel_claimed", "retry_again", "reschedule", "delete"),
-        *("a run returned", "a run raised", "a run cancelled", "a run died", "LeaseLost", "dies", "breaks"),
+        *("a run returned", "a run raised", "a run cancelled", "a run died", "JobClaimLost", "dies", "breaks"),
     }
 )
 RARE: Final = frozenset({"permanent", "breaks", "exhausted"} if FULL else {"permanent", "breaks", "retry_again"})

@@ -19,7 +19,8 @@ from typing import Any, Final
 import pytest
 
 from tests.support.thoroughly import THOROUGH
-from trio_monque import JobStateError, Monque
+from trio_monque import Monque
+from trio_monque.errors import JobStateError
 from trio_monque.store.types import ObjectId
 
 from .history import Claim

@@ -14,7 +14,9 @@ import trio
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from trio_monque import ChangeStreamConnected, MonqueConnectionError, Scheduler, open_scheduler
+from trio_monque import Scheduler, open_scheduler
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import ChangeStreamConnected
 from trio_monque.store import watch
 from trio_monque.store.types import Database
 from trio_monque.testing import fail_next

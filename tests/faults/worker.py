@@ -20,17 +20,10 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
-from trio_monque import (
-    ClaimLostError,
-    JobCompleted,
-    JobFailed,
-    LeaseLost,
-    RunningJob,
-    Scheduler,
-    Workers,
-    run_until_signalled,
-)
+from trio_monque import RunningJob, Scheduler, Workers, run_until_signalled
 from trio_monque.engine.lease import LeaseTerms
+from trio_monque.errors import ClaimLostError
+from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
 
 from .records import Recorder
 
@@ -139,7 +132,7 @@ async def run(order: dict[str, Any]) -> None:
     # Not closed: that would wait for a frozen server.
     client: MongoClient[Any] = MongoClient(order["uri"], tz_aware=True)
 
-    def tell(what: str, event: LeaseLost | JobCompleted | JobFailed) -> None:
+    def tell(what: str, event: JobClaimLost | JobCompleted | JobFailed) -> None:
         recorder.write(what, str(event.job.id), event.job.attempts, str(event.job.fail_count))
 
     async with trio.open_nursery() as nursery:
@@ -149,11 +142,11 @@ async def run(order: dict[str, Any]) -> None:
                 client[order["database"]],
                 Handlers(recorder).workers,
                 listeners={
-                    LeaseLost: partial(tell, "lost"),
+                    JobClaimLost: partial(tell, "lost"),
                     JobCompleted: partial(tell, "told completed"),
                     JobFailed: partial(tell, "told failed"),
                 },
-                scheduler_instance_id=order["name"],
+                instance_id=order["name"],
                 **order["options"],
             )
         )

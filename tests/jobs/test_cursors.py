@@ -13,7 +13,9 @@ from bson import ObjectId
 from hypothesis import given
 from hypothesis import strategies as st
 
-from trio_monque import InvalidCursorError, InvalidOptionError, JobFilter, JobSort, JobStatus
+from trio_monque import JobFilter, JobStatus
+from trio_monque.errors import InvalidCursorError, InvalidOptionError
+from trio_monque.jobs import JobSort
 from trio_monque.jobs.cursors import ORDERS, Anchor, decode, encode
 from trio_monque.jobs.selection import job_query, page_query
 

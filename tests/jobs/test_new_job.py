@@ -91,7 +91,7 @@ def _refused_inside(check: Callable[[object], None]) -> set[str]:
 
 
 @pytest.mark.parametrize(
-    "said", [{}, {"unique_key": "k"}, {"delay": 1.5}, {"max_retries": 0, "max_rescues": 2, "timeout": 3}]
+    "said", [{}, {"unique_key": "k"}, {"delay": 1.5}, {"max_attempts": 0, "max_rescues": 2, "timeout": 3}]
 )
 def test_new_job_has_what_was_said_and_its_defaults(said: dict[str, Any]) -> None:
     job = made(data=[1], **said)
@@ -125,7 +125,7 @@ def test_moments_are_kept_in_utc_to_the_millisecond_and_may_have_passed() -> Non
         ({"delay": -1}, "delay"),
         ({"delay": 1e12}, "delay"),
         ({"delay": 1, "run_at": NOW}, "delay"),
-        ({"max_retries": -1}, "max_retries"),
+        ({"max_attempts": -1}, "max_attempts"),
         ({"max_rescues": 1.5}, "max_rescues"),
         ({"timeout": 0}, "timeout"),
     ],

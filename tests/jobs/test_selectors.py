@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from trio_monque import InvalidOptionError, JobFilter
+from trio_monque import JobFilter
+from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs.job import JobStatus
 from trio_monque.jobs.selectors import LONGEST_TEXT, JobSelector, checked_name, checked_statuses, one_of, within
 from trio_monque.jobs.transition import Containing, OneOf, Within

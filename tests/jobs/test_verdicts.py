@@ -28,7 +28,7 @@ from trio_monque.jobs.verdicts import (
     will_retry,
 )
 
-POLICY = RetryPolicy(max_retries=3, backoff=Backoff(base=1, cap=60, jitter=0))
+POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(base=1, cap=60, jitter=0))
 
 
 def after(job: Job, verdict: Verdict, policy: RetryPolicy = POLICY) -> Job:
@@ -55,15 +55,15 @@ def test_failure_is_retried_below_the_limit_and_ends_at_it() -> None:
     assert not will_retry(ended)
 
 
-@pytest.mark.parametrize("max_retries", [0, 1])
-def test_limit_of_zero_or_one_means_a_single_try(max_retries: int) -> None:
-    policy = RetryPolicy(max_retries=max_retries, backoff=POLICY.backoff)
+@pytest.mark.parametrize("max_attempts", [0, 1])
+def test_limit_of_zero_or_one_means_a_single_try(max_attempts: int) -> None:
+    policy = RetryPolicy(max_attempts=max_attempts, backoff=POLICY.backoff)
     assert after(claimed(), Failed(ValueError()), policy).status is JobStatus.FAILED
 
 
 def test_limit_of_the_job_itself_comes_first() -> None:
-    assert after(claimed(max_retries=1), Failed(ValueError())).status is JobStatus.FAILED
-    assert after(claimed(max_retries=9, fail_count=5), Failed(ValueError())).status is JobStatus.PENDING
+    assert after(claimed(max_attempts=1), Failed(ValueError())).status is JobStatus.FAILED
+    assert after(claimed(max_attempts=9, fail_count=5), Failed(ValueError())).status is JobStatus.PENDING
 
 
 def test_schedule_that_used_up_its_retries_goes_on_unless_told_not_to() -> None:
@@ -87,14 +87,14 @@ def test_reason_names_the_first_leaf_and_counts_the_others() -> None:
 
 
 def test_exit_and_interrupt_are_tried_again_whatever_errors_the_worker_names() -> None:
-    policy = RetryPolicy(max_retries=3, backoff=POLICY.backoff, retry_on=(OSError,))
+    policy = RetryPolicy(max_attempts=3, backoff=POLICY.backoff, retry_on=(OSError,))
     for error in (SystemExit(3), KeyboardInterrupt(), BaseExceptionGroup("", [SystemExit(3)])):
         assert judged(error, policy) == Failed(error)
     assert isinstance(judged(ValueError(), policy), Discarded)
 
 
 def test_control_exceptions_are_no_errors_to_discard() -> None:
-    policy = RetryPolicy(max_retries=3, backoff=POLICY.backoff, discard_on=(Exception,))
+    policy = RetryPolicy(max_attempts=3, backoff=POLICY.backoff, discard_on=(Exception,))
     assert isinstance(judged(Retry(after=1), policy), Failed)
     assert isinstance(judged(Snooze(after=1), policy), Snoozed)
 
@@ -120,9 +120,9 @@ def test_what_failures_add_to_their_job_is_bounded_however_large_their_errors_ar
             raise ValueError("a line of text\n" * 100) from error
         except ValueError as raised:
             error = raised
-    left = after(claimed(max_retries=100), Failed(error))
+    left = after(claimed(max_attempts=100), Failed(error))
     for failures in range(1, 20):
-        left = after(claimed(max_retries=100, fail_count=failures, errors=left.errors), Failed(error))
+        left = after(claimed(max_attempts=100, fail_count=failures, errors=left.errors), Failed(error))
     assert len(left.errors) == 5
     assert {len(one["traceback"]) for one in left.errors} == {4_000}
     assert len(bson.encode({"": [*left.errors, left.fail_reason]})) < 5 * (4_000 + 10_000) + 10_000 + 1_000

@@ -34,7 +34,7 @@ from trio_monque.store.inserting import Parcel
 from .model import BASE_DELAY, LONGEST_DELAY, MAX_RESCUES, MAX_RETRIES, SOON
 from .state import ModelJob
 
-POLICY: Final = RetryPolicy(max_retries=MAX_RETRIES, backoff=Backoff(base=BASE_DELAY, cap=LONGEST_DELAY, jitter=0.0))
+POLICY: Final = RetryPolicy(max_attempts=MAX_RETRIES, backoff=Backoff(base=BASE_DELAY, cap=LONGEST_DELAY, jitter=0.0))
 
 RESCUES: Final = RescuePolicy(max_rescues=MAX_RESCUES, backoff=POLICY.backoff)
 

@@ -205,7 +205,7 @@ class Model:
                 return "snooze", self._snooze
             case "succeed":
                 return ("complete", self._complete) if copy.repeat_interval is None else ("go_on", self._go_on)
-        limit = MAX_RETRIES if copy.max_retries is None else copy.max_retries
+        limit = MAX_RETRIES if copy.max_attempts is None else copy.max_attempts
         if ending.verdict != "discard" and copy.fail_count + 1 < limit:
             return "retry", self._retry
         if copy.repeat_interval is not None and copy.on_exhausted != "fail":

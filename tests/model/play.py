@@ -9,9 +9,9 @@ from typing import Final, NamedTuple
 
 from bson import ObjectId
 
+from trio_monque import events
 from trio_monque.client.operator import Operator
 from trio_monque.client.wake_board import Nobody
-from trio_monque.jobs import events
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store.connection import JobCollection

@@ -60,7 +60,7 @@ class ModelJob:
     timezone: str | None = None
     schedule_version: int | None = None
     timeout: float | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     max_rescues: int | None = None
     on_exhausted: str | None = None
     result: Any = None

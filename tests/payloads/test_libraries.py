@@ -17,7 +17,8 @@ import pydantic
 import pytest
 from bson import Binary, Decimal128, ObjectId
 
-from trio_monque import InvalidOptionError, Workers
+from trio_monque import Workers
+from trio_monque.errors import InvalidOptionError
 from trio_monque.payloads.payload_type import PayloadType
 from trio_monque.payloads.problem import ValueProblem
 

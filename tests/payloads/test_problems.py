@@ -13,7 +13,8 @@ from uuid import UUID
 import pytest
 from bson import Code
 
-from trio_monque import InvalidOptionError, Workers
+from trio_monque import Workers
+from trio_monque.errors import InvalidOptionError
 from trio_monque.payloads.payload_type import PayloadType
 from trio_monque.payloads.problem import ValueProblem
 

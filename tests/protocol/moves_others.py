@@ -178,7 +178,7 @@ def _node_run(state: State, setting: Setting) -> Moves:
         else:
             done = _freed_by_node(document, status="completed")
         yield "Node completes", ended._replace(document=done)
-        last = document.fail_count + 1 >= setting.bounds.max_retries
+        last = document.fail_count + 1 >= setting.bounds.max_attempts
         failed = _freed_by_node(document, status="failed" if last else "pending")
         failed = failed._replace(fail_count=document.fail_count + 1, due=last)
         yield "Node's handler fails", ended._replace(document=failed)

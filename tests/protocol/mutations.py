@@ -83,7 +83,7 @@ THE_CLAIM: Final = (
     Mutation(
         "failCount not pinned",
         _unpinned("fail_count"),
-        Bounds(claims=1, faults=0, hands=0, beats=0, node=1, max_retries=2),
+        Bounds(claims=1, faults=0, hands=0, beats=0, node=1, max_attempts=2),
         STALE,
     ),
     Mutation("rescues not pinned", _unpinned("rescues"), _bounds(faults=1, node=1), STALE),
@@ -98,7 +98,7 @@ THE_CLAIM: Final = (
     Mutation(
         "a token sent twice",
         Rules(token_is_sent_once=False),
-        Bounds(claims=2, faults=2, hands=0, beats=0, mixed_batches=True, max_retries=2),
+        Bounds(claims=2, faults=2, hands=0, beats=0, mixed_batches=True, max_attempts=2),
         LOST_CLAIM,
     ),
     Mutation("a lost claim forgotten", Rules(lost_claim_is_disowned=False), _bounds(faults=1), LIVING),
@@ -121,7 +121,7 @@ THE_REQUEST: Final = (
     Mutation(
         "a retry ignores a request",
         _ignoring("retry"),
-        Bounds(claims=1, faults=0, hands=1, beats=0, max_retries=2),
+        Bounds(claims=1, faults=0, hands=1, beats=0, max_attempts=2),
         f"{WIPED} (retry)",
     ),
     Mutation("a release ignores a request", _ignoring("release"), _bounds(hands=2), f"{WIPED} (release)"),

@@ -86,7 +86,7 @@ class Bounds:
         node: What a Node peer begins: claims, recoveries, retries.
         moments_coincide: Every claim has the same `lockedAt`: clocks are free to do that. Otherwise none has.
         mixed_batches: Claims in batches whose pins differ, which are read back.
-        max_retries: Failures after which a job ends.
+        max_attempts: Failures after which a job ends.
         max_rescues: Deaths in a row after which a job is given up.
     """
 
@@ -98,7 +98,7 @@ class Bounds:
     node: int = 0
     moments_coincide: bool = True
     mixed_batches: bool = False
-    max_retries: int = 1
+    max_attempts: int = 1
     max_rescues: int = 1
 
 

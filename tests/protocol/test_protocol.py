@@ -27,18 +27,18 @@ MOST_STATES: Final = 4_000_000 if THOROUGH else 400_000
 
 QUICK: Final = {
     "a bit of everything": Bounds(claims=2, faults=1, hands=1, beats=1),
-    "a schedule": Bounds(recurring=True, claims=2, faults=0, hands=1, beats=1, max_retries=2),
+    "a schedule": Bounds(recurring=True, claims=2, faults=0, hands=1, beats=1, max_attempts=2),
     "two faults": Bounds(claims=2, faults=2, hands=0, beats=1),
     "a Node peer": Bounds(claims=1, faults=1, hands=0, beats=1, node=2),
-    "three claims in mixed batches": Bounds(claims=3, faults=1, hands=0, beats=0, mixed_batches=True, max_retries=2),
+    "three claims in mixed batches": Bounds(claims=3, faults=1, hands=0, beats=0, mixed_batches=True, max_attempts=2),
 }
 
 LARGE: Final = {
     "a schedule and two hands": Bounds(recurring=True, claims=2, faults=1, hands=2, beats=0),
     "two faults, with hands": Bounds(claims=2, faults=2, hands=1, beats=1),
-    "three claims, two faults": Bounds(claims=3, faults=2, hands=0, beats=1, mixed_batches=True, max_retries=2),
+    "three claims, two faults": Bounds(claims=3, faults=2, hands=0, beats=1, mixed_batches=True, max_attempts=2),
     "a Node peer, with hands": Bounds(claims=2, faults=1, hands=1, beats=0, node=2),
-    "a Node peer and a schedule": Bounds(recurring=True, claims=1, faults=1, hands=1, beats=0, node=2, max_retries=2),
+    "a Node peer and a schedule": Bounds(recurring=True, claims=1, faults=1, hands=1, beats=0, node=2, max_attempts=2),
     "three deaths": Bounds(claims=3, faults=3, hands=0, beats=0),
 }
 

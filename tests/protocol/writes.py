@@ -82,7 +82,7 @@ def end_of(copy: Copy, verdict: Verdict, setting: Setting) -> End:
     if verdict == "success":
         return "go on" if copy.schedule else "complete"
     if verdict == "failure":
-        if copy.fail_count + 1 < setting.bounds.max_retries:
+        if copy.fail_count + 1 < setting.bounds.max_attempts:
             return "retry"
         return "go on, exhausted" if copy.schedule else "fail"
     return "release" if verdict == "release" else "cancel"
@@ -186,7 +186,7 @@ def rescue(document: Document, fence: Fence, beat: int, copy: Copy, setting: Set
         # The first makes the job due at once, the others back off.
         after = after._replace(rescues=document.rescues + 1, due=document.rescues == 0)
         if not rules.rescue_is_no_failure:
-            last = document.fail_count + 1 >= bounds.max_retries
+            last = document.fail_count + 1 >= bounds.max_attempts
             after = after._replace(fail_count=document.fail_count + 1, status="failed" if last else "pending")
             harm = harm or ("a job failed although no try of it did" if last else "")
     return after, harm

@@ -17,9 +17,10 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import Discard, JobError, Monque, NewJob, RunningJob, Snooze, Workers
+from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
+from trio_monque.events import SchedulerErrorOccurred
 from trio_monque.scheduler import assembly, own_run
 from trio_monque.store import claiming, looking
 from trio_monque.store.types import Collection, Database, MongoClient
@@ -263,7 +264,7 @@ async def test_f60_job_of_another_worker_starts_within_a_round_although_others_n
     for one in lasts:
         workers.register(one, work, concurrency=5)
     await monque.enqueue_many([NewJob(name=one, run_at=PAST) for one in lasts for _ in range(10) if one != name])
-    async with open_test_scheduler(workers, instance_concurrency=slots, shutdown_timeout=0):
+    async with open_test_scheduler(workers, concurrency=slots, shutdown_timeout=0):
         for until in (10.3, 18.3, 26.3):  # Between the instants at which slots become free.
             await trio.sleep(until - trio.current_time())
             starts.clear()
@@ -289,7 +290,7 @@ async def test_priority_orders_names_and_starves_none(
     # The backlog of the lower one is older, and both outlast the test.
     await monque.enqueue_many([NewJob(name="low", run_at=PAST) for _ in range(30)])
     await monque.enqueue_many([NewJob(name="high") for _ in range(100)])
-    async with open_test_scheduler(workers, instance_concurrency=slots, shutdown_timeout=0):
+    async with open_test_scheduler(workers, concurrency=slots, shutdown_timeout=0):
         await trio.sleep(59.5 / slots)
     # Five slots more than in turns of equals, and then it has its turn. (Of those that start at once, any is first.)
     in_turn = ([*["high"] * 6, "low"] * 10)[:60]
@@ -361,9 +362,11 @@ async def test_f65_claim_that_fails_is_tried_again_though_nothing_else_happens(
     command: str,
 ) -> None:
     monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
-    log, told = Log(1000), list[JobError]()
+    log, told = Log(1000), list[SchedulerErrorOccurred]()
     error = AutoReconnect("gone")
-    async with open_test_scheduler(log.workers(), listeners={JobError: told.append}, shutdown_timeout=0) as scheduler:
+    async with open_test_scheduler(
+        log.workers(), listeners={SchedulerErrorOccurred: told.append}, shutdown_timeout=0
+    ) as scheduler:
         await scheduler.enqueue("job")
         await quiesce()
         with fail_next(scheduler, error, command=command):

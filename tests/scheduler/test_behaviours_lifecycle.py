@@ -14,8 +14,9 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder, is_look
 from tests.support.store import PAST, handle
-from trio_monque import Monque, MonqueConnectionError, RunningJob, Scheduler, Workers, run_scheduler
+from trio_monque import Monque, RunningJob, Scheduler, Workers, run_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.store import indexes
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, quiesce
@@ -177,10 +178,10 @@ async def test_a3_scheduler_whose_start_failed_can_be_opened_again(
     for _ in range(2):
         with monkeypatch.context() as patched, pytest.raises(MonqueConnectionError) as caught:
             patched.setattr(PyMongoCollection, "create_indexes", fails)
-            async with open_test_scheduler(ran.workers, scheduler_instance_id="us", start_timeout=0):
+            async with open_test_scheduler(ran.workers, instance_id="us", start_timeout=0):
                 pytest.fail("it must not open")
         assert caught.value.__cause__ is GONE
-    async with open_test_scheduler(ran.workers, scheduler_instance_id="us") as scheduler:
+    async with open_test_scheduler(ran.workers, instance_id="us") as scheduler:
         await scheduler.enqueue("job", 1)
         await drain(scheduler)
     assert ran.data == [1]
@@ -206,7 +207,7 @@ async def test_a12_opening_again_after_leaving_works_with_the_same_workers_datab
         await monque.enqueue("job", (life, "waited for it"))
         with trio.CancelScope() as scope:
             try:
-                async with open_test_scheduler(ran.workers, scheduler_instance_id=instance_id) as scheduler:
+                async with open_test_scheduler(ran.workers, instance_id=instance_id) as scheduler:
                     lives.append(scheduler)
                     await scheduler.enqueue("job", (life, "came meanwhile"))
                     await drain(scheduler)
@@ -232,7 +233,7 @@ async def test_a12_job_that_was_cut_short_is_run_again_by_the_next_life_of_its_i
 ) -> None:
     ran = Ran(seconds=100)
     for life in range(3):
-        async with open_test_scheduler(ran.workers, scheduler_instance_id="us", shutdown_timeout=0) as scheduler:
+        async with open_test_scheduler(ran.workers, instance_id="us", shutdown_timeout=0) as scheduler:
             if life == 0:
                 await scheduler.enqueue("job")
             await quiesce()

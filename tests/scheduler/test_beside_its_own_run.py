@@ -20,8 +20,10 @@ from trio.testing import MockClock
 
 from tests.claims.kit import Gauge
 from tests.support.node_peer import NodePeer, now
-from trio_monque import Claim, ClaimLostError, LeaseLost, NewJob, RunningJob, Workers, open_scheduler, run_claims
+from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.engine.source import Demand, Granted, Tip
+from trio_monque.errors import ClaimLostError
+from trio_monque.events import JobClaimLost
 from trio_monque.jobs.job import Job
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store.types import Collection, Database
@@ -95,9 +97,9 @@ async def test_job_that_others_freed_is_claimed_as_soon_as_our_own_run_of_it_has
     autojump_clock: MockClock,
     free: Callable[[Collection], None],
 ) -> None:
-    gated, lost = Gated(), list[LeaseLost]()
+    gated, lost = Gated(), list[JobClaimLost]()
     async with (
-        open_test_scheduler(gated.workers, listeners={LeaseLost: lost.append}) as scheduler,
+        open_test_scheduler(gated.workers, listeners={JobClaimLost: lost.append}) as scheduler,
         gated.let_go_at_the_end(),
     ):
         job = await scheduler.enqueue("job", "first")

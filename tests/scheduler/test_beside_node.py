@@ -12,20 +12,9 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import (
-    Event,
-    InstanceCollisionError,
-    JobError,
-    JobFailed,
-    JobStatus,
-    Monque,
-    RunningJob,
-    ScheduleEndedError,
-    Scheduler,
-    Snooze,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Scheduler, Snooze, Workers, open_scheduler
+from trio_monque.errors import InstanceCollisionError, ScheduleEndedError
+from trio_monque.events import Event, JobFailed, SchedulerErrorOccurred
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
@@ -133,7 +122,7 @@ async def test_one_off_job_keeps_its_checkpoint_whatever_others_do(
 ) -> None:
     """It has one occurrence."""
     script = Script("save fail", "fail", "succeed")
-    async with open_test_scheduler(script.workers, max_retries=2) as scheduler:
+    async with open_test_scheduler(script.workers, max_attempts=2) as scheduler:
         job = await scheduler.enqueue("job")
         await drain(scheduler)
         await monque.reschedule_job(job.id, now() + timedelta(seconds=5))
@@ -178,7 +167,7 @@ async def test_claim_of_the_dead_is_rescued_although_a_node_process_with_its_id_
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     script = Script("hang", "succeed")
-    async with open_test_scheduler(script.workers, scheduler_instance_id="shared") as first:
+    async with open_test_scheduler(script.workers, instance_id="shared") as first:
         await first.enqueue("job")
         await trio.sleep(2 * LEASE)  # It renewed its claim itself, too.
         await crash(first)
@@ -224,9 +213,9 @@ async def test_node_process_with_our_id_is_told_and_makes_unhealthy_for_as_long_
     caplog: pytest.LogCaptureFixture,
     proof: str,
 ) -> None:
-    script, told = Script("hang"), list[JobError]()
+    script, told = Script("hang"), list[SchedulerErrorOccurred]()
     node = NodePeer(jobs, instance="shared")
-    options: dict[str, Any] = {"scheduler_instance_id": "shared", "listeners": {JobError: told.append}}
+    options: dict[str, Any] = {"instance_id": "shared", "listeners": {SchedulerErrorOccurred: told.append}}
     async with open_test_scheduler(script.workers, shutdown_timeout=0, **options) as scheduler:
         await scheduler.enqueue("job")
         await trio.sleep(10 * LEASE)
@@ -259,17 +248,17 @@ async def test_node_process_with_our_id_is_seen_by_the_looks_that_are_made_anywa
 ) -> None:
     script, told = Script("hang"), trio.Event()
 
-    async def hear(_: JobError) -> None:
+    async def hear(_: SchedulerErrorOccurred) -> None:
         told.set()
 
     node = NodePeer(jobs, instance="shared")
     async with open_scheduler(
         db,
         script.workers,
-        scheduler_instance_id="shared",
+        instance_id="shared",
         heartbeat_interval=0.2,
         shutdown_timeout=0,
-        listeners={JobError: hear},
+        listeners={SchedulerErrorOccurred: hear},
     ) as scheduler:
         await scheduler.enqueue("job")
         while not node.beat(now() + timedelta(hours=1)):
@@ -282,14 +271,14 @@ async def test_start_beside_a_node_process_that_keeps_our_old_claim_is_refused_a
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     script = Script("hang")
-    async with open_test_scheduler(script.workers, scheduler_instance_id="shared", recover_stale_jobs=False) as first:
+    async with open_test_scheduler(script.workers, instance_id="shared", recover_stale_jobs=False) as first:
         await first.enqueue("job")
         await quiesce()
         await crash(first)
     await trio.sleep(2 * LEASE)
     NodePeer(jobs, instance="shared").beat(now())
     with pytest.raises(InstanceCollisionError, match="another process, such as Monque for Node, renewed the claim"):
-        async with open_test_scheduler(scheduler_instance_id="shared"):
+        async with open_test_scheduler(instance_id="shared"):
             pytest.fail("both run")
 
 
@@ -308,7 +297,7 @@ async def test_schedule_that_is_not_understood_ends_loudly_and_truly_everywhere(
 ) -> None:
     caplog.set_level(logging.INFO)
     script, told = Script(step), list[Event]()
-    async with open_test_scheduler(script.workers, max_retries=1, listeners={Event: told.append}) as scheduler:
+    async with open_test_scheduler(script.workers, max_attempts=1, listeners={Event: told.append}) as scheduler:
         job_id = recurring(jobs, **line)
         await drain(scheduler)
         numbers, health = scheduler.statistics(), scheduler.health()

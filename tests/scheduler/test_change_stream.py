@@ -24,20 +24,16 @@ from tests.faults.test_open_and_close import Connections, threads
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.standalone import restricted_server, standalone_server
-from trio_monque import (
+from trio_monque import Monque, RunningJob, Scheduler, Workers, open_scheduler
+from trio_monque.embedded import embedded_mongod
+from trio_monque.events import (
     ChangeStreamClosed,
     ChangeStreamConnected,
-    ChangeStreamError,
+    ChangeStreamFailed,
     ChangeStreamFallback,
     Event,
-    JobError,
-    Monque,
-    RunningJob,
-    Scheduler,
-    Workers,
-    open_scheduler,
+    SchedulerErrorOccurred,
 )
-from trio_monque.embedded import embedded_mongod
 from trio_monque.store import indexes, watch
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
@@ -48,7 +44,7 @@ RARELY = 60.0
 SOON = 20.0
 """Seconds within which what is heard has happened, however busy the machine; less than the polls' interval."""
 
-STREAM = (ChangeStreamConnected, ChangeStreamError, ChangeStreamClosed, ChangeStreamFallback)
+STREAM = (ChangeStreamConnected, ChangeStreamFailed, ChangeStreamClosed, ChangeStreamFallback)
 
 
 class Heard:
@@ -83,8 +79,8 @@ class Heard:
         await self.wait(lambda: {*jobs} <= self.started.keys())
 
     @property
-    def errors(self) -> list[JobError]:
-        return [event for event in self.events if isinstance(event, JobError)]
+    def errors(self) -> list[SchedulerErrorOccurred]:
+        return [event for event in self.events if isinstance(event, SchedulerErrorOccurred)]
 
     @property
     def stream(self) -> list[str]:
@@ -280,7 +276,7 @@ async def test_k119_stream_that_is_killed_is_told_and_opened_again(
         assert heard.stream == [
             "ChangeStreamConnected",
             "ChangeStreamClosed",
-            "ChangeStreamError",
+            "ChangeStreamFailed",
             "ChangeStreamConnected",
         ]
         await heard.wait_started(node.enqueue("greet"))
@@ -302,7 +298,7 @@ async def test_k119_what_happened_while_there_was_no_stream_is_found_when_it_is_
     async with heard.open(db):
         await heard.wait_connected()
         await trio.to_thread.run_sync(_kill_stream, client, db.name)
-        await heard.wait(lambda: "ChangeStreamError" in heard.stream)
+        await heard.wait(lambda: "ChangeStreamFailed" in heard.stream)
         job = node.enqueue("greet")
         await heard.wait_started(job)
 
@@ -318,7 +314,7 @@ async def test_k119_server_that_is_restarted_is_heard_again(tmp_path: Path, unus
         with trio.fail_after(30):
             while heard.stream.count("ChangeStreamConnected") < 2:
                 await trio.sleep(0.01)
-        assert heard.stream.index("ChangeStreamError") > 0
+        assert heard.stream.index("ChangeStreamFailed") > 0
         await heard.wait_started(NodePeer(client["x"]["monque_jobs"]).enqueue("greet"))
         await opened.__aexit__(None, None, None)
         client.close()
@@ -337,7 +333,7 @@ async def test_k119_stream_whose_place_is_lost_is_opened_again_and_what_was_miss
             job = node.enqueue("greet")
             await heard.wait_connected(times=2)
         await heard.wait_started(job)
-    assert heard.stream.count("ChangeStreamError") == 1
+    assert heard.stream.count("ChangeStreamFailed") == 1
 
 
 async def test_k120_user_without_the_right_polls_and_that_is_told_once() -> None:

@@ -11,7 +11,8 @@ from pymongo import errors as driver
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import InstanceCollisionError, Monque, MonqueConnectionError, RunningJob, Workers, open_scheduler
+from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.errors import InstanceCollisionError, MonqueConnectionError
 from trio_monque.scheduler.scheduler import Scheduler, run_scheduler
 from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.store.types import Collection, Database
@@ -36,27 +37,27 @@ def waiting(starts: list[int]) -> Workers:
 async def test_h92_id_of_an_idle_twin_that_lives_is_refused_however_long_it_idles(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    async with open_test_scheduler(scheduler_instance_id="us") as first:
+    async with open_test_scheduler(instance_id="us") as first:
         for pause in (0, 10 * BEAT, 10_000 * BEAT):
             await trio.sleep(pause)
-            with pytest.raises(InstanceCollisionError, match="scheduler_instance_id='us' is in use") as caught:
-                async with open_test_scheduler(scheduler_instance_id="us"):
+            with pytest.raises(InstanceCollisionError, match="instance_id='us' is in use") as caught:
+                async with open_test_scheduler(instance_id="us"):
                     pytest.fail("both run")
             assert caught.value.instance_id == "us"
         (entry,) = await first.instances()
         assert entry.is_live
-    async with open_test_scheduler(scheduler_instance_id="us"):
+    async with open_test_scheduler(instance_id="us"):
         pass
 
 
 async def test_h92_id_of_an_idle_twin_is_refused_in_real_time_too(db: Database) -> None:
-    async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2) as first:
+    async with open_scheduler(db, instance_id="us", heartbeat_interval=0.2) as first:
         before = (await first.instances())[0].last_heartbeat
         # More than a lease later it still lives, by its beats.
         while (await first.instances())[0].last_heartbeat < before + timedelta(seconds=0.8):
             await trio.sleep(0.02)
         with pytest.raises(InstanceCollisionError, match=r"has it, and gave a sign of life \d\.\d s ago"):
-            async with open_scheduler(db, scheduler_instance_id="us", heartbeat_interval=0.2):
+            async with open_scheduler(db, instance_id="us", heartbeat_interval=0.2):
                 pytest.fail("both run")
 
 
@@ -64,12 +65,12 @@ async def test_h92_id_under_which_a_live_job_is_processing_is_refused_and_both_a
     open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
 ) -> None:
     """Also where its entry is gone."""
-    async with open_test_scheduler(waiting([]), scheduler_instance_id="us") as first:
+    async with open_test_scheduler(waiting([]), instance_id="us") as first:
         job = await first.enqueue("job")
         await trio.sleep(20 * BEAT)
         db["monque_jobs.instances"].delete_many({})
         with pytest.raises(InstanceCollisionError, match="'us' is in use") as caught:
-            async with open_test_scheduler(scheduler_instance_id="us"):
+            async with open_test_scheduler(instance_id="us"):
                 pytest.fail("both run")
         assert str(job.id) in str(caught.value)
         assert "is processing under it" in str(caught.value)
@@ -83,7 +84,7 @@ async def test_h92_id_under_which_a_node_peer_works_is_refused(
     node.enqueue("job")
     node.claim("job")
     with pytest.raises(InstanceCollisionError, match="is processing under it"):
-        async with open_test_scheduler(scheduler_instance_id="us"):
+        async with open_test_scheduler(instance_id="us"):
             pytest.fail("both run")
 
 
@@ -92,11 +93,11 @@ async def test_h93_id_is_accepted_after_a_clean_stop(
 ) -> None:
     starts: list[int] = []
     workers = waiting(starts)
-    async with open_test_scheduler(workers, scheduler_instance_id="us", shutdown_timeout=0) as first:
+    async with open_test_scheduler(workers, instance_id="us", shutdown_timeout=0) as first:
         await first.enqueue("job")
         await trio.sleep(1)
     assert db["monque_jobs.instances"].count_documents({}) == 0
-    async with open_test_scheduler(workers, scheduler_instance_id="us") as second:
+    async with open_test_scheduler(workers, instance_id="us") as second:
         await drain(second)
     assert starts == [1, 2]
 
@@ -106,16 +107,16 @@ async def test_h93_id_of_the_dead_is_accepted_when_its_heartbeat_is_stale_and_no
 ) -> None:
     starts: list[int] = []
     workers = waiting(starts)
-    async with open_test_scheduler(workers, scheduler_instance_id="us") as first:
+    async with open_test_scheduler(workers, instance_id="us") as first:
         await first.enqueue("job")
         await quiesce()
         await crash(first)
     await trio.sleep(2 * BEAT)
     with pytest.raises(InstanceCollisionError):
-        async with open_test_scheduler(workers, scheduler_instance_id="us"):
+        async with open_test_scheduler(workers, instance_id="us"):
             pytest.fail("it may live")
     await trio.sleep(1)
-    async with open_test_scheduler(workers, scheduler_instance_id="us") as second:
+    async with open_test_scheduler(workers, instance_id="us") as second:
         (entry,) = await second.instances()
         assert entry.is_live
         await trio.sleep(5 * BEAT)
@@ -142,7 +143,7 @@ async def test_h93_foreign_claim_that_is_recovered_at_the_start_is_no_collision(
     async def job(_: RunningJob[Any]) -> None:
         done.set()
 
-    async with open_test_scheduler(workers, scheduler_instance_id="us"):
+    async with open_test_scheduler(workers, instance_id="us"):
         with trio.fail_after(10):
             await done.wait()
 
@@ -175,7 +176,7 @@ async def test_of_many_that_start_with_one_id_at_the_same_moment_exactly_one_run
 
 
 async def _run_named(db: Database, *, task_status: trio.TaskStatus[Scheduler]) -> None:
-    await run_scheduler(db, scheduler_instance_id="us", task_status=task_status)
+    await run_scheduler(db, instance_id="us", task_status=task_status)
 
 
 async def test_start_that_fails_after_its_entry_was_written_leaves_the_id_free(
@@ -186,7 +187,7 @@ async def test_start_that_fails_after_its_entry_was_written_leaves_the_id_free(
     # It refuses every job, and so the one of the schedule.
     db.create_collection("monque_jobs", validator={"never": True})
     with pytest.raises(MonqueConnectionError):
-        async with open_test_scheduler(workers, scheduler_instance_id="us", start_timeout=0):
+        async with open_test_scheduler(workers, instance_id="us", start_timeout=0):
             pytest.fail("it cannot start")
     assert db["monque_jobs.instances"].count_documents({}) == 0
 
@@ -210,11 +211,11 @@ async def test_start_whose_answer_was_lost_leaves_the_id_free(
     with monkeypatch.context() as patched:
         patched.setattr(SchedulerStart, "get_ready", get_ready_unanswered)
         with pytest.raises(MonqueConnectionError, match="could not enter the fleet"):
-            async with open_test_scheduler(scheduler_instance_id="us", start_timeout=0):
+            async with open_test_scheduler(instance_id="us", start_timeout=0):
                 pytest.fail("it cannot start")
-        async with open_test_scheduler(scheduler_instance_id="us"):
+        async with open_test_scheduler(instance_id="us"):
             pass  # The second try finds the entry of the first one, if that is still there, and takes it for its own.
-    async with open_test_scheduler(scheduler_instance_id="us"):
+    async with open_test_scheduler(instance_id="us"):
         pass
 
 
@@ -230,7 +231,7 @@ async def test_instance_whose_id_was_taken_finishes_what_it_runs_and_ends_with_t
         ends.append("whole")
 
     with pytest.raises(InstanceCollisionError, match="this one ends") as caught:
-        async with open_scheduler(db, workers, scheduler_instance_id="us", heartbeat_interval=0.2) as first:
+        async with open_scheduler(db, workers, instance_id="us", heartbeat_interval=0.2) as first:
             await first.enqueue("job")
             while jobs.count_documents({"status": "processing"}) == 0:
                 await trio.sleep(0.01)

@@ -9,16 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
-    JobFailed,
-    JobStatus,
-    LeaseLost,
-    Monque,
-    Retry,
-    RunningJob,
-    Snooze,
-    Workers,
-)
+from trio_monque import JobStatus, Monque, Retry, RunningJob, Snooze, Workers
+from trio_monque.events import JobClaimLost, JobFailed
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 from trio_monque.threads import HoldingLimiter
@@ -178,13 +170,15 @@ async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
 ) -> None:
     workers = Workers()
 
-    @workers.register("job", max_retries=1)
+    @workers.register("job", max_attempts=1)
     async def handler(job: RunningJob[Any]) -> None:
         await job.save("y" * (7 * 1024 * 1024 - 700))
         raise ValueError("x" * 100)
 
     told: list[Any] = []
-    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobFailed, LeaseLost), told.append)) as scheduler:
+    async with open_test_scheduler(
+        workers, listeners=dict.fromkeys((JobFailed, JobClaimLost), told.append)
+    ) as scheduler:
         job = await scheduler.enqueue("job", "x" * (9 * 1024 * 1024))
         await drain(scheduler)
         await assert_enqueued(scheduler, status="failed", count=1)
@@ -204,7 +198,7 @@ async def test_thread_of_an_async_handler_may_check_for_cancellation(
     entered = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
-    @workers.register("job", max_retries=1)
+    @workers.register("job", max_attempts=1)
     async def handler(job: RunningJob[Any]) -> None:
         def work() -> None:
             trio.from_thread.run_sync(entered.set, trio_token=token)
@@ -249,7 +243,7 @@ async def test_history_of_somebody_elses_making_is_none(
 ) -> None:
     workers = Workers()
 
-    @workers.register("job", max_retries=5)
+    @workers.register("job", max_attempts=5)
     async def handler(job: RunningJob[Any]) -> None:
         raise ValueError("no")
 
@@ -293,7 +287,7 @@ async def test_schedule_declared_over_a_running_one_off_job_lives_on(
     workers = Workers()
     declared = trio.Event()
 
-    @workers.register("job", max_retries=1)
+    @workers.register("job", max_attempts=1)
     async def handler(job: RunningJob[Any]) -> None:
         await declared.wait()
         if ends != "succeeds" and job.attempt == 1:

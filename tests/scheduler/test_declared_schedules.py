@@ -9,15 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
-    InvalidCronError,
-    InvalidOptionError,
-    JobStatus,
-    Monque,
-    RunningJob,
-    WorkerRegistrationError,
-    Workers,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Workers
+from trio_monque.errors import InvalidCronError, InvalidOptionError, WorkerRegistrationError
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, drain, quiesce, start_virtual_time
 

@@ -102,7 +102,7 @@ async def test_due_document_with_a_field_twice_is_settled_or_set_aside_alone(
     ran: Counter[ObjectId] = Counter()
     workers = Workers()
 
-    @workers.register("greet", concurrency=50, max_retries=2)
+    @workers.register("greet", concurrency=50, max_attempts=2)
     async def greet(job: RunningJob[Any]) -> None:
         ran[job.id] += 1
         if job.id in bad and bad[job.id].fails:

@@ -10,8 +10,10 @@ import pytest
 from pymongo import MongoClient
 
 from tests.support.interception import Interceptor
-from trio_monque import Instance, InstanceCollisionError, Monque
+from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InstanceCollisionError
+from trio_monque.jobs import Instance
 from trio_monque.options import SchedulerConfig
 from trio_monque.scheduler.entry import Entry
 from trio_monque.store.types import Collection, Database
@@ -25,7 +27,7 @@ def interceptor() -> Interceptor:
 @pytest.fixture
 def entry(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> Iterator[Entry]:
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
-        yield Entry(Monque(client[db.name])._context, SchedulerConfig(scheduler_instance_id="us"))
+        yield Entry(Monque(client[db.name])._context, SchedulerConfig(instance_id="us"))
 
 
 @pytest.fixture

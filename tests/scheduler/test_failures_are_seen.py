@@ -14,8 +14,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import Discard, InvalidOptionError, RunningJob, Workers, open_claims, open_scheduler, run_claims
+from trio_monque import Discard, RunningJob, Workers, open_claims, open_scheduler, run_claims
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import InvalidOptionError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
@@ -76,7 +77,7 @@ async def test_every_failed_try_is_a_warning_and_the_last_one_an_error(
 ) -> None:
     workers = Workers()
 
-    @workers.register("plain", max_retries=2)
+    @workers.register("plain", max_attempts=2)
     def plain(job: RunningJob[Any]) -> None:
         raise ValueError("of a thread")
 
@@ -112,7 +113,7 @@ async def test_start_drain_and_end_are_told_with_their_cause(
     workers = Workers()
     workers.register("greet", lambda job: None, concurrency=3)
     workers.register("charge", lambda job: None)
-    async with open_scheduler(db, workers, scheduler_instance_id="one", instance_concurrency=20) as scheduler:
+    async with open_scheduler(db, workers, instance_id="one", concurrency=20) as scheduler:
         await scheduler.enqueue("greet")
         await drain(scheduler)
     assert life_of(caplog) == [
@@ -198,7 +199,7 @@ async def stored_errors(
 ) -> tuple[str, dict[str, Any]]:
     workers = Workers()
 
-    @workers.register("charge", max_retries=1)
+    @workers.register("charge", max_attempts=1)
     async def charge(job: RunningJob[Any]) -> None:
         raise ValueError("card 4111 refused by mongodb://root:hunter2@h")
 

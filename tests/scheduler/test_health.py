@@ -21,25 +21,12 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from trio_monque import (
-    Discard,
-    Event,
-    Health,
-    JobFailed,
-    LoopHealth,
-    MonqueConnectionError,
-    NewJob,
-    Retry,
-    RunningJob,
-    Scheduler,
-    ShutdownTimedOut,
-    Snooze,
-    StaleJobsRecovered,
-    Statistics,
-    Workers,
-)
+from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Scheduler, Snooze, Statistics, Workers
 from trio_monque.engine import pauses
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import Event, JobFailed, ShutdownTimedOut, StaleJobsRecovered
 from trio_monque.options import scheduler_config
+from trio_monque.scheduler import LoopHealth
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now, quiesce, start_virtual_time
 
@@ -341,7 +328,7 @@ class Ledger:
 
 def all_ends(statistics: Statistics) -> int:
     one = statistics
-    return one.completed + one.failed + one.snoozed + one.released + one.cancelled + one.leases_lost
+    return one.completed + one.failed + one.snoozed + one.released + one.cancelled + one.claims_lost
 
 
 @pytest.mark.parametrize("seed", range(5))
@@ -351,7 +338,7 @@ async def test_each_run_is_counted_once_by_how_it_ended(
     chance = random.Random(seed)
     workers, ledger = Workers(), Ledger()
 
-    @workers.register("job", concurrency=4, max_retries=3)
+    @workers.register("job", concurrency=4, max_attempts=3)
     async def handler(job: RunningJob[Any]) -> None:
         await trio.sleep(chance.randrange(5))
         end = "completed" if job.attempt > 6 else chance.choice(list(ENDS))
@@ -393,7 +380,7 @@ async def test_each_run_is_counted_once_by_how_it_ended(
     assert counted.snoozed == own["snoozed"] > 0
     assert counted.released == ledger.cut_short == 1
     assert counted.cancelled == heard["JobCancelled"] - 1 == 1
-    assert counted.leases_lost == heard["LeaseLost"] == 1
+    assert counted.claims_lost == heard["JobClaimLost"] == 1
     assert counted.claimed == all_ends(counted)
     assert (counted.running, counted.unsettled) == (0, 0)
     report = scheduler.report
@@ -408,11 +395,11 @@ async def test_recurring_job_that_moves_on_is_retried_and_a_refused_end_is_a_fai
     start_virtual_time(START)
     workers = Workers()
 
-    @workers.register("hourly", max_retries=1)
+    @workers.register("hourly", max_attempts=1)
     async def hourly(job: RunningJob[Any]) -> None:
         raise ValueError("no")
 
-    @workers.register("unstorable", store_result=True, max_retries=1)
+    @workers.register("unstorable", store_result=True, max_attempts=1)
     async def unstorable(job: RunningJob[Any]) -> object:
         return object()
 
@@ -496,7 +483,7 @@ async def test_deterministic_runs_tell_the_same_of_themselves(
 ) -> None:
     workers = Workers()
 
-    @workers.register("job", max_retries=2, backoff=3)
+    @workers.register("job", max_attempts=2, backoff=3)
     async def handler(job: RunningJob[float]) -> None:
         await trio.sleep(job.data)
         if job.attempt == 1:

@@ -15,8 +15,9 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, is_claim, is_settlement
 from tests.support.node_peer import NodePeer, now
 from tests.support.store import claim_due, handle, stamp
-from trio_monque import JobCompleted, JobStarted, LeaseLost, RunningJob, Workers, open_scheduler
+from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.events import JobClaimLost, JobCompleted, JobStarted
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.transition import Transition
@@ -120,13 +121,13 @@ async def test_job_that_another_scheduler_claimed_between_look_and_write_runs_on
         ran.append((job.scheduler.id, job.attempt))
 
     async def second_runs_it() -> None:
-        async with open_test_scheduler(workers, scheduler_instance_id="second") as second:
+        async with open_test_scheduler(workers, instance_id="second") as second:
             await drain(second)
             await assert_enqueued(second, status="completed", count=1)
 
     # In the thread that is about to send the write; the first scheduler's time stands still meanwhile.
     interceptor.before(is_claim, partial(run_virtual, second_runs_it))
-    async with open_scheduler(watched, workers, scheduler_instance_id="first") as first:
+    async with open_scheduler(watched, workers, instance_id="first") as first:
         await drain(first)
         await assert_enqueued(first, status="completed", count=1)
         await advance(10)
@@ -137,7 +138,7 @@ async def test_run_whose_job_node_recovered_and_claimed_settles_nothing(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     peer = NodePeer(jobs)
-    lost: list[LeaseLost] = []
+    lost: list[JobClaimLost] = []
     others: list[JobCompleted] = []
     ended: list[str] = []
     workers = Workers()
@@ -150,7 +151,7 @@ async def test_run_whose_job_node_recovered_and_claimed_settles_nothing(
             ended.append(str(job.cancel_reason))
 
     async with open_test_scheduler(
-        workers, heartbeat_interval=10, listeners={LeaseLost: lost.append, JobCompleted: others.append}
+        workers, heartbeat_interval=10, listeners={JobClaimLost: lost.append, JobCompleted: others.append}
     ) as scheduler:
         job = await scheduler.enqueue("shared")
         await quiesce()
@@ -194,8 +195,8 @@ async def test_end_of_a_run_whose_job_node_holds_is_not_written(
         if outcome == "cut short":
             await trio.sleep_forever()
 
-    lost: list[LeaseLost] = []
-    async with open_scheduler(watched, workers, shutdown_timeout=0, listeners={LeaseLost: lost.append}) as scheduler:
+    lost: list[JobClaimLost] = []
+    async with open_scheduler(watched, workers, shutdown_timeout=0, listeners={JobClaimLost: lost.append}) as scheduler:
         job = await scheduler.enqueue("shared")
         await quiesce()
         await assert_enqueued(scheduler, status="processing", count=1)

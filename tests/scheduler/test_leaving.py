@@ -10,16 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
-    JobStarted,
-    Monque,
-    NewJob,
-    RunningJob,
-    ShutdownTimedOut,
-    Workers,
-    open_scheduler,
-    run_scheduler,
-)
+from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler, run_scheduler
+from trio_monque.events import JobStarted, ShutdownTimedOut
 from trio_monque.hold import clock_hold
 from trio_monque.store import claiming, leases, settling
 from trio_monque.store.types import Collection, Database
@@ -393,8 +385,8 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
 async def test_two_schedulers_in_one_program_end_independently(
     db: Database, jobs: Collection, autojump_clock: MockClock, sleepers: Sleepers
 ) -> None:
-    async with open_scheduler(db, sleepers.workers, scheduler_instance_id="outer") as outer:
-        async with open_scheduler(db, sleepers.workers, scheduler_instance_id="inner", shutdown_timeout=0) as inner:
+    async with open_scheduler(db, sleepers.workers, instance_id="outer") as outer:
+        async with open_scheduler(db, sleepers.workers, instance_id="inner", shutdown_timeout=0) as inner:
             await sleepers.start(outer, *LONG)
         assert inner.report is not None
         released = inner.report.released

@@ -10,7 +10,8 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.store import PAST
-from trio_monque import ClaimLost, Event, JobStarted, Workers, open_claims, open_scheduler
+from trio_monque import Workers, open_claims, open_scheduler
+from trio_monque.events import DocumentClaimLost, Event, JobStarted
 from trio_monque.jobs.job import Job
 from trio_monque.scheduler.telling import SchedulerReport
 from trio_monque.store.types import Database, ObjectId
@@ -83,10 +84,10 @@ async def test_claims_are_left_in_time_whatever_a_listener_does(
     db: Database, autojump_clock: MockClock, listener: Listener
 ) -> None:
     async with open_claims(
-        db["documents"], {}, listeners={ClaimLost: listener}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
+        db["documents"], {}, listeners={DocumentClaimLost: listener}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
     ) as claims:
         for number in range(EVENTS):
-            claims._parts.bus.emit(ClaimLost(number, 1))
+            claims._parts.bus.emit(DocumentClaimLost(number, 1))
         await trio.sleep(0.01)
         left_at = trio.current_time()
     assert trio.current_time() - left_at <= BOUND

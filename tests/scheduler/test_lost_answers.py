@@ -21,20 +21,11 @@ from tests.support.interception import written_by
 from tests.support.interference import Slow
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
-from trio_monque import (
-    JobCompleted,
-    JobError,
-    JobFailed,
-    LeaseLost,
-    Monque,
-    MonqueConnectionError,
-    NewJob,
-    RunningJob,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.disowned import DisownedClaims
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerErrorOccurred
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
 from trio_monque.store.offload import Channel
@@ -79,7 +70,7 @@ class Runs:
 
     @property
     def listeners(self) -> dict[Any, Any]:
-        return dict.fromkeys((JobCompleted, JobFailed, LeaseLost), self.told.append)
+        return dict.fromkeys((JobCompleted, JobFailed, JobClaimLost), self.told.append)
 
 
 async def test_claim_whose_answer_was_lost_is_found_and_run_once(
@@ -129,8 +120,8 @@ async def test_claim_that_cannot_be_found_is_disowned_and_given_back_with_the_ne
     monkeypatch.setattr(claiming, "resolve", blind_once)
     proxy.lose("update", matches=is_claim)
     await Monque(behind).enqueue("job")
-    faults: list[JobError] = []
-    listeners = {**runs.listeners, JobError: faults.append}
+    faults: list[SchedulerErrorOccurred] = []
+    listeners = {**runs.listeners, SchedulerErrorOccurred: faults.append}
     async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=listeners) as scheduler:
         await trio.sleep(9.999)
         await assert_enqueued(scheduler, status="processing", count=1)
@@ -194,8 +185,8 @@ async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_th
 async def test_claim_that_was_never_sent_is_not_looked_for(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    runs, errors = Runs(), list[JobError]()
-    async with open_test_scheduler(runs.workers, listeners={JobError: errors.append}) as scheduler:
+    runs, errors = Runs(), list[SchedulerErrorOccurred]()
+    async with open_test_scheduler(runs.workers, listeners={SchedulerErrorOccurred: errors.append}) as scheduler:
         await quiesce()
         look = fail_next(scheduler, AutoReconnect("gone"), command="find out about a claim")
         with fail_next(scheduler, ServerSelectionTimeoutError("no server"), command="claim jobs"):
@@ -279,8 +270,10 @@ async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
 ) -> None:
     runs = Runs()
     proxy.lose("update", times=lost, matches=partial(sets_status, "completed"))
-    delays: list[JobError] = []
-    async with open_scheduler(behind, runs.workers, listeners={**runs.listeners, JobError: delays.append}) as scheduler:
+    delays: list[SchedulerErrorOccurred] = []
+    async with open_scheduler(
+        behind, runs.workers, listeners={**runs.listeners, SchedulerErrorOccurred: delays.append}
+    ) as scheduler:
         await scheduler.enqueue("job")
         await drain(scheduler)
     assert len(proxy.lost) == lost

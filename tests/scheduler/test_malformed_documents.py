@@ -19,17 +19,8 @@ from trio.testing import MockClock
 
 from tests.support.malformed import ELEMENTS, SHARE, chunks, with_field
 from tests.support.thoroughly import THOROUGH
-from trio_monque import (
-    BrokenDocumentError,
-    Job,
-    JobStateError,
-    JobStatus,
-    Monque,
-    NewJob,
-    PartlyEnqueuedError,
-    RunningJob,
-    Workers,
-)
+from trio_monque import Job, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import BrokenDocumentError, JobStateError, PartialEnqueueError
 from trio_monque.store.codec import LENIENT
 from trio_monque.store.fields import FIELD
 from trio_monque.store.types import Collection, Database
@@ -187,7 +178,7 @@ def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueu
                 enqueue(unique_key=one.unique_key)
     fresh = [NewJob(name="greet", unique_key=f"fresh {number}") for number in range(3)]
     plain = [NewJob(name="greet", data="plain")]
-    with pytest.raises(PartlyEnqueuedError) as raised:
+    with pytest.raises(PartialEnqueueError) as raised:
         sync.enqueue_many([NewJob(name="greet", unique_key=one.unique_key) for one in bad] + fresh + plain)
     assert isinstance(raised.value.__cause__, BrokenDocumentError)
     assert set(range(len(bad), len(bad) + 4)) <= raised.value.enqueued.keys()
@@ -262,7 +253,7 @@ async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
     go_on = trio.Event()
     fields = [field for field in FIELD.values() if field != "_id"]
 
-    @workers.register("greet", concurrency=1000, store_result=True, max_retries=2)
+    @workers.register("greet", concurrency=1000, store_result=True, max_attempts=2)
     async def greet(job: RunningJob[Any]) -> object:
         await go_on.wait()
         if job.data["reports"]:

@@ -19,17 +19,10 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import (
-    InvalidOptionError,
-    JobStarted,
-    LeaseLost,
-    Monque,
-    RunningJob,
-    Scheduler,
-    Workers,
-    run_until_signalled,
-)
+from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signalled
 from trio_monque.client.bus import Bus
+from trio_monque.errors import InvalidOptionError
+from trio_monque.events import JobClaimLost, JobStarted
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.scheduler.start import SchedulerStart
 from trio_monque.scheduler.telling import SchedulerReport
@@ -85,7 +78,7 @@ async def innocent_job_beside(
 ) -> dict[str, Any]:
     """What becomes of a job whose handler misbehaves, while another one runs and the scheduler goes on."""
     workers = Workers()
-    workers.register("guilty", handler, max_retries=1)
+    workers.register("guilty", handler, max_attempts=1)
 
     @workers.register("innocent")
     async def innocent(job: RunningJob[Any]) -> None:
@@ -159,7 +152,7 @@ async def test_handler_that_calls_asyncio_fails_with_what_to_use_instead(
         await asyncio.sleep(1)
 
     workers = Workers()
-    workers.register("job", handler, max_retries=1)
+    workers.register("job", handler, max_attempts=1)
     async with open_test_scheduler(workers) as scheduler:
         await scheduler.enqueue("job")
         await drain(scheduler)
@@ -370,8 +363,8 @@ async def test_settlement_known_to_be_written_is_not_lost_when_another_must_be_d
         await ready.wait()
         jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "30 4 1 1 *"}})
 
-    lost: list[LeaseLost] = []
-    async with open_test_scheduler(workers, listeners={LeaseLost: lost.append}) as scheduler:
+    lost: list[JobClaimLost] = []
+    async with open_test_scheduler(workers, listeners={JobClaimLost: lost.append}) as scheduler:
         recurring = await scheduler.enqueue("tick", delay=1)
         jobs.update_one({"_id": recurring.id}, {"$set": {"repeatInterval": "* * * * *"}})
         await scheduler.enqueue("once", delay=1)

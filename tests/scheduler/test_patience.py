@@ -14,8 +14,10 @@ import trio
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from trio.testing import MockClock
 
-from trio_monque import JobCompleted, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.client.group_enqueue import _Caller, _Gathering
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import JobCompleted
 from trio_monque.scheduler.running_job import RunCancelled
 from trio_monque.store import claiming
 from trio_monque.store.types import Collection
@@ -281,7 +283,7 @@ async def test_what_a_thread_awaits_is_cancelled_with_its_run(
             ends.append((job.from_thread(trio.current_time), str(job.cancel_reason)))
             raise
 
-    async with open_test_scheduler(workers, max_retries=1) as scheduler:
+    async with open_test_scheduler(workers, max_attempts=1) as scheduler:
         await scheduler.enqueue("plain")
         await advance(20)
         await assert_enqueued(scheduler, status="failed", count=1)
@@ -297,7 +299,7 @@ async def test_handler_that_unwinds_without_being_cancelled_has_failed(
     def plain(job: RunningJob[Any]) -> None:
         raise RunCancelled
 
-    async with open_test_scheduler(workers, max_retries=1) as scheduler:
+    async with open_test_scheduler(workers, max_attempts=1) as scheduler:
         await scheduler.enqueue("plain")
         await drain(scheduler)
         job = await assert_enqueued(scheduler, status="failed")

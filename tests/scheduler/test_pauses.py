@@ -11,18 +11,9 @@ import trio
 from pymongo import errors as driver
 from trio.testing import MockClock
 
-from trio_monque import (
-    InvalidJobIdentifierError,
-    Monque,
-    MonqueConnectionError,
-    NewJob,
-    RunningJob,
-    Scheduler,
-    Worker,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import Monque, NewJob, RunningJob, Scheduler, Worker, Workers, open_scheduler
 from trio_monque.engine.contention import Contention
+from trio_monque.errors import InvalidJobIdentifierError, MonqueConnectionError
 from trio_monque.scheduler import paused_names
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next, quiesce
@@ -230,7 +221,7 @@ async def test_pause_from_elsewhere_holds_for_every_claim_a_second_later_also_un
 ) -> None:
     """In real time, with claims that come one after the other."""
     work = Jobs(takes=0.01)
-    async with open_scheduler(db, work.workers, worker_concurrency=2, change_stream=change_stream) as scheduler:
+    async with open_scheduler(db, work.workers, concurrency_per_name=2, change_stream=change_stream) as scheduler:
         await scheduler.enqueue_many([NewJob(name="a") for _ in range(2000)])
         while len(work.starts) < 50:
             await trio.sleep(0.01)

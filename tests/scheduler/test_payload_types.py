@@ -16,17 +16,8 @@ import pydantic
 import pytest
 from trio.testing import MockClock
 
-from trio_monque import (
-    Discard,
-    InvalidPayloadError,
-    JobStatus,
-    Monque,
-    NewJob,
-    RunningJob,
-    UnreadablePayloadError,
-    WorkerRegistrationError,
-    Workers,
-)
+from trio_monque import Discard, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import InvalidPayloadError, UnreadablePayloadError, WorkerRegistrationError
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
 
@@ -113,7 +104,6 @@ def _order_worker(workers: Workers) -> Any:
 
 WAYS_IN: dict[str, Callable[[Monque, Any, Any], Any]] = {
     "enqueue": lambda monque, worker, data: monque.enqueue(worker, data),
-    "now": lambda monque, worker, data: monque.now(worker, data),
     "unique": lambda monque, worker, data: monque.enqueue(worker, data, unique_key="k"),
     "schedule": lambda monque, worker, data: monque.schedule("@daily", worker, data),
     "document": lambda monque, worker, data: monque.document(worker, data),

@@ -18,8 +18,9 @@ from pymongo import errors as driver
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
-from trio_monque import Instance, Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.jobs import Instance
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now
 
@@ -43,8 +44,8 @@ async def test_entry_is_there_from_the_start_until_the_end_and_tells_who_it_is(
     before = now()
     assert await monque.instances() == []
     async with (
-        open_test_scheduler(workers, scheduler_instance_id="one", heartbeat_interval=7.5),
-        open_test_scheduler(scheduler_instance_id="two"),
+        open_test_scheduler(workers, instance_id="one", heartbeat_interval=7.5),
+        open_test_scheduler(instance_id="two"),
     ):
         one, two = await monque.instances()
         assert monque.sync_in_loop.instances() == [one, two]
@@ -243,5 +244,5 @@ def test_ids_that_would_be_other_documents_are_refused(jobs: Collection) -> None
 
 
 async def _open(db: Database, instance_id: str) -> None:
-    async with open_scheduler(db, scheduler_instance_id=instance_id):
+    async with open_scheduler(db, instance_id=instance_id):
         pass

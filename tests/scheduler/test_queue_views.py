@@ -14,7 +14,8 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder
 from tests.support.store import handle
-from trio_monque import JobStatus, Monque, QueueStats, QueueView, RunningJob, Workers, WorkerView
+from trio_monque import JobStatus, Monque, RunningJob, Workers
+from trio_monque.jobs import QueueStats, QueueView, WorkerView
 from trio_monque.store import statistics
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, quiesce
@@ -37,7 +38,7 @@ async def test_j112_views_are_of_stored_names_of_workers_and_of_both_sorted_and_
 
     await monque.enqueue("c-stored", run_at=FAR)
     jobs.insert_one({"name": 5, "status": "processing"})  # No name at all.
-    async with open_test_scheduler(workers, worker_concurrency=7) as scheduler:
+    async with open_test_scheduler(workers, concurrency_per_name=7) as scheduler:
         for _ in range(5):
             await scheduler.enqueue("b-both")
         await quiesce()

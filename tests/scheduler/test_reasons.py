@@ -13,13 +13,13 @@ from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, RunningJob, Workers
-from trio_monque.jobs.events import (
+from trio_monque.events import (
     Event,
     JobCancelled,
+    JobClaimLost,
     JobCompleted,
     JobFailed,
     JobStarted,
-    LeaseLost,
     ShutdownTimedOut,
 )
 from trio_monque.scheduler.scheduler import Scheduler
@@ -167,7 +167,7 @@ async def test_lost_to_another(stage: Stage, autojump_clock: MockClock) -> None:
         assert stage.stored() == theirs
     assert stage.stored() == theirs
     assert stage.reasons == ["lost"]
-    assert stage.told() == [LeaseLost]
+    assert stage.told() == [JobClaimLost]
     assert scheduler.report is not None
     assert scheduler.report.unfinished == ()
 
@@ -218,7 +218,7 @@ async def test_absolute_limit_ends_the_clean_up_by_nine_tenths_of_it_and_then_th
             with job.cleanup(1000):
                 await trio.sleep(1000)
 
-    async with stage.running(cleans_up, lock_timeout=100, cleanup_timeout=20, max_retries=1) as (scheduler, _):
+    async with stage.running(cleans_up, lock_timeout=100, cleanup_timeout=20, max_attempts=1) as (scheduler, _):
         began = stage.stored()["lockedAt"]
         await advance(88)
         last_beats.append(stage.stored()["lastHeartbeat"] - began)
@@ -247,7 +247,7 @@ async def test_thread_that_outlives_the_absolute_limit_keeps_its_claim_until_the
         assert (stored["status"], stored["lastHeartbeat"] - began) == ("processing", timedelta(seconds=80))
         await drain(scheduler)
         assert stage.stored()["status"] == "completed"
-    assert stage.told() == [LeaseLost, JobCompleted]
+    assert stage.told() == [JobClaimLost, JobCompleted]
 
 
 async def test_status_of_a_job_that_is_asked_to_end_says_so(stage: Stage, autojump_clock: MockClock) -> None:
@@ -269,10 +269,10 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
             raise ValueError("too late")
         job.check_cancelled()
 
-    options: Any = {"lock_timeout": 100, "cleanup_timeout": 20, "max_retries": 1, "recover_stale_jobs": False}
+    options: Any = {"lock_timeout": 100, "cleanup_timeout": 20, "max_attempts": 1, "recover_stale_jobs": False}
     async with stage.running(runs_on, **options) as (scheduler, _):
         await drain(scheduler)
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("failed", 1)
         assert ("too late" if end == "raises" else "took longer than 70 s") in stored["failReason"]
-    assert stage.told() == [LeaseLost, JobFailed]
+    assert stage.told() == [JobClaimLost, JobFailed]

@@ -11,15 +11,8 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer, now
-from trio_monque import (
-    JobCompleted,
-    JobFailed,
-    JobStatus,
-    LeaseLost,
-    Monque,
-    RunningJob,
-    Workers,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Workers
+from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, drain, quiesce, start_virtual_time
 
@@ -112,9 +105,9 @@ async def test_b48_completion_under_a_lost_claim_writes_nothing(
         taken.append(peer.claim("tick", now() + timedelta(seconds=1000)))
 
     told: list[Any] = []
-    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobCompleted, LeaseLost), told.append)):
+    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobCompleted, JobClaimLost), told.append)):
         await quiesce()
-    assert [type(event) for event in told] == [LeaseLost]
+    assert [type(event) for event in told] == [JobClaimLost]
     assert jobs.find_one({"_id": job_id}) == taken[0]
 
 

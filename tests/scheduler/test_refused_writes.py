@@ -13,8 +13,9 @@ from trio.testing import MockClock
 
 from tests.support.full_documents import LARGEST, put_full
 from tests.support.store import claimed_by_a_dead_one, handle, insert
-from trio_monque import JobError, JobFailed, JobStatus, LeaseLost, Monque, RunningJob, Workers
+from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import DocumentRefusedError, InvalidPayloadError
+from trio_monque.events import JobClaimLost, JobFailed, SchedulerErrorOccurred
 from trio_monque.store import claiming
 from trio_monque.store.claiming import Taken
 from trio_monque.store.connection import JobCollection
@@ -55,7 +56,7 @@ async def test_job_without_room_for_a_claim_fails_with_the_reason_and_all_others
         assert (event.job.id, event.job.status, event.will_retry) == (full, JobStatus.FAILED, False)
         assert event.job.fail_reason == document["failReason"]
         assert isinstance(event.error, DocumentRefusedError)
-        assert (scheduler.statistics().set_aside, scheduler.statistics().failed) == (1, 0)
+        assert (scheduler.statistics().unclaimable, scheduler.statistics().failed) == (1, 0)
         assert scheduler.is_healthy()
 
 
@@ -74,7 +75,7 @@ async def test_job_that_cannot_even_be_failed_is_listed_as_broken_and_all_others
         caplog.clear()
         others = {insert(handle(db)).id for _ in range(7)}
         ran = Ran()
-        async with open_test_scheduler(ran.workers, listeners={JobError: told.append}) as scheduler:
+        async with open_test_scheduler(ran.workers, listeners={SchedulerErrorOccurred: told.append}) as scheduler:
             await drain(scheduler)
             assert set(ran.ids) == others
             assert (scheduler.statistics().broken, scheduler.health().broken) == (1, 1)
@@ -101,7 +102,7 @@ async def test_job_that_a_validator_refuses_fails_and_all_others_run(
     async with open_test_scheduler(ran.workers) as scheduler:
         await drain(scheduler)
         assert set(ran.ids) == others
-        assert scheduler.statistics().set_aside == 3
+        assert scheduler.statistics().unclaimable == 3
     found = jobs.find({"status": "failed"})
     assert {document["_id"]: "validation" in document["failReason"] for document in found} == dict.fromkeys(
         refused, True
@@ -173,16 +174,14 @@ async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_r
     told: list[Any] = []
     workers = Workers()
 
-    @workers.register("greet", max_retries=3, backoff=5)
+    @workers.register("greet", max_attempts=3, backoff=5)
     async def greet(job: RunningJob[Any]) -> None:
         if job.id == full:
             raise ValueError("y" * 200)
         ran.add(job.id)
 
-    listeners = dict.fromkeys((JobFailed, LeaseLost), told.append)
-    async with open_test_scheduler(
-        workers, scheduler_instance_id="a-host-of-some-name-1", listeners=listeners
-    ) as scheduler:
+    listeners = dict.fromkeys((JobFailed, JobClaimLost), told.append)
+    async with open_test_scheduler(workers, instance_id="a-host-of-some-name-1", listeners=listeners) as scheduler:
         await drain(scheduler)
         for _ in range(5):
             await scheduler.enqueue("greet")

@@ -16,21 +16,10 @@ from trio.testing import MockClock
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
 from tests.support.store import claimed_by_a_dead_one, handle
-from trio_monque import (
-    CancelReason,
-    JobCancelled,
-    JobFailed,
-    JobStatus,
-    Monque,
-    RunningJob,
-    Scheduler,
-    StaleJobsRecovered,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import CancelReason, JobStatus, Monque, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.clock import ClockReadings
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.events import Event
+from trio_monque.events import Event, JobCancelled, JobFailed, StaleJobsRecovered
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
 
@@ -191,7 +180,7 @@ async def test_h91_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed
     told: list[Any] = []
     workers = Workers()
 
-    @workers.register("poison", max_retries=1)
+    @workers.register("poison", max_attempts=1)
     async def poison(job: RunningJob[Any]) -> None:
         victims.append(job.attempt)
         job.scheduler._engine.die()
@@ -199,7 +188,7 @@ async def test_h91_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed
 
     victims: list[int] = []
     one_try = Jobs()
-    workers.register("once", one_try.handler, max_retries=1)
+    workers.register("once", one_try.handler, max_attempts=1)
     async with open_test_scheduler(listeners=heard(told)) as living:
         await living.enqueue("once")
         await living.enqueue("poison")
@@ -353,10 +342,10 @@ async def test_dead_predecessor_of_the_same_name_is_rescued_like_any_other(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     work = Jobs()
-    async with dead_instance(open_test_scheduler, work.workers, "job", scheduler_instance_id="web-1"):
+    async with dead_instance(open_test_scheduler, work.workers, "job", instance_id="web-1"):
         pass
     await trio.sleep(LEASE)  # Before, the id counts as taken.
-    async with open_test_scheduler(work.workers, scheduler_instance_id="web-1"):
+    async with open_test_scheduler(work.workers, instance_id="web-1"):
         await trio.sleep(LEASE + PASS)
     assert [attempt for _, attempt in work.starts] == [1, 2]
 

@@ -16,13 +16,9 @@ from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.interference import Slow
 from tests.support.node_peer import NodePeer
 from tests.support.store import claim, handle
-from trio_monque import (
-    Monque,
-    MonqueConnectionError,
-    NewJob,
-    StaleJobsRecovered,
-    Workers,
-)
+from trio_monque import Monque, NewJob, Workers
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import StaleJobsRecovered
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, crash, fail_next, now, quiesce
 

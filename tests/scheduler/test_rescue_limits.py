@@ -15,19 +15,9 @@ from trio.testing import MockClock
 from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
-from trio_monque import (
-    JobFailed,
-    JobStatus,
-    Monque,
-    RunningJob,
-    ScheduleExhausted,
-    Snooze,
-    StaleJobsRecovered,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.events import Event
+from trio_monque.events import Event, JobFailed, ScheduleExhausted, StaleJobsRecovered
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, now, quiesce
 

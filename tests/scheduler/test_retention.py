@@ -82,7 +82,7 @@ async def test_l123_old_ended_jobs_go_at_the_start_and_at_every_interval_and_rec
     recent = put(jobs, DAY - HOUR / 2)
     recent += put(jobs, 2 * DAY - HOUR / 2, "failed")
     kept = put(jobs, 400 * DAY, "cancelled") + put(jobs, 0)
-    async with open_test_scheduler(job_retention=wanted) as scheduler:
+    async with open_test_scheduler(retention=wanted) as scheduler:
         await advance(1)
         assert left(jobs) == {*recent, *kept}
         await advance(HOUR - 2)
@@ -122,7 +122,7 @@ def test_a_month_of_virtual_time_has_one_turn_at_each_interval_and_each_is_few_c
 
     async def main(db: Database) -> None:
         wanted = Retention(completed=DAY, failed=DAY, cancelled=DAY, interval=DAY)
-        async with SchedulerOpener(db)(job_retention=wanted, deterministic=True, seed=1):
+        async with SchedulerOpener(db)(retention=wanted, deterministic=True, seed=1):
             await advance(60)
             before = len(commands.commands)
             await trio.sleep(30 * DAY)
@@ -154,7 +154,7 @@ async def test_only_what_has_ended_goes_however_old_the_rest_is(
     old = put(jobs, 4000 * DAY, "pending") + put(jobs, 4000 * DAY, "processing", claimedBy="node", lockedAt=now())
     old += put(jobs, 4000 * DAY, "unheard of")
     wanted = Retention(completed=0, failed=0, cancelled=0, interval=HOUR)
-    async with open_test_scheduler(workers, job_retention=wanted, recover_stale_jobs=False) as scheduler:
+    async with open_test_scheduler(workers, retention=wanted, recover_stale_jobs=False) as scheduler:
         await drain(scheduler, until=now() + timedelta(days=3))
         (goes_on,) = await scheduler.get_jobs(name="daily")
         assert goes_on.attempts >= 3
@@ -182,7 +182,7 @@ async def test_keep_last_keeps_the_newest_of_each_name_and_status_however_old(
             for name in ("a", "b"):
                 put(jobs, days * DAY, status, name=name)
     alone = put(jobs, 900 * DAY, name="c")
-    async with open_test_scheduler(job_retention=wanted):
+    async with open_test_scheduler(retention=wanted):
         await advance(1)
         for status in ENDED:
             for name in ("a", "b"):
@@ -205,7 +205,7 @@ async def test_l123_job_that_is_retried_between_the_choice_and_the_deletion_stay
 
     interceptor.before(is_delete, meanwhile)
     with listened(mongod, db, interceptor) as through:
-        async with SchedulerOpener(through)(job_retention=Retention(failed=DAY)):
+        async with SchedulerOpener(through)(retention=Retention(failed=DAY)):
             await advance(1)
             assert interceptor.times == 1
             assert left(jobs) == {retried, ended_anew, put_off}
@@ -230,7 +230,7 @@ async def test_l123_huge_backlog_goes_in_bounded_batches_and_what_is_retried_mea
 
     interceptor.before(is_third_delete, meanwhile)
     with listened(mongod, db, commands, interceptor) as through:
-        async with SchedulerOpener(through)(job_retention=Retention(failed=DAY)):
+        async with SchedulerOpener(through)(retention=Retention(failed=DAY)):
             await advance(1)
             assert interceptor.times == 1
             assert left(jobs) == {ids[2999], ids[4499]}
@@ -255,7 +255,7 @@ async def test_l123_two_instances_that_delete_at_once_are_harmless(
 
     interceptor.before(is_delete, lambda: _in_a_thread(other))
     with listened(mongod, db, interceptor) as through:
-        async with SchedulerOpener(through)(job_retention=Retention(completed=DAY)) as scheduler:
+        async with SchedulerOpener(through)(retention=Retention(completed=DAY)) as scheduler:
             await advance(1)
             assert interceptor.times == 1
             assert left(jobs) == {*recent}
@@ -266,7 +266,7 @@ async def test_l123_two_instances_that_delete_at_once_are_harmless(
 
 
 async def _one_pass(db: Database) -> None:
-    async with SchedulerOpener(db)(job_retention=Retention(completed=DAY)):
+    async with SchedulerOpener(db)(retention=Retention(completed=DAY)):
         await advance(1)
 
 
@@ -297,8 +297,8 @@ async def test_l123_of_two_instances_one_works_at_a_time(
     with listened(mongod, db, commands, interceptor) as through:
         opener = SchedulerOpener(through)
         async with (
-            opener(job_retention=wanted, scheduler_instance_id="one"),
-            opener(job_retention=wanted, scheduler_instance_id="two"),
+            opener(retention=wanted, instance_id="one"),
+            opener(retention=wanted, instance_id="two"),
         ):
             await advance(1)
             assert commands.count(is_turn) == 2
@@ -321,13 +321,13 @@ async def test_lock_of_one_that_was_killed_frees_itself(
 ) -> None:
     old = put(jobs, 9 * DAY)
     wanted = Retention(completed=DAY)
-    async with open_test_scheduler(job_retention=wanted) as killed:
+    async with open_test_scheduler(retention=wanted) as killed:
         fail_next(killed, driver.AutoReconnect, command="delete ended jobs|give back the lock", times=None)
         await advance(1)
         await crash(killed)
     (lock,) = db["monque_jobs.instances"].find({"_id": "lock:retention"})
     assert lock["by"] == killed.id
-    async with open_test_scheduler(job_retention=wanted):
+    async with open_test_scheduler(retention=wanted):
         while now() < lock["until"]:
             assert left(jobs) == {*old}
             await advance(1)
@@ -351,7 +351,7 @@ class Deadly(Recorder):
 async def main():
     client = MongoClient(sys.argv[1], event_listeners=[Deadly()])
     wanted = Retention(completed=86400)
-    async with open_scheduler(client[sys.argv[2]], job_retention=wanted, scheduler_instance_id="killed"):
+    async with open_scheduler(client[sys.argv[2]], retention=wanted, instance_id="killed"):
         await trio.sleep_forever()
 
 trio.run(main)
@@ -372,7 +372,7 @@ async def test_backlog_of_a_process_that_was_killed_over_it_is_another_ones_with
     lock = db["monque_jobs.instances"].find_one({"_id": "lock:retention"})
     assert lock is not None
     assert lock["by"] == "killed"
-    async with open_test_scheduler(job_retention=Retention(completed=DAY)):
+    async with open_test_scheduler(retention=Retention(completed=DAY)):
         await advance(1)
         assert left(jobs)
         # A minute, and what the process took on the real clock after this run's began.
@@ -388,7 +388,7 @@ async def test_fault_is_told_once_and_tried_again_and_harms_no_job(
 ) -> None:
     workers = Workers()
     workers.register("work", lambda _: None)
-    async with open_test_scheduler(workers, job_retention=Retention(completed=DAY)) as scheduler:
+    async with open_test_scheduler(workers, retention=Retention(completed=DAY)) as scheduler:
         await advance(1)
         put(jobs, 9 * DAY)
         with fail_next(scheduler, driver.AutoReconnect("gone"), command="delete ended jobs", times=3):
@@ -426,7 +426,7 @@ async def test_pass_reaches_all_jobs_beside_documents_that_are_not_jobs_and_ends
     foreign = jobs.insert_many([{"status": "completed", "updatedAt": moment} for moment in moments]).inserted_ids
     # Behind a whole batch of one moment it does not look: nothing says what comes after.
     put(jobs, 8 * DAY if apart else 10 * DAY, count=4)
-    async with open_test_scheduler(job_retention=Retention(completed=DAY)) as scheduler:
+    async with open_test_scheduler(retention=Retention(completed=DAY)) as scheduler:
         await advance(1)
         assert left(jobs) == {*foreign}
         assert pruner_of(scheduler).healthy
@@ -442,7 +442,7 @@ async def test_lock_that_cannot_be_given_back_is_no_fault(
     put(jobs, 9 * DAY)
     async with open_test_scheduler() as scheduler:
         pass
-    async with open_test_scheduler(job_retention=Retention(completed=DAY)) as scheduler:
+    async with open_test_scheduler(retention=Retention(completed=DAY)) as scheduler:
         with fail_next(scheduler, driver.AutoReconnect("gone"), command="give back the lock") as fault:
             await advance(1)
         assert fault.happened
@@ -458,7 +458,7 @@ async def test_right_that_is_missing_is_no_crash(
     async with open_test_scheduler() as scheduler:
         pass
     denied = driver.OperationFailure("not authorized", 13)
-    async with open_test_scheduler(job_retention=Retention(completed=DAY)) as scheduler:
+    async with open_test_scheduler(retention=Retention(completed=DAY)) as scheduler:
         with fail_next(scheduler, denied, command="take the lock"):
             await advance(1)
         assert left(jobs)
@@ -491,7 +491,7 @@ async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
     try:
         with listened(mongod, db, commands, interceptor) as through:
             with trio.CancelScope() as scope:
-                async with open_scheduler(through, job_retention=Retention(completed=DAY), shutdown_timeout=60.0):
+                async with open_scheduler(through, retention=Retention(completed=DAY), shutdown_timeout=60.0):
                     with trio.fail_after(20):
                         while not reached.is_set():
                             await trio.sleep(0.01)
@@ -524,7 +524,7 @@ async def test_nothing_is_deleted_once_the_drain_has_begun_however_long_it_takes
         ended.set()
 
     wanted = Retention(completed=DAY)
-    async with open_test_scheduler(workers, job_retention=wanted, shutdown_timeout=DAY, lock_timeout=None) as scheduler:
+    async with open_test_scheduler(workers, retention=wanted, shutdown_timeout=DAY, lock_timeout=None) as scheduler:
         await scheduler.enqueue("long")
         await advance(1)
         old = put(jobs, 9 * DAY)
@@ -568,7 +568,7 @@ async def test_long_pass_keeps_its_lock_and_ends_when_it_has_lost_it(
 
     token = trio.lowlevel.current_trio_token()
     with listened(mongod, db, Slow()) as through:
-        async with SchedulerOpener(through)(job_retention=wanted):
+        async with SchedulerOpener(through)(retention=wanted):
             await advance(300)
             assert len(seen) == 4
             untils = [one["until"] for one in seen]

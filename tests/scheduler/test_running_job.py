@@ -9,7 +9,9 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import ClaimLostError, InvalidPayloadError, LeaseLost, Monque, RunningJob, Workers
+from trio_monque import Monque, RunningJob, Workers
+from trio_monque.errors import ClaimLostError, InvalidPayloadError
+from trio_monque.events import JobClaimLost
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
@@ -45,7 +47,7 @@ async def test_plain_handler_saves_through_its_thread(
 ) -> None:
     workers = Workers()
 
-    @workers.register("plain", max_retries=1)
+    @workers.register("plain", max_attempts=1)
     def plain(job: RunningJob[Any]) -> None:
         job.from_thread(job.save, "half")
         job.from_thread(trio.sleep, 5)  # Virtual time passes while the thread waits here.
@@ -99,8 +101,8 @@ async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
         finally:
             ended.append(job.cancel_reason)
 
-    lost: list[LeaseLost] = []
-    async with open_test_scheduler(workers, listeners={LeaseLost: lost.append}) as scheduler:
+    lost: list[JobClaimLost] = []
+    async with open_test_scheduler(workers, listeners={JobClaimLost: lost.append}) as scheduler:
         job = await scheduler.enqueue("loses")
         await quiesce()
         assert len(lost) == 1

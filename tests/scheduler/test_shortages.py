@@ -11,21 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.hostile_errors import HOSTILE
-from trio_monque import (
-    DocumentFailed,
-    Event,
-    JobCompleted,
-    JobFailed,
-    JobStatus,
-    Retention,
-    Retry,
-    RunningJob,
-    Workers,
-    open_scheduler,
-    run_claims,
-)
+from trio_monque import JobStatus, Retention, Retry, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker
+from trio_monque.events import DocumentFailed, Event, JobCompleted, JobFailed
 from trio_monque.jobs.verdicts import LONGEST_REASON, LONGEST_TRACEBACK
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.types import Collection, Database
@@ -93,7 +82,7 @@ async def test_shortage_of_threads_ends_no_loop_and_fails_no_job(db: Database, t
         heartbeat_interval=1.0,
         poll_interval=0.05,
         change_stream=False,
-        job_retention=Retention(completed=3600.0, interval=0.05),
+        retention=Retention(completed=3600.0, interval=0.05),
     ) as scheduler:
         await scheduler.enqueue("async")
         await until(lambda: scheduler.statistics().running == 1)
@@ -115,7 +104,7 @@ async def test_plain_handler_waits_for_its_thread(
     open_test_scheduler: SchedulerOpener, threads: Threads, autojump_clock: MockClock
 ) -> None:
     workers, ran = Workers(), list[int]()
-    workers.register("plain", lambda job: ran.append(job.attempt), max_retries=1)
+    workers.register("plain", lambda job: ran.append(job.attempt), max_attempts=1)
     source_execute = JobSource.execute
 
     def execute(self: JobSource, run: Any) -> Any:
@@ -181,7 +170,7 @@ async def test_error_whose_text_misbehaves_fails_its_own_job_only(
     async def fail_async(job: RunningJob[str]) -> None:
         misbehave(job.data, kind)
 
-    workers.register("fails", fail if kind == "plain" else fail_async, max_retries=1, concurrency=3)
+    workers.register("fails", fail if kind == "plain" else fail_async, max_attempts=1, concurrency=3)
     async with reported_by_all(open_test_scheduler, workers) as heard:
         pass
     for job in jobs.find({"name": "fails"}):
@@ -221,7 +210,7 @@ async def test_backoff_function_whose_error_misbehaves_costs_its_own_delay_only(
         misbehave(left.pop(), "")
         return 1.0
 
-    @workers.register("fails", max_retries=2, backoff=backoff)
+    @workers.register("fails", max_attempts=2, backoff=backoff)
     async def fail(job: RunningJob[str]) -> None:
         raise ValueError("an ordinary one")
 
@@ -237,7 +226,7 @@ async def test_listener_whose_error_misbehaves_hears_the_next_event_all_the_same
 ) -> None:
     workers, heard = Workers(), list[str]()
 
-    @workers.register("fails", max_retries=1)
+    @workers.register("fails", max_attempts=1)
     async def fail(job: RunningJob[str]) -> None:
         raise ValueError("an ordinary one")
 
@@ -274,7 +263,7 @@ async def test_error_whose_text_misbehaves_fails_its_own_document_only(db: Datab
     report = await run_claims(
         documents, {"done": None}, work, wait=False, max_attempts=1, listeners={DocumentFailed: hear}, allow_scan=True
     )
-    assert (report.finished, report.failed, report.set_aside) == (1, len(names), len(names))
+    assert (report.finished, report.failed, report.dead_lettered) == (1, len(names), len(names))
     assert report.crashed == ()
     assert len(heard) == len(names)
 
@@ -284,7 +273,7 @@ async def test_retry_whose_reason_is_huge_is_stored_in_short(
 ) -> None:
     workers = Workers()
 
-    @workers.register("job", max_retries=1)
+    @workers.register("job", max_attempts=1)
     async def handler(job: RunningJob[Any]) -> None:
         raise Retry("x" * 10_000_000)
 

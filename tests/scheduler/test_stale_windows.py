@@ -249,10 +249,10 @@ async def test_whatever_others_do_to_what_was_read_ahead_each_run_is_exact(
     async with open_test_scheduler(
         deterministic=True,
         seed=seed,
-        instance_concurrency=slots,
+        concurrency=slots,
         heartbeat_interval=HEARTBEAT,
         base_retry_interval=2.0,
-        max_retries=99,
+        max_attempts=99,
         recover_stale_jobs=False,
     ) as scheduler:
         began.append(now())

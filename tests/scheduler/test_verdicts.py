@@ -11,20 +11,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
-    Discard,
-    Job,
-    JobCancelled,
-    JobCompleted,
-    JobFailed,
-    JobStatus,
-    Monque,
-    Retry,
-    RunningJob,
-    ScheduleExhausted,
-    Snooze,
-    Workers,
-)
+from trio_monque import Discard, Job, JobStatus, Monque, Retry, RunningJob, Snooze, Workers
+from trio_monque.events import JobCancelled, JobCompleted, JobFailed, ScheduleExhausted
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
@@ -73,7 +61,7 @@ async def test_history_keeps_the_last_errors_only(
 ) -> None:
     workers = Workers()
 
-    @workers.register("job", max_retries=8, backoff=1)
+    @workers.register("job", max_attempts=8, backoff=1)
     async def handler(job: RunningJob[Any]) -> None:
         raise ValueError(f"try {job.attempt}")
 
@@ -106,7 +94,7 @@ async def test_retry_says_when_the_next_try_is_and_counts(
     job = await job_after_its_first_run(open_test_scheduler, raising(Retry("busy", after=77)))
     assert (job.status, job.fail_count, job.fail_reason) == (JobStatus.PENDING, 1, "busy")
     assert job.next_run_at - job.updated_at == timedelta(seconds=77)
-    last = await job_after_its_first_run(open_test_scheduler, raising(Retry(after=77)), max_retries=1)
+    last = await job_after_its_first_run(open_test_scheduler, raising(Retry(after=77)), max_attempts=1)
     assert (last.status, last.fail_reason) == (JobStatus.FAILED, "Retry")
 
 
@@ -266,7 +254,7 @@ async def test_exhausted_schedule_goes_on_loudly_unless_told_to_fail(
     workers = Workers()
     told: list[Any] = []
 
-    @workers.register("tick", max_retries=1)
+    @workers.register("tick", max_attempts=1)
     async def tick(job: RunningJob[Any]) -> None:
         raise ValueError("no")
 
@@ -310,8 +298,8 @@ async def test_payload_makes_the_data_and_data_that_it_cannot_read_fails_the_job
         await scheduler.enqueue("number", "7")
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=2)
-        await scheduler.enqueue("email", {"from": "a@b.c"}, max_retries=2)
-        await scheduler.enqueue("number", "seven", max_retries=2)
+        await scheduler.enqueue("email", {"from": "a@b.c"}, max_attempts=2)
+        await scheduler.enqueue("number", "seven", max_attempts=2)
         await drain(scheduler)
         await assert_enqueued(scheduler, status="pending", count=2)
         await advance(10)
@@ -330,7 +318,7 @@ async def test_results_are_stored_where_asked_and_one_that_cannot_be_fails_its_o
 ) -> None:
     workers = Workers()
 
-    @workers.register("stores", store_result=True, max_retries=1)
+    @workers.register("stores", store_result=True, max_attempts=1)
     async def stores(job: RunningJob[Any]) -> Any:
         return {1, 2} if job.data == "bad" else {"n": job.data}
 

@@ -10,17 +10,9 @@ import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
-from trio_monque import (
-    JobCompleted,
-    JobFailed,
-    JobStarted,
-    JobStatus,
-    Monque,
-    RunningJob,
-    WorkerRegistrationError,
-    Workers,
-    run_scheduler,
-)
+from trio_monque import JobStatus, Monque, RunningJob, Workers, run_scheduler
+from trio_monque.errors import WorkerRegistrationError
+from trio_monque.events import JobCompleted, JobFailed, JobStarted
 from trio_monque.host.host import LAST_WORDS
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, now, quiesce, start_virtual_time
@@ -125,14 +117,14 @@ async def test_last_failure_ends_the_job(
 ) -> None:
     workers = Workers()
 
-    @workers.register("hopeless", max_retries=2)
+    @workers.register("hopeless", max_attempts=2)
     async def hopeless(job: RunningJob[Any]) -> None:
         raise RuntimeError("never")
 
     failed: list[JobFailed] = []
     async with open_test_scheduler(workers, listeners={JobFailed: failed.append}) as scheduler:
         kept = await scheduler.enqueue("hopeless", {"a": 1})
-        once = await scheduler.enqueue("hopeless", max_retries=1)
+        once = await scheduler.enqueue("hopeless", max_attempts=1)
         await advance(60)
         await assert_enqueued(scheduler, status="failed", count=2)
 
@@ -265,7 +257,7 @@ async def test_concurrency_limits_hold_and_slots_are_refilled_at_once(
     for _ in range(12):
         await monque.enqueue("a")
         await monque.enqueue("b")
-    async with open_test_scheduler(workers, instance_concurrency=5) as scheduler:
+    async with open_test_scheduler(workers, concurrency=5) as scheduler:
         # Nobody looks meanwhile: only freed slots bring the next jobs.
         await trio.sleep(50)
         await quiesce()
@@ -290,7 +282,7 @@ async def test_long_backlog_of_one_name_does_not_starve_another(
     for _ in range(40):
         await monque.enqueue("many")
     await monque.enqueue("few")
-    async with open_test_scheduler(workers, instance_concurrency=2) as scheduler:
+    async with open_test_scheduler(workers, concurrency=2) as scheduler:
         await trio.sleep(21)
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=41)

@@ -11,16 +11,8 @@ import pytest
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from trio_monque import (
-    InvalidJobIdentifierError,
-    InvalidOptionError,
-    MonqueError,
-    RunningJob,
-    Worker,
-    WorkerRegistrationError,
-    Workers,
-    open_scheduler,
-)
+from trio_monque import MonqueError, RunningJob, Worker, Workers, open_scheduler
+from trio_monque.errors import InvalidJobIdentifierError, InvalidOptionError, WorkerRegistrationError
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain
 
 
@@ -36,7 +28,7 @@ def test_decorated_function_is_callable_as_it_was_and_has_a_name() -> None:
     assert (greet.name, greet.__doc__, greet.is_async) == ("greet", "Says hello.", False)
     job: Any = None
     assert greet(job, polite=True) == "good day"
-    assert (greet.settings.concurrency, greet.settings.timeout, greet.settings.max_retries) == (3, 2.5, None)
+    assert (greet.settings.concurrency, greet.settings.timeout, greet.settings.max_attempts) == (3, 2.5, None)
 
 
 def test_async_handlers_are_told_from_plain_ones() -> None:
@@ -59,7 +51,7 @@ def test_name_that_no_job_can_have_is_refused(name: str) -> None:
         Workers().register(name, print)
 
 
-@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": 0}, {"max_retries": -1}])
+@pytest.mark.parametrize("options", [{"concurrency": 0}, {"timeout": 0}, {"max_attempts": -1}])
 def test_option_that_cannot_be_is_refused_by_name(options: dict[str, Any]) -> None:
     with pytest.raises(InvalidOptionError) as caught:
         Workers().register("greet", print, **options)
@@ -200,7 +192,7 @@ def test_decorator_without_a_name_says_how_it_is_written() -> None:
 
 def test_unknown_option_of_a_worker_is_refused_with_the_nearest() -> None:
     workers: Any = Workers()
-    with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'max_retries'\?"):
+    with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'max_attempts'\?"):
         workers.register("greet", asynchronous, retries=3)
     with pytest.raises(InvalidOptionError, match=r"is not an option of a worker: did you mean 'timezone'\?"):
         workers.cron("@daily", "report", timezon="UTC")

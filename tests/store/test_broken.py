@@ -16,8 +16,9 @@ from trio.testing import MockClock
 from tests.support.interception import Recorder
 from tests.support.malformed import ELEMENTS, with_field
 from tests.support.store import PAST, claim_due, handle, insert, stamp
-from trio_monque import BrokenDocument, Monque, RunningJob, Workers
+from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
+from trio_monque.jobs import BrokenDocument
 from trio_monque.jobs.job import Job
 from trio_monque.store import broken, known, looking
 from trio_monque.store.connection import JobCollection

@@ -69,7 +69,7 @@ def test_job_survives_the_way_to_the_database_and_back(db: Database, jobs: Colle
         cancel_requested_at=at,
         timezone="Europe/Berlin",
         timeout=2.5,
-        max_retries=0,
+        max_attempts=0,
         max_rescues=0,
         on_exhausted="fail",
         result=1,

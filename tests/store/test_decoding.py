@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from tests.jobs.test_transitions import LATER, claimed, pending
 from tests.support.malformed import ELEMENTS, with_field
 from tests.support.thoroughly import examples
-from trio_monque import BrokenDocumentError, Job
+from trio_monque import Job
+from trio_monque.errors import BrokenDocumentError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.transition import applied
 from trio_monque.store import decoding
@@ -53,7 +54,7 @@ USUAL: Mapping[str, st.SearchStrategy[Any]] = {
     **dict.fromkeys(("claimed_by", "claim_token"), WORDS),
     "status": st.sampled_from(["pending", "processing", "completed", "failed", "cancelled"]),
     **dict.fromkeys(
-        ("fail_count", "attempts", "rescues", "rev", "max_retries", "max_rescues", "schedule_version"),
+        ("fail_count", "attempts", "rescues", "rev", "max_attempts", "max_rescues", "schedule_version"),
         st.integers(0, 9),
     ),
     "heartbeat_interval": st.integers(0, 2**31 - 1),
@@ -157,7 +158,7 @@ LIVES = {
     "claimed": claimed(attempts=2, rescues=1),
     "completed": applied(claimed(), transitions.complete(claimed(), LATER, {"b": 2})),
     "recurring": claimed(repeat_interval="* * * * *", timezone="Europe/Berlin"),
-    "snoozed": applied(claimed(saved=1, max_retries=3), transitions.snooze(claimed(), LATER, LATER)),
+    "snoozed": applied(claimed(saved=1, max_attempts=3), transitions.snooze(claimed(), LATER, LATER)),
 }
 
 

@@ -42,7 +42,7 @@ QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
     "next due": lambda locked: document_looks.next_due(locked, NOW),
     "observe": document_looks.observe,
     "is left": lambda locked: document_looks.is_anything_left(locked, NOW + 999 * SECOND),
-    "set aside": lambda locked: document_looks.set_aside(locked, 5),
+    "set aside": lambda locked: document_looks.dead_letters(locked, 5),
     "release": lambda locked: document_locks.release_all(locked, stamp(), NOW),
     "resolve": lambda locked: document_locks.resolve(locked, stamp(), NOW + 99 * SECOND),
 }

@@ -164,7 +164,7 @@ def test_document_that_the_handle_cannot_decode_is_set_aside_alone(
     locked, mark = handle(documents), stamp()
     taken = document_locks.take(locked, [0, 1, 2], NOW, mark).documents
     assert [one.id for one in taken] == [0, 2]
-    (aside,) = document_looks.set_aside(locked, 5)
+    (aside,) = document_looks.dead_letters(locked, 5)
     assert (aside.id, aside.document, aside.lock.tries) == (1, None, 2)
     assert aside.lock.error is not None
     assert "cannot be decoded" in aside.lock.error
@@ -179,7 +179,7 @@ def test_document_is_what_the_callers_codec_makes_of_it(db: Database) -> None:
     taken = claim(locked, 5, stamp())
     assert [one.document["price"] for one in taken] == [Decimal(12), Decimal(14)]
     assert taken[0].document["lock"]["until"].tzinfo is None
-    assert [one.id for one in document_looks.set_aside(locked, 5)] == [13]
+    assert [one.id for one in document_looks.dead_letters(locked, 5)] == [13]
 
 
 def test_document_that_the_server_will_not_have_locked_is_told_and_passed_over(
@@ -419,7 +419,7 @@ def test_readmitted_is_only_what_was_set_aside(locked: LockedCollection, documen
     assert document_locks.readmit(locked, [0, 1, 4]) == 1
     assert "lock" not in documents.find_one({"_id": 1})  # type: ignore[operator]
     assert document_locks.readmit(locked, None) == 2
-    assert document_looks.set_aside(locked, 5) == []
+    assert document_looks.dead_letters(locked, 5) == []
     assert (lock_of(documents, 0)["token"], lock_of(documents, 4)) == (mark.token, freed(3, LATER))
     assert lock_of(documents, 5) == laid_aside(3, "no")
 

@@ -77,7 +77,7 @@ def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: lis
     assert set(document_looks.survey(locked, 100, NOW).ids) == in_state[LockState.FREE]
     held = {seen.id for seen in document_looks.observe(locked)}
     assert held == in_state[LockState.HELD] | in_state[LockState.FOREIGN]
-    assert {one.id for one in document_looks.set_aside(locked, 100)} == in_state[LockState.SET_ASIDE]
+    assert {one.id for one in document_looks.dead_letters(locked, 100)} == in_state[LockState.SET_ASIDE]
     waiting = [
         locked.lock_in(document) for document in locked.locks.find({"_id": {"$in": list(in_state[LockState.WAITING])}})
     ]
@@ -300,12 +300,12 @@ def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents:
     documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, *UNKNOWN_LOCKS]])
     documents.insert_many([{"_id": number, "lock": laid_aside(number, "no")} for number in range(3)])
     documents.insert_one({"done": 1, "lock": laid_aside(9, "done")})
-    listed = document_looks.set_aside(locked, 10)
+    listed = document_looks.dead_letters(locked, 10)
     assert {one.id: one.lock for one in listed} == {
         number: Lock(None, NEVER, tries=number, error="no") for number in range(3)
     }
     assert all(one.document is not None and one.document["lock"]["tries"] == one.id for one in listed)
-    assert len(document_looks.set_aside(locked, 2)) == 2
+    assert len(document_looks.dead_letters(locked, 2)) == 2
 
 
 def test_still_matching_is_what_matches_and_nobody_holds(locked: LockedCollection, documents: Collection) -> None:

@@ -14,7 +14,9 @@ from tests.support import many_jobs
 from tests.support.examined import examined
 from tests.support.many_jobs import BEGIN, RARE_NAME
 from tests.support.store import handle
-from trio_monque import AggregationTimeoutError, JobFilter, JobSort, JobStatus, Monque
+from trio_monque import JobFilter, JobStatus, Monque
+from trio_monque.errors import AggregationTimeoutError
+from trio_monque.jobs import JobSort
 from trio_monque.jobs.answers import page_of
 from trio_monque.jobs.selection import page_query
 from trio_monque.store import indexes, names, paths, queries, statistics

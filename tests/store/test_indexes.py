@@ -9,7 +9,8 @@ import pytest
 
 from tests.support import node_peer
 from tests.support.store import PAST, handle, insert, stamp
-from trio_monque import Monque, MonqueConnectionError, NewJob, Retention, SyncMonque, open_scheduler
+from trio_monque import Monque, NewJob, Retention, SyncMonque, open_scheduler
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.claimable import claimable
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing

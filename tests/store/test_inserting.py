@@ -55,7 +55,7 @@ def test_jobs_packed_together_are_the_same_documents_as_each_alone() -> None:
         NewJob(name="other", data=3),
         NewJob(name="greet", data=4, delay=60),
         NewJob(name="greet", data=5, unique_key="k"),
-        NewJob(name="greet", data=6, max_retries=1, max_rescues=0, timeout=2.5),
+        NewJob(name="greet", data=6, max_attempts=1, max_rescues=0, timeout=2.5),
         NewJob(name="greet", data=7),
         NewJob(name="other", data=8, run_at=PAST),
     ]

@@ -12,8 +12,8 @@ from pymongo import MongoClient
 from pymongo import errors as driver
 
 from tests.support.store import PAST, claim, handle
-from trio_monque import Monque, MonqueConnectionError
-from trio_monque.errors import is_outage
+from trio_monque import Monque
+from trio_monque.errors import MonqueConnectionError, is_outage
 from trio_monque.store import leases
 from trio_monque.store.codec import RawDocument
 from trio_monque.store.outcomes import (

@@ -17,12 +17,13 @@ from pymongo.errors import AutoReconnect
 from tests.support.interception import Interceptor, Recorder, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
-from trio_monque import JobStatus, MonqueConnectionError
+from trio_monque import JobStatus, events
 from trio_monque.client.context import ClientContext
 from trio_monque.client.rescued import Rescued, log_and_events_of
 from trio_monque.client.rescuing import Rescuer
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs import events, transitions
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.options import scheduler_config
 from trio_monque.store import indexes, leases, managing, queries, rescuing, settling

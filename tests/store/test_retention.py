@@ -72,7 +72,7 @@ async def test_a5_scheduler_makes_the_index_of_its_retention_and_makes_it_again(
     async with open_scheduler(db):
         await Monque(db).enqueue("greet")
         assert "trio_monque_ended" not in jobs.index_information()
-    async with open_scheduler(db, job_retention=BY_AGE) as scheduler:
+    async with open_scheduler(db, retention=BY_AGE) as scheduler:
         assert "trio_monque_ended" in jobs.index_information()
         assert "trio_monque_ended_by_name" not in jobs.index_information()
         jobs.drop_indexes()

@@ -15,7 +15,7 @@ from tests.support.interception import Recorder
 from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.events import Event, JobFailed, JobStarted
+from trio_monque.events import Event, JobFailed, JobStarted
 from trio_monque.store.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
 

@@ -10,7 +10,8 @@ from unittest.mock import ANY
 import pytest
 from trio.testing import MockClock
 
-from trio_monque import InvalidJobIdentifierError, InvalidOptionError, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import InvalidJobIdentifierError, InvalidOptionError
 from trio_monque.testing import SchedulerOpener, assert_enqueued, assert_not_enqueued, drain
 
 TOMORROW = datetime(2126, 1, 1, 12, 30, 0, 123456, tzinfo=UTC)

@@ -12,10 +12,11 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
-from trio_monque import InvalidOptionError, Monque, MonqueError, RunningJob, Workers
+from trio_monque import Monque, MonqueError, RunningJob, Workers
 from trio_monque.clock import ServerClock
+from trio_monque.errors import InvalidOptionError
+from trio_monque.events import HeartbeatFailed, JobStarted, SchedulerErrorOccurred
 from trio_monque.hold import clock_hold
-from trio_monque.jobs.events import HeartbeatFailed, JobError, JobStarted
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import (
     SchedulerOpener,
@@ -135,7 +136,7 @@ async def test_what_is_due_runs_to_its_end_and_what_is_due_later_stays(
         await monque.enqueue("fails")
     await monque.enqueue("job")
     await monque.enqueue("job", delay=100)
-    async with open_test_scheduler(log.workers, worker_concurrency=1, base_retry_interval=100) as scheduler:
+    async with open_test_scheduler(log.workers, concurrency_per_name=1, base_retry_interval=100) as scheduler:
         drained = await drain(scheduler)
         assert (drained.completed, drained.failed, drained.released) == (1, 3, 0)
         assert log.ends == [50.0]
@@ -198,7 +199,7 @@ async def test_due_job_that_is_not_claimed_is_told(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log()
-    async with open_test_scheduler(log.workers, instance_concurrency=1) as scheduler:
+    async with open_test_scheduler(log.workers, concurrency=1) as scheduler:
         await quiesce()  # Its first look is over.
         with monkeypatch.context() as patched:
             patched.setattr(scheduler._engine.slots, "_total", 0)
@@ -315,14 +316,14 @@ async def test_an_outage_burns_no_virtual_time(open_test_scheduler: SchedulerOpe
     """A third of a second of faults in each loop, tried again after real pauses that hold the clock."""
     failed: list[tuple[str, float]] = []
 
-    async def hear(event: JobError | HeartbeatFailed) -> None:
+    async def hear(event: SchedulerErrorOccurred | HeartbeatFailed) -> None:
         if "gone" in str(event.error):  # And not that the machine had no time for a command.
             failed.append((type(event).__name__, trio.current_time()))
 
     log = Log(sleeps=1.5)
     gone = AutoReconnect("gone")
     async with open_test_scheduler(
-        log.workers, heartbeat_interval=1, listeners={JobError: hear, HeartbeatFailed: hear}
+        log.workers, heartbeat_interval=1, listeners={SchedulerErrorOccurred: hear, HeartbeatFailed: hear}
     ) as scheduler:
         with (
             fail_next(scheduler, gone, command="look for due jobs", times=2),
@@ -334,8 +335,8 @@ async def test_an_outage_burns_no_virtual_time(open_test_scheduler: SchedulerOpe
     assert log.ends == [1.5]
     assert sorted(failed) == [
         ("HeartbeatFailed", 1.0),
-        ("JobError", 0.0),
-        ("JobError", 1.5),
+        ("SchedulerErrorOccurred", 0.0),
+        ("SchedulerErrorOccurred", 1.5),
     ]
 
 

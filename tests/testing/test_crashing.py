@@ -9,7 +9,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import MonqueConnectionError, RunningJob, Workers
+from trio_monque import RunningJob, Workers
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, crash, drain
 

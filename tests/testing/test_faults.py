@@ -9,7 +9,9 @@ import trio
 from pymongo import errors as driver
 from trio.testing import MockClock
 
-from trio_monque import InvalidOptionError, JobError, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque import Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import InvalidOptionError, MonqueConnectionError
+from trio_monque.events import SchedulerErrorOccurred
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, fail_next
 
@@ -140,13 +142,13 @@ async def test_scheduler_survives_faults_of_each_kind_and_runs_each_job_once(
 ) -> None:
     workers = Workers()
     runs: list[int] = []
-    errors: list[JobError] = []
+    errors: list[SchedulerErrorOccurred] = []
 
     @workers.register("job")
     async def handler(job: RunningJob[int]) -> None:
         runs.append(job.data)
 
-    async with open_test_scheduler(workers, listeners={JobError: errors.append}) as scheduler:
+    async with open_test_scheduler(workers, listeners={SchedulerErrorOccurred: errors.append}) as scheduler:
         lost_claim = fail_next(scheduler, GONE, when="after", command="claim jobs")
         await scheduler.enqueue_many([NewJob(name="job", data=number) for number in range(5)])
         await drain(scheduler)

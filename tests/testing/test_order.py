@@ -14,7 +14,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import MonqueError, RunningJob, Workers
-from trio_monque.jobs.events import Event
+from trio_monque.events import Event
 from trio_monque.store.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
 from trio_monque.testing.order import FIRST_MOMENT

@@ -18,7 +18,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import JobCompleted, JobStatus, Workers
+from trio_monque import JobStatus, Workers
+from trio_monque.events import JobCompleted
 from trio_monque.testing import assert_enqueued, fail_next
 
 workers = Workers()

@@ -10,16 +10,13 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
+from trio_monque import MonqueError, NewJob, RunningJob, Workers
+from trio_monque.errors import (
     InvalidCronError,
     InvalidJobIdentifierError,
     InvalidOptionError,
     InvalidPayloadError,
-    MonqueError,
-    NewJob,
     PayloadTooLargeError,
-    RunningJob,
-    Workers,
 )
 from trio_monque.testing import NoDatabaseError, run_job
 
@@ -49,7 +46,7 @@ async def test_what_a_handler_enqueues_is_told(autojump_clock: MockClock) -> Non
         assert again == first  # As production returns the job that has the key.
         itself = await job.scheduler.enqueue(job.name, unique_key=job.unique_key)
         assert itself.id == job.id
-        await job.scheduler.now("now", [1])
+        await job.scheduler.enqueue("now", [1])
         await job.scheduler.enqueue_many([NewJob(name="many", run_at=tomorrow)])
         scheduled = await job.scheduler.schedule("@daily", "report", timezone="Europe/Berlin")
         assert scheduled.repeat_interval == "0 0 * * *"

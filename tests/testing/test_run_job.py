@@ -10,20 +10,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque import (
-    Discard,
-    InvalidOptionError,
-    InvalidPayloadError,
-    JobStatus,
-    MonqueError,
-    NewJob,
-    PayloadTooLargeError,
-    Retry,
-    RunningJob,
-    Snooze,
-    WorkerRegistrationError,
-    Workers,
-)
+from trio_monque import Discard, JobStatus, MonqueError, NewJob, Retry, RunningJob, Snooze, Workers
+from trio_monque.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError, WorkerRegistrationError
 from trio_monque.testing import Discarded, Failed, Snoozed, Succeeded, run_job
 
 workers = Workers()
@@ -148,7 +136,7 @@ async def test_last_try_fails_for_good() -> None:
         raise Retry
 
     for fail_count, status in ((1, JobStatus.PENDING), (2, JobStatus.FAILED)):
-        outcome = await run_job(handler, fail_count=fail_count, max_retries=3)
+        outcome = await run_job(handler, fail_count=fail_count, max_attempts=3)
         assert outcome.job.status is status
 
 

@@ -16,7 +16,9 @@ from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.interception import Recorder
 from tests.testing.test_clockwork import Log
-from trio_monque import JobRetried, Monque, MonqueConnectionError, NewJob, RunningJob, Workers
+from trio_monque import Monque, NewJob, RunningJob, Workers
+from trio_monque.errors import MonqueConnectionError
+from trio_monque.events import JobRetried
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
 from trio_monque.testing import stalls as stalls_module
@@ -100,7 +102,7 @@ async def test_backlog_goes_on_when_settlements_that_had_failed_are_written(
 ) -> None:
     log = Log()
     await monque.enqueue_many([NewJob(name="job") for _ in range(2000)])
-    async with open_test_scheduler(log.workers, worker_concurrency=100) as scheduler:
+    async with open_test_scheduler(log.workers, concurrency_per_name=100) as scheduler:
         with fail_next(scheduler, GONE, command="settle jobs", times=3):
             await trio.sleep(3600)
     assert len(log.starts) == 2000

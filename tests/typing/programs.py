@@ -123,7 +123,7 @@ workers.register("option", handler, retries=3)  #! mypy: call-overload, pyright:
 workers.register("option", handler, timeout="3")  #! mypy: call-overload, pyright: reportArgumentType
 
 
-@workers.cron("@daily", "right", payload=Email, data=Email("a"), timezone="Europe/Berlin", max_retries=3)
+@workers.cron("@daily", "right", payload=Email, data=Email("a"), timezone="Europe/Berlin", max_attempts=3)
 async def right(job: RunningJob[Email]) -> None: ...
 
 
@@ -171,12 +171,11 @@ async def enqueues(monque: Monque) -> None:
     await monque.enqueue(anything, {"x": {1: 2}})
     await monque.enqueue("send", {"to": "a"})
     await monque.enqueue("send")
-    await monque.now(send, Email("a"))
     await monque.schedule("@daily", send, Email("a"), on_conflict="update")
     await monque.schedule("@daily", nothing)
     await monque.document(send, Email("a"))
     await monque.enqueue_many([NewJob(send, Email("a")), NewJob(text, "a", delay=3), NewJob("x", 1), NewJob(nothing)])
-    monque.sync.enqueue(send, Email("a"), max_retries=1)
+    monque.sync.enqueue(send, Email("a"), max_attempts=1)
     monque.sync.schedule("@daily", text, "a")
     await monque.pause(send)
 
@@ -198,12 +197,12 @@ async def enqueues_wrongly(monque: Monque) -> None:
     await monque.enqueue(5)  #! mypy: call-overload, pyright: reportArgumentType
     await monque.enqueue(send, Email("a"), dealy=3)  #! mypy: call-overload, pyright: reportCallIssue
     await monque.enqueue(send, Email("a"), delay="3")  #! mypy: call-overload, pyright: reportArgumentType
-    await monque.now(send)  #! mypy: arg-type, pyright: reportArgumentType
     await monque.schedule("@daily", send)  #! mypy: arg-type, pyright: reportArgumentType
     await monque.schedule("@daily", send, "a")  #! mypy: misc, pyright: reportArgumentType
     await monque.document(send, "a")  #! mypy: misc, pyright: reportArgumentType
     monque.sync.enqueue(send, "a")  #! mypy: misc, pyright: reportArgumentType
-    monque.sync.now(send)  #! mypy: arg-type, pyright: reportArgumentType
+    monque.sync.enqueue(send)  #! mypy: arg-type, pyright: reportArgumentType
+    monque.sync.enqueue(text, 1)  #! mypy: misc, pyright: reportArgumentType
     monque.sync.schedule("@daily", send, 1)  #! mypy: misc, pyright: reportArgumentType
     monque.sync.document(send)  #! mypy: arg-type, pyright: reportArgumentType
     NewJob(send, "a")  #! mypy: misc, pyright: reportArgumentType
@@ -250,7 +249,7 @@ async def opens(db: Database[dict[str, Any]], open_test_scheduler: SchedulerOpen
 
 
 async def tests() -> None:
-    await run_job(send, Email("a"), fail_count=2, resources=Pool(), max_retries=3)
+    await run_job(send, Email("a"), fail_count=2, resources=Pool(), max_attempts=3)
     await run_job(send, stored={"to": "a", "added": 1})
     await run_job(handler, Order(id=UUID(int=1)))
     await run_job(nothing)

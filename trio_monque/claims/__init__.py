@@ -1,1 +1,19 @@
 """The engine, for the documents of any collection: `SELECT ... FOR UPDATE SKIP LOCKED`, with leases."""
+
+from .claim import Claim
+from .claims import Claims, RunningClaims, open_claims, run_claims
+from .managing import DeadLetter, create_claim_index, dead_letters, readmit
+from .telling import ClaimsReport
+
+__all__ = [
+    "Claim",
+    "Claims",
+    "ClaimsReport",
+    "DeadLetter",
+    "RunningClaims",
+    "create_claim_index",
+    "dead_letters",
+    "open_claims",
+    "readmit",
+    "run_claims",
+]

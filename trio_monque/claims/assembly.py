@@ -15,11 +15,11 @@ from ..client.bus import Bus
 from ..client.server_time import ServerTime
 from ..clock import virtual_time
 from ..engine.nursery import Engine
-from ..errors import MonqueError, ScanRefusedError
+from ..errors import MissingIndexError, MonqueError
+from ..events import Event
 from ..host.host import Host, Life
 from ..host.limits import engine_limits
 from ..jobs.error_text import ErrorText
-from ..jobs.events import Event
 from ..jobs.verdicts import RetryPolicy
 from ..safe_text import shown
 from ..store import document_indexes
@@ -119,7 +119,7 @@ def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) 
     # Asked in any case: whatever is wrong with the filter, the server says so now, and no loop crashes of it later.
     is_served = document_indexes.is_served(locked, time.clock.now())
     if not (is_served or config.allow_scan) and document_indexes.is_large(locked):
-        raise ScanRefusedError(
+        raise MissingIndexError(
             f"no index of {locked.collection.full_name} serves the filter {shown(locked.shown_filter)}, and each look "
             "would read all of its documents: call create_claim_index(collection, filter) once, with the same "
             "lock_field and sort, or say allow_scan=True"
@@ -130,7 +130,7 @@ def _policy_of(config: ClaimConfig) -> RetryPolicy:
     exponential = Backoff(base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter)
     own = config.backoff
     return RetryPolicy(
-        max_retries=config.max_attempts,
+        max_attempts=config.max_attempts,
         backoff=exponential,
         own_backoff=partial(asked_backoff, own, exponential) if callable(own) else own,
         error_text=ErrorText(redact=config.redact_errors),

@@ -63,7 +63,7 @@ class DocumentClaims:
         self._repeats = repeats
         self._expect = expect
         self._end_with = end_with
-        self._pace = Pace(config.pace)
+        self._pace = Pace(config.rate_limit)
         self._finder = DocumentFinder(leased, door)
         self._candidates: Candidates[Any] = Candidates(self._finder)
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(

@@ -102,12 +102,12 @@ async def open_claims(
     Args:
         collection: A `pymongo.collection.Collection` of a client with room for 17 connections.
         filter: Which documents; finishing one must make it false.
-        listeners: Event classes (DocumentFailed, DocumentSetAside, ClaimLost, DocumentsRescued) and who hears of them.
+        listeners: Functions by event class: DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued.
         options: See ClaimConfig.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
-        ScanRefusedError: No index serves the filter, and the collection is large.
+        MissingIndexError: No index serves the filter, and the collection is large.
         MonqueConnectionError: The database cannot be reached or used.
         FilterStillMatchesError: A document that was finished was claimed again, and nobody else had touched it.
     """

@@ -22,7 +22,7 @@ _EVERY: Mapping[str, Any] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class SetAside(Generic[DocT]):
+class DeadLetter(Generic[DocT]):
     """A document whose tries are used up: nobody claims it.
 
     Attributes:
@@ -58,13 +58,13 @@ async def create_claim_index(
     return await Door().call(partial(document_indexes.create, _locked(collection, filter, lock_field, sort)))
 
 
-async def set_aside(
+async def dead_letters(
     collection: TypedCollection[DocT],
     filter: Mapping[str, Any] = _EVERY,  # noqa: A002
     *,
     lock_field: str = "lock",
     limit: int = 100,
-) -> Sequence[SetAside[DocT]]:
+) -> Sequence[DeadLetter[DocT]]:
     """The documents whose tries are used up, of those that match the filter, at most `limit`. On any anyio backend.
 
     Raises:
@@ -73,9 +73,9 @@ async def set_aside(
     """
     check_count("limit", limit, at_least=1)
     found = await Door().call(
-        partial(document_looks.set_aside, _locked(collection, filter, lock_field), limit), abandon_on_cancel=True
+        partial(document_looks.dead_letters, _locked(collection, filter, lock_field), limit), abandon_on_cancel=True
     )
-    return [SetAside(one.id, one.lock.tries, one.lock.error, one.document) for one in found]
+    return [DeadLetter(one.id, one.lock.tries, one.lock.error, one.document) for one in found]
 
 
 async def readmit(

@@ -16,7 +16,7 @@ from ..checks import (
     check_seconds,
 )
 from ..errors import InvalidOptionError
-from ..options import LONGEST_BEAT, SHORTEST_BEAT, instance_id
+from ..options import LONGEST_BEAT, SHORTEST_BEAT, new_instance_id
 
 Sort = Sequence[tuple[str, int]]
 
@@ -28,7 +28,7 @@ class ClaimOptions(TypedDict, total=False):
     sort: Sort | None
     concurrency: int
     wait: bool
-    pace: float | None
+    rate_limit: float | None
     timeout: float | None
     max_attempts: int
     backoff: float | Callable[[int, BaseException], float] | None
@@ -54,11 +54,12 @@ class ClaimConfig:
     Attributes:
         lock_field: The top-level field that holds the lock; nothing else of a document is ever touched.
         sort: In which order documents are claimed, as pairs of field and direction; None for any.
-        concurrency: How many are worked on at a time. While results are written, as many more are claimed already.
+        concurrency: How many documents are worked on at once in this instance. While results are written, it claims as
+            many more.
         wait: Go on for ever, for documents to come; False ends when nothing is left.
-        pace: How many are started a second at most, by this instance; None for no limit.
+        rate_limit: How many runs this instance starts a second at most; None for no limit.
         timeout: How long the work on one may take; None for no limit.
-        max_attempts: After how many tries, failed or died, a document is set aside.
+        max_attempts: After how many failed attempts (a holder's death is one) a document is a dead letter.
         backoff: How long a failed one waits for its next try, instead of the exponential backoff: seconds, or a
             function of the number of failures and the error.
         base_retry_interval: The backoff before try n + 1 is `2 ** n` times this.
@@ -82,7 +83,7 @@ class ClaimConfig:
     sort: Sort | None = None
     concurrency: int = 5
     wait: bool = True
-    pace: float | None = None
+    rate_limit: float | None = None
     timeout: float | None = None
     max_attempts: int = 10
     backoff: float | Callable[[int, BaseException], float] | None = None
@@ -97,7 +98,7 @@ class ClaimConfig:
     shutdown_timeout: float = 30.0
     cleanup_timeout: float = 5.0
     operation_timeout: float = 10.0
-    instance_id: str = field(default_factory=instance_id)
+    instance_id: str = field(default_factory=new_instance_id)
     allow_scan: bool = False
 
     def __post_init__(self) -> None:
@@ -105,8 +106,8 @@ class ClaimConfig:
         checked_sort(self.sort)
         check_count("concurrency", self.concurrency, at_least=1)
         check_flag("wait", self.wait)
-        if self.pace is not None:
-            check_number("pace", self.pace, above=0)
+        if self.rate_limit is not None:
+            check_number("rate_limit", self.rate_limit, above=0)
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
         check_count("max_attempts", self.max_attempts, at_least=1)
@@ -123,7 +124,7 @@ class ClaimConfig:
         check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
         check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
         check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
-        check_instance_id(self.instance_id, "instance_id")
+        check_instance_id(self.instance_id)
         check_flag("allow_scan", self.allow_scan)
 
 

@@ -120,7 +120,7 @@ def lock_after_try(
     tries: int, error: BaseException, now: datetime, policy: RetryPolicy, after: float | None = None
 ) -> dict[str, object]:
     """The lock after so many tries, of which the last one failed or died: free later, or set aside."""
-    if tries >= policy.max_retries:
+    if tries >= policy.max_attempts:
         return laid_aside(tries, kept_reason(error, policy.error_text))
     delay = policy.delay(tries, error) if after is None else after
     return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .. import events
 from ..client.bus import Bus
 from ..document_lock import NEVER
 from ..engine import notices
@@ -13,7 +14,6 @@ from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, kept_reason
 from ..log import logger_of
-from . import events
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 
@@ -27,7 +27,7 @@ class RescuedDocument:
     id: Any
     tries: int
     holder: str
-    is_set_aside: bool
+    is_dead_letter: bool
     error: str
 
 
@@ -41,7 +41,7 @@ class ClaimsReport:
         released: Documents that were given back uncounted.
         lost: Locks that were taken, or could not be renewed in time.
         rescued: Locks of dead holders that were taken away.
-        set_aside: Documents whose tries were used up.
+        dead_lettered: Documents whose tries were used up.
         unfinished: The ids of documents whose locks could not be given back; they end with their leases.
         crashed: What crashed of the claims themselves.
         undelivered_events: Events that listeners did not hear, because too many waited or the claims had to end.
@@ -52,7 +52,7 @@ class ClaimsReport:
     released: int = 0
     lost: int = 0
     rescued: int = 0
-    set_aside: int = 0
+    dead_lettered: int = 0
     unfinished: tuple[Any, ...] = ()
     crashed: tuple[BaseException, ...] = ()
     undelivered_events: int = 0
@@ -64,7 +64,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
     def __init__(self, bus: Bus, instance: str, error_text: ErrorText) -> None:
         super().__init__(bus, logger, "claims", instance)
         self._error_text = error_text
-        self._finished = self._failed = self._released = self._lost = self._rescued = self._set_aside = 0
+        self._finished = self._failed = self._released = self._lost = self._rescued = self._dead_lettered = 0
 
     def report(self, end: HostEnd[HeldDocument]) -> ClaimsReport:
         return ClaimsReport(
@@ -73,7 +73,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
             released=self._released,
             lost=self._lost,
             rescued=self._rescued,
-            set_aside=self._set_aside,
+            dead_lettered=self._dead_lettered,
             unfinished=tuple(held.id for held in end.unfinished),
             crashed=end.crashed,
             undelivered_events=self._bus.undelivered,
@@ -99,7 +99,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
             case notices.RunLost(HeldDocument() as held):
                 self._lost += 1
                 logger.warning("the lock on document %s was taken, or could not be renewed in time", held)
-                self._bus.emit(events.ClaimLost(held.id, held.attempt))
+                self._bus.emit(events.DocumentClaimLost(held.id, held.attempt))
             case notices.Draining(cause):
                 self.log_draining(cause)
             case notices.CutShort(cut):
@@ -120,7 +120,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
                 self._finished += 1
             case Failed(error) | Discarded(error):
                 self._failed += 1
-                is_last = self._is_set_aside(settlement)
+                is_last = self._is_dead_letter(settlement)
                 reason = kept_reason(error, self._error_text)
                 log = logger.error if is_last else logger.warning
                 what = "and is set aside" if is_last else "and is claimed again later"
@@ -134,24 +134,24 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
                 )
                 self._bus.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
-                    self._tell_set_aside(held.id, held.attempt, reason)
+                    self._tell_dead_letter(held.id, held.attempt, reason)
             case Released() | Snoozed() | CutShort():
                 self._released += 1
 
-    def _is_set_aside(self, settlement: DocumentSettlement) -> bool:
+    def _is_dead_letter(self, settlement: DocumentSettlement) -> bool:
         ending = settlement.ending
         return ending is not None and ending.lock is not None and ending.lock["until"] == NEVER
 
-    def _tell_set_aside(self, document_id: Any, tries: int, error: str) -> None:
-        self._set_aside += 1
-        self._bus.emit(events.DocumentSetAside(document_id, tries, error))
+    def _tell_dead_letter(self, document_id: Any, tries: int, error: str) -> None:
+        self._dead_lettered += 1
+        self._bus.emit(events.DocumentDeadLettered(document_id, tries, error))
 
     def _tell_rescued(self, rescued: tuple[RescuedDocument, ...]) -> None:
         self._rescued += len(rescued)
         for one in rescued:
-            if one.is_set_aside:
+            if one.is_dead_letter:
                 logger.error("document %r is set aside: %s", one.id, one.error)
-                self._tell_set_aside(one.id, one.tries, one.error)
+                self._tell_dead_letter(one.id, one.tries, one.error)
         holders = sorted({one.holder for one in rescued})
         logger.warning("%d locks of dead holders were taken away: %s", len(rescued), ", ".join(holders))
         self._bus.emit(events.DocumentsRescued(len(rescued)))

@@ -1,1 +1,10 @@
 """The producer's and the operator's door."""
+
+from .event_stream import EventStream
+from .monque import Monque, SyncMonque
+
+__all__ = [
+    "EventStream",
+    "Monque",
+    "SyncMonque",
+]

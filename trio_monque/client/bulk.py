@@ -7,10 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Unpack
 
+from .. import events
 from ..callables import is_async
 from ..checks import check_seconds
-from ..errors import InvalidOptionError, MonqueConnectionError, PartlyDoneError
-from ..jobs import events
+from ..errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
 from ..jobs.bulk_result import BulkResult, Tally
 from ..jobs.job import Job
 from ..jobs.selectors import JobSelector, Selection
@@ -56,7 +56,7 @@ class Bulk:
         """One batch: a constant number of round trips.
 
         Raises:
-            PartlyDoneError: The database did not answer, and something was done before, or may have been.
+            PartialBulkError: The database did not answer, and something was done before, or may have been.
             MonqueConnectionError: It did not answer, and nothing was done.
         """
         try:
@@ -65,7 +65,7 @@ class Bulk:
             tally = self._tally
             if not tally.count and not tally.unknown:
                 raise
-            raise PartlyDoneError(self._action.name, tally.count, tally.unknown, error) from error
+            raise PartialBulkError(self._action.name, tally.count, tally.unknown, error) from error
 
     def _batch(self) -> None:
         context, action = self._context, self._action

@@ -9,8 +9,8 @@ from datetime import datetime
 from random import Random
 from typing import ClassVar
 
+from .. import events
 from ..errors import MonqueConnectionError
-from ..jobs import events
 from ..jobs.bulk_transitions import (
     CANCELLABLE,
     DELETABLE,

@@ -53,7 +53,7 @@ class BulkManaging:
 
         Raises:
             InvalidOptionError: The selection cannot be, or selects nothing; names what is wrong.
-            PartlyDoneError: The database stopped answering after a part of it; tells how many are done.
+            PartialBulkError: The database stopped answering after a part of it; tells how many are done.
             MonqueConnectionError: The database cannot be reached or used, and nothing was done.
         """
         return await self._run_bulk(cancelling(self._context, selection), on_progress)
@@ -73,7 +73,7 @@ class BulkManaging:
             selection: See `cancel_jobs`.
 
         Raises:
-            InvalidOptionError, PartlyDoneError, MonqueConnectionError: See `cancel_jobs`.
+            InvalidOptionError, PartialBulkError, MonqueConnectionError: See `cancel_jobs`.
         """
         return await self._run_bulk(retrying(self._context, selection, spread), on_progress)
 
@@ -92,7 +92,7 @@ class BulkManaging:
 
         Raises:
             InvalidOptionError: There is no selection, and not `everything` either; or see `cancel_jobs`.
-            PartlyDoneError, MonqueConnectionError: See `cancel_jobs`.
+            PartialBulkError, MonqueConnectionError: See `cancel_jobs`.
         """
         return await self._run_bulk(deleting(self._context, selection, everything=everything), on_progress)
 

@@ -17,7 +17,7 @@ from ..async_with import entered_by_async_with
 from ..callables import is_async
 from ..clock import is_on_run
 from ..errors import InvalidOptionError
-from ..jobs.events import Event
+from ..events import Event
 from ..log import logger_of
 from ..patience import Patience
 from ..threads import HoldingLimiter, call_in_thread

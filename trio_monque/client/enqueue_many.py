@@ -10,7 +10,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartlyEnqueuedError
+from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError, PartialEnqueueError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob
 from ..store import inserting
@@ -63,7 +63,7 @@ def send(context: ClientContext, intake: Intake, drafts: Sequence[Draft]) -> lis
     """The jobs, in order; of several with one unique key, each is the one job that has it.
 
     Raises:
-        PartlyEnqueuedError: Some were not enqueued; tells which were. Slices after them were not sent.
+        PartialEnqueueError: Some were not enqueued; tells which were. Slices after them were not sent.
     """
     first_of = _first_of_each_key(drafts)
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
@@ -187,7 +187,7 @@ def _send_unique(context: ClientContext, intake: Intake, parcels: Mapping[int, P
             # Any other error is about this job alone: the server refuses it, or a broken document has its key.
 
 
-def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartlyEnqueuedError:
+def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartialEnqueueError:
     unknown = {
         place: str(drafts[place].id)
         for place, error in sorted(sent.errors.items())
@@ -195,6 +195,6 @@ def _partly(drafts: Sequence[Draft], sent: _Sent) -> PartlyEnqueuedError:
     }
     enqueued = {place: str(job.id) for place, job in sorted(sent.jobs.items())}
     first = sent.errors[min(sent.errors)]
-    error = PartlyEnqueuedError(len(drafts), enqueued, unknown, first)
+    error = PartialEnqueueError(len(drafts), enqueued, unknown, first)
     error.__cause__ = first
     return error

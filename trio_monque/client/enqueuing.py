@@ -89,7 +89,7 @@ class Enqueuing:
             delay: Seconds from now, instead of `run_at`.
             unique_key: At most one pending or processing job of this name has this key: where there is
                 one already, that one is returned as it is.
-            max_retries: After how many failures this job is `failed`, instead of its worker's.
+            max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.
 
@@ -118,7 +118,7 @@ class Enqueuing:
         It is not one transaction. Cancelled after the first was sent, all are sent and awaited.
 
         Raises:
-            PartlyEnqueuedError: The database did not take all; says which it took, and which perhaps.
+            PartialEnqueueError: The database did not take all; says which it took, and which perhaps.
             The errors of `enqueue`: Nothing was sent.
         """
         drafts = enqueue_many.checked(self._intake, new_jobs)
@@ -128,16 +128,6 @@ class Enqueuing:
             jobs = await self._door.call(partial(enqueue_many.send, self._context, self._intake, drafts))
         self._announcer.announce(jobs, new=True)
         return jobs
-
-    @overload
-    async def now(self, worker: Taking[T], data: T) -> Job: ...
-    @overload
-    async def now(self, worker: Taking[None], data: None = ...) -> Job: ...
-    @overload
-    async def now(self, worker: str, data: Any = ...) -> Job: ...
-    async def now(self, worker: str | Taking[Any], data: Any = None) -> Job:
-        """`enqueue` for a job that is due at once."""
-        return await self.enqueue(worker, data)
 
     @overload
     async def schedule(

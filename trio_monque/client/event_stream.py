@@ -11,7 +11,7 @@ import anyio
 import anyio.lowlevel
 import trio
 
-from ..jobs.events import Event
+from ..events import Event
 from ..log import logger_of
 
 logger = logger_of("events")

@@ -8,7 +8,7 @@ from datetime import datetime
 from typing import TypeVar
 
 from ..call_context import async_calls
-from ..jobs.events import Event
+from ..events import Event
 from ..jobs.job import Job
 from ..store.offload import Door
 from ..store.types import ObjectId

@@ -9,8 +9,8 @@ from typing import Literal, TypeVar, Unpack
 import anyio.lowlevel
 
 from ..call_context import async_calls, blocking_calls
+from ..events import Event
 from ..jobs.answers import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
-from ..jobs.events import Event
 from ..jobs.job import Job
 from ..jobs.selection import JobFilter, JobSort
 from ..jobs.selectors import Statuses, checked_name

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from datetime import datetime
 
+from .. import events
 from ..errors import JobStateError, MonqueConnectionError
-from ..jobs import events, transitions
+from ..jobs import transitions
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import checked_moment

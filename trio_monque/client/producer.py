@@ -82,16 +82,6 @@ class Producer:
         return jobs
 
     @overload
-    def now(self, worker: Taking[T], data: T) -> Job: ...
-    @overload
-    def now(self, worker: Taking[None], data: None = ...) -> Job: ...
-    @overload
-    def now(self, worker: str, data: Any = ...) -> Job: ...
-    def now(self, worker: str | Taking[Any], data: Any = None) -> Job:
-        """See `Monque.now`."""
-        return self.enqueue(worker, data)
-
-    @overload
     def schedule(
         self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
     ) -> Job: ...

@@ -10,11 +10,11 @@ from typing import Final
 
 import anyio
 
+from .. import events
 from ..call_context import async_calls
 from ..checks import check_seconds
 from ..clock import virtual_time
 from ..errors import MonqueError
-from ..jobs import events
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
 from ..store.offload import Door

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from .. import events
 from ..errors import ScheduleEndedError
-from ..jobs import events
 from ..jobs.job import Job, JobStatus
 from ..log import logger_of
 

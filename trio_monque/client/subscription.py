@@ -14,7 +14,7 @@ import trio
 
 from ..callables import is_async
 from ..errors import ShortageError
-from ..jobs.events import Event
+from ..events import Event
 from ..log import logger_of
 from ..patience import Patience, with_patience
 from ..safe_text import shown

@@ -12,7 +12,7 @@ MOST_NAMES_COUNTED: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
-class BulkError:
+class BulkFailure:
     """A document that was selected and refused.
 
     Attributes:
@@ -39,7 +39,7 @@ class BulkResult:
     """
 
     count: int = 0
-    errors: tuple[BulkError, ...] = ()
+    errors: tuple[BulkFailure, ...] = ()
     refused: int = 0
     unknown: int = 0
 
@@ -51,7 +51,7 @@ class Tally:
     count: int = 0
     refused: int = 0
     unknown: int = 0
-    errors: list[BulkError] = field(default_factory=list)
+    errors: list[BulkFailure] = field(default_factory=list)
     by_name: Counter[str] = field(default_factory=Counter)
 
     def add(self, count: int, by_name: Mapping[str, int]) -> None:
@@ -63,7 +63,7 @@ class Tally:
     def refuse(self, document_id: object, reason: str) -> None:
         self.refused += 1
         if len(self.errors) < MOST_ERRORS_LISTED:
-            self.errors.append(BulkError(str(document_id), reason))
+            self.errors.append(BulkFailure(str(document_id), reason))
 
     def result(self) -> BulkResult:
         return BulkResult(self.count, tuple(self.errors), self.refused, self.unknown)

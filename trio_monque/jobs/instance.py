@@ -25,7 +25,7 @@ class Instance:
     """A scheduler instance, as it told of itself with its last heartbeat.
 
     Attributes:
-        id: Its `scheduler_instance_id`.
+        id: Its `instance_id`.
         incarnation: Random characters: who starts with an id that somebody had before bears others.
         host: The name of its machine.
         pid: Its process there.

@@ -52,7 +52,7 @@ class Job:
         cancel_requested_at: When somebody asked for the current run to be cancelled.
         timezone: IANA name in which `repeat_interval` is meant; None for UTC.
         schedule_version: The `version` of the declaration that the schedule is of; None for none.
-        timeout, max_retries, max_rescues, on_exhausted: What this job says instead of its worker.
+        timeout, max_attempts, max_rescues, on_exhausted: What this job says instead of its worker.
         result: What its handler returned, where results are stored.
         progress, saved: What its handler reported, and saved for its next try.
         saved_for: The occurrence in which a recurring job's handler saved, by the date when it was first due.
@@ -87,7 +87,7 @@ class Job:
     timezone: str | None = None
     schedule_version: int | None = None
     timeout: float | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     max_rescues: int | None = None
     on_exhausted: str | None = None
     result: Any = None

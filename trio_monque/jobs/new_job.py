@@ -64,7 +64,7 @@ class JobOptions(TypedDict, total=False):
     run_at: datetime | None
     delay: float | None
     unique_key: str | None
-    max_retries: int | None
+    max_attempts: int | None
     max_rescues: int | None
     timeout: float | None
 
@@ -81,7 +81,7 @@ class NewJob:
         run_at: When it is due, timezone-aware; None for now. A moment that has passed is due at once.
         delay: Seconds from now, instead of `run_at`.
         unique_key: At most one pending or processing job of this name has this key.
-        max_retries: After how many failures this job is `failed`, instead of its worker's.
+        max_attempts: After how many failures this job is `failed`, instead of its worker's.
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
     """
@@ -92,7 +92,7 @@ class NewJob:
     run_at: datetime | None = None
     delay: float | None = None
     unique_key: str | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
 
@@ -193,8 +193,8 @@ def check_on_exhausted(value: object) -> None:
 
 
 def _check_limits(new: NewJob) -> None:
-    if new.max_retries is not None:
-        check_count("max_retries", new.max_retries, at_least=0)
+    if new.max_attempts is not None:
+        check_count("max_attempts", new.max_attempts, at_least=0)
     if new.max_rescues is not None:
         check_count("max_rescues", new.max_rescues, at_least=0)
     if new.timeout is not None:
@@ -224,8 +224,8 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
     # Only what was said: thousands are made at once, and most say nothing.
     if new.unique_key is not None:
         values["unique_key"] = new.unique_key
-    if new.max_retries is not None:
-        values["max_retries"] = new.max_retries
+    if new.max_attempts is not None:
+        values["max_attempts"] = new.max_attempts
     if new.max_rescues is not None:
         values["max_rescues"] = new.max_rescues
     if new.timeout is not None:

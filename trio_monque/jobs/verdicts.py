@@ -127,7 +127,7 @@ class RetryPolicy:
     """What is tried again, how often, and how long it waits before that.
 
     Attributes:
-        max_retries: After how many failures a job has failed for good.
+        max_attempts: After how many failures a job has failed for good.
         backoff: Computes the delay.
         own_backoff: The worker's own instead: fixed (seconds), or asked with the number of failures and the error.
         retry_on: Only these errors are tried again; None for all.
@@ -135,7 +135,7 @@ class RetryPolicy:
         error_text: What is kept of an error.
     """
 
-    max_retries: int
+    max_attempts: int
     backoff: Backoff
     own_backoff: float | Callable[[int, BaseException], float] | None = None
     retry_on: ErrorTypes | None = None
@@ -219,8 +219,8 @@ def _after_failure(
     job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
 ) -> Transition:
     failures = job.fail_count + 1
-    max_retries = policy.max_retries if job.max_retries is None else job.max_retries
-    if failures >= max_retries:
+    max_attempts = policy.max_attempts if job.max_attempts is None else job.max_attempts
+    if failures >= max_attempts:
         return _give_up(job, now, error, policy.error_text)
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
     following = now + timedelta(milliseconds=round(delay * 1000))

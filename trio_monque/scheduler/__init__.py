@@ -1,1 +1,28 @@
 """The engine, for jobs: where the two columns meet."""
+
+from ..engine.run_end import CancelReason
+from .health import Health, LoopHealth
+from .running_job import RunningJob
+from .scheduler import Scheduler, open_scheduler, run_scheduler
+from .scheduler_client import SchedulerClient
+from .signals import run_until_signalled
+from .statistics import Statistics
+from .telling import SchedulerReport
+from .worker import Worker
+from .workers import Workers
+
+__all__ = [
+    "CancelReason",
+    "Health",
+    "LoopHealth",
+    "RunningJob",
+    "Scheduler",
+    "SchedulerClient",
+    "SchedulerReport",
+    "Statistics",
+    "Worker",
+    "Workers",
+    "open_scheduler",
+    "run_scheduler",
+    "run_until_signalled",
+]

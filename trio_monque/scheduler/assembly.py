@@ -65,7 +65,7 @@ def assembled(
         lambda: on_the_board.has_claimed(),
         own_run.do,
     )
-    stream = JobStream(context, door, workers, paused, config.scheduler_instance_id, told)
+    stream = JobStream(context, door, workers, paused, config.instance_id, told)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
     is_streamed = config.change_stream and not rests
     engine = Engine(source, _limits(config, rests=rests), stream if is_streamed else None)
@@ -80,13 +80,13 @@ def assembled(
     )
     engine.company.accompany(presence.run, presence.progress, presence.end)
     engine.company.accompany(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
-    if config.job_retention is not None:
-        pruner = Pruner(context, door, engine.stop, config.scheduler_instance_id, config.job_retention, rests=rests)
+    if config.retention is not None:
+        pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention, rests=rests)
         engine.company.take_in(pruner.run, pruner.progress)
-    on_the_board = EngineOnTheBoard(engine, context, paused, told, config.scheduler_instance_id)
+    on_the_board = EngineOnTheBoard(engine, context, paused, told, config.instance_id)
     return Parts(source, engine, presence, on_the_board)
 
 
 def _limits(config: SchedulerConfig, *, rests: bool) -> EngineLimits:
-    common = engine_limits(config, concurrency=config.instance_concurrency, rests=rests)
+    common = engine_limits(config, concurrency=config.concurrency, rests=rests)
     return replace(common, safety_poll_interval=config.safety_poll_interval, rescues=config.recover_stale_jobs)

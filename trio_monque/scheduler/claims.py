@@ -130,7 +130,7 @@ class Claims:
     def _stamp(self, now: datetime) -> ClaimStamp:
         self._beats.claimed(now)
         config = self._config
-        return ClaimStamp.new(config.scheduler_instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+        return ClaimStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
 
     async def _taken(self, take: Callable[[], Taken], stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Taken:
         """What `take` took, which tried to take these; resolved where the answer was lost.

@@ -32,7 +32,7 @@ class Entry:
 
     def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
         self._context = context
-        self._id = config.scheduler_instance_id
+        self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
         # One for all tries of a start: where the entry of an earlier try was written after all, it is our own.

@@ -21,7 +21,7 @@ class Policies:
     """Makes the policy of a worker; what it does not say, the scheduler's options do."""
 
     def __init__(self, config: SchedulerConfig) -> None:
-        self._max_retries = config.max_retries
+        self._max_attempts = config.max_attempts
         self._backoff = Backoff(
             base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
         )
@@ -39,7 +39,7 @@ class Policies:
     def _made_of(self, worker: WorkerSettings) -> RetryPolicy:
         backoff = worker.backoff
         return RetryPolicy(
-            max_retries=self._max_retries if worker.max_retries is None else worker.max_retries,
+            max_attempts=self._max_attempts if worker.max_attempts is None else worker.max_attempts,
             backoff=self._backoff,
             own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
             retry_on=cast("ErrorTypes | None", worker.retry_on),

@@ -64,7 +64,7 @@ class Presence:
         self._context = context
         self._door = door
         self._interval = config.heartbeat_interval
-        self._id = config.scheduler_instance_id
+        self._id = config.instance_id
         self._stop = stop
         self._names = names
         self._held = held

@@ -40,7 +40,7 @@ class Rescues:
         self._context = context
         self._door = door
         self._teller = teller
-        self._id = config.scheduler_instance_id
+        self._id = config.instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
         self._on_the_run = on_the_run

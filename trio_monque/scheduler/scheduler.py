@@ -14,10 +14,10 @@ from ..async_with import entered_by_async_with
 from ..call_context import async_calls
 from ..engine.run import Run
 from ..errors import AsyncWithError, MonqueError
+from ..events import Event
 from ..host.host import Body, Host, Life
 from ..host.reporting import MOST_NAMED
 from ..jobs.answers import WorkerView
-from ..jobs.events import Event
 from ..jobs.job import Job
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
@@ -73,7 +73,7 @@ class Scheduler(SchedulerClient):
         self._resources = resources
         self._workers = Workers.copied(workers)
         self._bus.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._bus, config.scheduler_instance_id)
+        self._teller = Teller(self._bus, config.instance_id)
         own_run = OwnRun(self._announcer)
         parts = assembled(self._context, self._door, config, self._workers, self._teller, own_run, self._running_job)
         self._source = parts.source
@@ -88,7 +88,7 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._bus, self._teller, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._teller, own_run, config.scheduler_instance_id)
+        self._runs_on(host, self._teller, own_run, config.instance_id)
         self._body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
@@ -142,7 +142,7 @@ class Scheduler(SchedulerClient):
         worker = self._workers.get(name)
         assert worker is not None
         own = worker.settings.concurrency
-        self._engine.slots.set_limit(name, self._config.worker_concurrency if own is None else own)
+        self._engine.slots.set_limit(name, self._config.concurrency_per_name if own is None else own)
         self._engine.waker.look()
 
     def _workers_here(self) -> Mapping[str, WorkerView]:
@@ -157,7 +157,7 @@ class Scheduler(SchedulerClient):
         names = [f"{name} ({limit} at a time)" for name, limit in list(limits.items())[:MOST_NAMED]]
         if len(limits) > MOST_NAMED:
             names.append(f"{len(limits) - MOST_NAMED} more")
-        most = self._config.instance_concurrency
+        most = self._config.concurrency
         in_all = "" if most is None else f", at most {most} in all"
         return self._context.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
 
@@ -190,7 +190,7 @@ async def open_scheduler(
     Raises:
         InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
         MonqueConnectionError: The database cannot be reached or used.
-        InstanceCollisionError: Another scheduler that lives has the same `scheduler_instance_id`.
+        InstanceCollisionError: Another scheduler that lives has the same `instance_id`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     async with scheduler._host.opened(scheduler._body):  # noqa: SLF001

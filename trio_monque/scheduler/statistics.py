@@ -26,12 +26,12 @@ class Statistics:
         snoozed: Runs that asked to be run again later.
         released: Runs whose claims were given back uncounted. `SchedulerReport.released` counts the snoozed, too.
         cancelled: Runs whose jobs somebody cancelled. Pending jobs that were cancelled are not counted.
-        leases_lost: Runs that were stopped since their claims were gone, or could not be renewed in time. Of the
+        claims_lost: Runs that were stopped since their claims were gone, or could not be renewed in time. Of the
             latter, those whose claims could be given back after all are counted there, too.
         schedules_ended: Recurring jobs that failed for good, as this library does not understand their stored cron
             expression or time zone. The runs are counted as failed too.
         rescued: Claims of dead instances that this one took away.
-        set_aside: Pending jobs that were failed because the server refuses every claim on them. They were not run.
+        unclaimable: Pending jobs that were failed because the server refuses every claim on them. They were not run.
         broken: Documents that are passed over, of those that this scheduler has met; see `Health.broken`.
         renewals: Claims renewed; each is counted at every heartbeat.
         running: Runs whose handlers have not ended.
@@ -52,10 +52,10 @@ class Statistics:
     snoozed: int
     released: int
     cancelled: int
-    leases_lost: int
+    claims_lost: int
     schedules_ended: int
     rescued: int
-    set_aside: int
+    unclaimable: int
     broken: int
     renewals: int
     running: int
@@ -81,9 +81,9 @@ class Tally:
     snoozed: int = 0
     released: int = 0
     cancelled: int = 0
-    leases_lost: int = 0
+    claims_lost: int = 0
     schedules_ended: int = 0
-    set_aside: int = 0
+    unclaimable: int = 0
 
 
 def statistics_of(engine: Engine[Any, Any], tally: Tally, broken: int) -> Statistics:
@@ -102,10 +102,10 @@ def statistics_of(engine: Engine[Any, Any], tally: Tally, broken: int) -> Statis
         snoozed=tally.snoozed,
         released=tally.released,
         cancelled=tally.cancelled,
-        leases_lost=tally.leases_lost,
+        claims_lost=tally.claims_lost,
         schedules_ended=tally.schedules_ended,
         rescued=int(rescues.total),
-        set_aside=tally.set_aside,
+        unclaimable=tally.unclaimable,
         broken=broken,
         renewals=int(renewals.total),
         running=number_running,

@@ -10,12 +10,12 @@ from typing import Final
 
 import trio
 
+from .. import events
 from ..client.bus import Bus
 from ..client.rescued import log_and_events_of
 from ..engine import notices
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
-from ..jobs import events
 from ..jobs.job import Job, JobStatus
 from ..jobs.verdicts import (
     CutShort,
@@ -104,7 +104,7 @@ class Teller(Reporter[Job, SchedulerReport]):
         """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=about(proof))
-            self._bus.emit(events.JobError(error, proof))
+            self._bus.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
         self._id_shared = str(error)
 
@@ -117,10 +117,10 @@ class Teller(Reporter[Job, SchedulerReport]):
         for one in jobs:
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
-                self.tally.set_aside += 1
+                self.tally.unclaimable += 1
                 self._bus.emit(events.JobFailed(one.job, error, will_retry=False))
             else:
-                self._bus.emit(events.JobError(error, one.job))
+                self._bus.emit(events.SchedulerErrorOccurred(error, one.job))
 
     def tell(self, notice: object) -> None:
         # The two of every run, first and cheaply: an event that nobody hears is not made, nor the job as it was left.
@@ -135,13 +135,13 @@ class Teller(Reporter[Job, SchedulerReport]):
     def _tell_of_trouble(self, notice: object) -> None:
         match notice:
             case notices.RunLost(job):
-                self.tally.leases_lost += 1
+                self.tally.claims_lost += 1
                 logger.warning(
                     "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
                     job,
                     extra=about(job),
                 )
-                self._bus.emit(events.LeaseLost(job))
+                self._bus.emit(events.JobClaimLost(job))
             case notices.Draining(cause):
                 self.log_draining(cause)
             case notices.CutShort(jobs):
@@ -157,7 +157,7 @@ class Teller(Reporter[Job, SchedulerReport]):
                         self._count_ended_schedule(event.job)
             case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
                 logger.warning("%s; it is tried again", error)
-                self._bus.emit(events.JobError(error))
+                self._bus.emit(events.SchedulerErrorOccurred(error))
             case _:
                 self._tell_of_stream(notice)
 
@@ -167,7 +167,7 @@ class Teller(Reporter[Job, SchedulerReport]):
                 self._bus.emit(events.ChangeStreamConnected())
             case notices.StreamFailed(error):
                 logger.info("the change stream failed, and is opened again: %s", error)
-                self._bus.emit(events.ChangeStreamError(error))
+                self._bus.emit(events.ChangeStreamFailed(error))
             case notices.StreamClosed():
                 self._bus.emit(events.ChangeStreamClosed())
             case notices.StreamFallback(error):
@@ -233,7 +233,7 @@ class Teller(Reporter[Job, SchedulerReport]):
                 "job %s failed (failure %d of %d), and is tried again at %s: %s",
                 job,
                 job.fail_count,
-                policy.max_retries if job.max_retries is None else job.max_retries,
+                policy.max_attempts if job.max_attempts is None else job.max_attempts,
                 job.next_run_at,
                 reason,
                 extra=about(job),

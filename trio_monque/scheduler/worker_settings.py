@@ -21,7 +21,7 @@ class PlainWorkerOptions(TypedDict, total=False):
 
     concurrency: int | None
     timeout: float | None
-    max_retries: int | None
+    max_attempts: int | None
     backoff: float | Callable[[int, BaseException], float] | None
     retry_on: type[BaseException] | ErrorTypes | None
     discard_on: type[BaseException] | ErrorTypes
@@ -48,7 +48,7 @@ class WorkerSettings:
     Attributes:
         concurrency: How many of its jobs run at a time in one scheduler.
         timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
-        max_retries: After how many failures a job of it is `failed`; a job can say otherwise of itself.
+        max_attempts: After how many failures a job of it is `failed`; a job can say otherwise of itself.
         backoff: How long a failed try waits for the next, instead of the scheduler's exponential backoff:
             seconds, or a callable of (number of failures, error) that gives seconds.
         retry_on: Only these errors are tried again; None for all.
@@ -63,7 +63,7 @@ class WorkerSettings:
 
     concurrency: int | None = None
     timeout: float | None = None
-    max_retries: int | None = None
+    max_attempts: int | None = None
     backoff: float | Callable[[int, BaseException], float] | None = None
     retry_on: type[BaseException] | ErrorTypes | None = None
     discard_on: type[BaseException] | ErrorTypes = ()
@@ -77,8 +77,8 @@ class WorkerSettings:
             check_count("concurrency", self.concurrency, at_least=1)
         if self.timeout is not None:
             check_seconds("timeout", self.timeout)
-        if self.max_retries is not None:
-            check_count("max_retries", self.max_retries, at_least=0)
+        if self.max_attempts is not None:
+            check_count("max_attempts", self.max_attempts, at_least=0)
         if self.backoff is not None and not callable(self.backoff):
             check_seconds("backoff", self.backoff, zero=True)
         if self.payload is not None:

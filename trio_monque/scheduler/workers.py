@@ -92,7 +92,7 @@ class Workers(Generic[Resources]):
             name: 1 to 255 characters, no whitespace or control characters.
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
             replace: Take the place of a worker of that name.
-            options: See WorkerSettings: concurrency, timeout, max_retries, backoff, retry_on, discard_on,
+            options: See WorkerSettings: concurrency, timeout, max_attempts, backoff, retry_on, discard_on,
                 payload, priority, store_result.
 
         Raises:

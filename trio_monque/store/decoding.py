@@ -30,7 +30,7 @@ _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
         (str, ("name", "status", "fail_reason", "repeat_interval", "unique_key", "claimed_by", "claim_token")),
         (str, ("receipt", "timezone")),
         (datetime, _DATES),
-        (int, ("fail_count", "attempts", "rescues", "rev", "max_retries", "schedule_version", "heartbeat_interval")),
+        (int, ("fail_count", "attempts", "rescues", "rev", "max_attempts", "schedule_version", "heartbeat_interval")),
         (_ANY, ("data", "result", "progress", "saved")),
     )
     for attribute in attributes
@@ -100,7 +100,7 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
 
 # What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
 _ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
-_COUNTERS: Final = (*_ADDED_TO, "max_retries", "max_rescues", "schedule_version")
+_COUNTERS: Final = (*_ADDED_TO, "max_attempts", "max_rescues", "schedule_version")
 _NUMBERS: Final = (*_COUNTERS, "heartbeat_interval", "timeout")
 LARGEST_COUNTER: Final = 2**53
 """MongoDB adds to counters: near the end of its numbers it would refuse to, and with that what else is written."""
@@ -137,7 +137,7 @@ _EXPECTED: Final[Mapping[str, tuple[type, ...]]] = {
     "name": (str,),
     "status": (str,),
     **dict.fromkeys(_ADDED_TO, (int,)),
-    **dict.fromkeys(("max_retries", "max_rescues", "schedule_version"), (int, _NO_TYPE)),
+    **dict.fromkeys(("max_attempts", "max_rescues", "schedule_version"), (int, _NO_TYPE)),
     **dict.fromkeys(("heartbeat_interval", "timeout"), (int, float, _NO_TYPE)),
     **dict.fromkeys(("repeat_interval", "timezone", "unique_key", "claimed_by", "claim_token"), (str, _NO_TYPE)),
     "on_exhausted": (str, _NO_TYPE),

@@ -229,7 +229,7 @@ def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], sessio
 
 
 @command("list the documents that are set aside", writes=False)
-def set_aside(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
+def dead_letters(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
     """Those whose tries are used up, at most so many."""
     listed = []
     for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):

@@ -34,7 +34,7 @@ FIELD: Final[Mapping[str, str]] = {
     "timezone": "timezone",
     "schedule_version": "scheduleVersion",
     "timeout": "timeout",
-    "max_retries": "maxRetries",
+    "max_attempts": "maxRetries",
     "max_rescues": "maxRescues",
     "on_exhausted": "onExhausted",
     "result": "result",

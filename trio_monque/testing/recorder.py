@@ -97,7 +97,7 @@ class _Inline:
 class RecordingScheduler(Enqueuing):
     """What `run_job` gives a handler as `job.scheduler`.
 
-    `enqueue`, `enqueue_many`, `now` and `schedule`, here and in `sync`, check and return what those of a
+    `enqueue`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of a
     scheduler do, and store nothing. `drain` is remembered. All else raises NoDatabaseError.
 
     Attributes:

@@ -153,7 +153,7 @@ async def run_job(
         codec_options: Those of the database that the handler is for; by default datetimes are
             timezone-aware and all else is as the driver has it.
         reraise: Where False, an error that would be raised is the outcome's as well.
-        options: As for `open_scheduler`: `max_retries`, `retry_jitter`, `cleanup_timeout` and so on.
+        options: As for `open_scheduler`: `max_attempts`, `retry_jitter`, `cleanup_timeout` and so on.
 
     Raises:
         InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,

@@ -12,8 +12,8 @@ from typing import Any
 import trio
 from bson import ObjectId
 
-from trio_monque import JobStateError, Monque, MonqueConnectionError, NewJob
-from trio_monque.errors import PartlyEnqueuedError
+from trio_monque import Monque, NewJob
+from trio_monque.errors import JobStateError, MonqueConnectionError, PartialEnqueueError
 from trio_monque.store.types import Database
 from trio_monque.testing import now
 
@@ -79,7 +79,7 @@ class Clients:
         data = {"marker": told.marker}
         options: dict[str, Any] = {}
         if chance.random() < 0.3:
-            options["max_retries"] = chance.choice((1, 2))
+            options["max_attempts"] = chance.choice((1, 2))
         if what == "delayed":
             options["delay"] = chance.choice((1.0, chance.uniform(0, 40)))
         if what == "schedule":
@@ -110,7 +110,7 @@ class Clients:
         answers: dict[int, tuple[str, Any]] = dict.fromkeys(range(len(asked)), ("unknown", None))
         try:
             answers = {place: ("yes", job.id) for place, job in enumerate(await client.enqueue_many(new))}
-        except PartlyEnqueuedError as error:
+        except PartialEnqueueError as error:
             for place in answers:
                 if place in error.enqueued:
                     answers[place] = ("yes", ObjectId(error.enqueued[place]))

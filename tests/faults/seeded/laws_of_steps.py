@@ -147,7 +147,7 @@ def ends_count_what_they_are(evidence: Evidence) -> Iterator[str]:
         if not step.is_an_end:
             continue
         options = evidence.played.options[step.before["claimedBy"]]
-        most = max(step.before.get("maxRetries", options.get("max_retries", 10)), 1)
+        most = max(step.before.get("maxRetries", options.get("max_attempts", 10)), 1)
         if step.name in _COUNTED and not _COUNTED[step.name](step, most):
             yield str(step)
         run = evidence.run_of(step)

@@ -70,6 +70,6 @@ def played(seed: int, db: Database) -> Verdict:
     lines = account_of(world.played, history.changes)
     reached = Counter(step.name for step in evidence.steps)
     reached.update(f"a run {run.outcome.partition(' ')[0]}" for run in evidence.runs.values())
-    reached.update(one.what for one in world.played.records if one.what in ("LeaseLost", "dies", "breaks"))
+    reached.update(one.what for one in world.played.records if one.what in ("JobClaimLost", "dies", "breaks"))
     digest = hashlib.sha256(repr(lines).encode()).hexdigest()
     return Verdict(seed, harm_in(evidence), world.network.befell, reached, digest, lines)

@@ -9,15 +9,10 @@ from typing import Any, Final
 
 import trio
 
-from trio_monque import (
-    InstanceCollisionError,
-    Monque,
-    MonqueError,
-    Scheduler,
-    run_scheduler,
-)
+from trio_monque import Monque, MonqueError, Scheduler, run_scheduler
 from trio_monque.client.wake_board import have_all_look
-from trio_monque.jobs.events import Event
+from trio_monque.errors import InstanceCollisionError
+from trio_monque.events import Event
 from trio_monque.scheduler.scheduler_client import SchedulerClient
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import crash, now
@@ -28,7 +23,7 @@ from .network import Network, in_the_way, whose
 from .plan import NAMES, Instance, Life, Plan
 from .records import LIVE, Played
 
-SWEEPER: Final[dict[str, Any]] = {"heartbeat_interval": 5.0, "base_retry_interval": 0.1, "worker_concurrency": 20}
+SWEEPER: Final[dict[str, Any]] = {"heartbeat_interval": 5.0, "base_retry_interval": 0.1, "concurrency_per_name": 20}
 TRIES_AGAIN_AFTER: Final = 3.0
 MOST_SWEEPS: Final = 120
 LONGEST_SWEEP: Final = 2000.0
@@ -128,7 +123,7 @@ class World:
                         self._db,
                         self._handlers.workers(names),
                         listeners={Event: hear},
-                        scheduler_instance_id=who,
+                        instance_id=who,
                         retry_jitter=0.2,
                         write_concern=FAST,
                         **options,

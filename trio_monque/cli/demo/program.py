@@ -14,7 +14,7 @@ import trio
 
 from ...client.monque import Monque
 from ...errors import InvalidOptionError, MonqueError
-from ...jobs.events import Event
+from ...events import Event
 from ...scheduler.scheduler import run_scheduler
 from ..statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from .check import find_problems, schedule_problems
@@ -113,7 +113,7 @@ async def _work(demo: Demo, interruption: Interruption) -> None:
                 partial(
                     run_scheduler,
                     collection_name=demo.place.jobs,
-                    scheduler_instance_id=instance.name,
+                    instance_id=instance.name,
                     listeners={Event: instance.hear},
                     resources=Resources(demo.records, demo.options.job_seconds),
                     base_retry_interval=RETRY_INTERVAL,

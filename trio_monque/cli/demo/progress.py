@@ -10,8 +10,8 @@ from typing import Final
 import trio
 
 from ...client.monque import Monque
+from ...events import Event, JobClaimLost, JobCompleted, JobFailed, JobStarted, ShutdownTimedOut
 from ...jobs.answers import QueueStats
-from ...jobs.events import Event, JobCompleted, JobFailed, JobStarted, LeaseLost, ShutdownTimedOut
 from ...store.types import ObjectId
 
 POLL_INTERVAL: Final = 0.25
@@ -55,7 +55,7 @@ class InstanceActivity:
             case JobFailed(job, will_retry=will_retry):
                 self.running.pop(job.id, None)
                 self.retried += will_retry
-            case LeaseLost(job):
+            case JobClaimLost(job):
                 self.running.pop(job.id, None)
             case ShutdownTimedOut(jobs):
                 for job in jobs:

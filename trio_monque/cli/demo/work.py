@@ -51,7 +51,7 @@ def tally(job: RunningJob[Any]) -> dict[str, int]:
     return {"done": stats.completed, "left": stats.pending + stats.processing}
 
 
-@workers.register(FILE_JOBS, concurrency=8, max_retries=4)
+@workers.register(FILE_JOBS, concurrency=8, max_attempts=4)
 def digest_file(job: RunningJob[Any]) -> None:
     """Reads a file and stores what is in it. A plain function, as reading and hashing block: it runs in a thread."""
     resources: Resources = job.resources

@@ -1,13 +1,44 @@
-"""What happened, as frozen values. An event tells what the database has accepted, never what was hoped."""
+"""Every event of jobs and of claimed documents. All derive from Event.
+
+Events are frozen values. An event of a job or document reports what the database has accepted.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Any
 
 from bson import ObjectId
 
-from .job import Job, JobStatus
+from .jobs.job import Job, JobStatus
+
+__all__ = [
+    "ChangeStreamClosed",
+    "ChangeStreamConnected",
+    "ChangeStreamFailed",
+    "ChangeStreamFallback",
+    "DocumentClaimLost",
+    "DocumentDeadLettered",
+    "DocumentFailed",
+    "DocumentsRescued",
+    "Event",
+    "HeartbeatFailed",
+    "JobCancelled",
+    "JobClaimLost",
+    "JobCompleted",
+    "JobDeleted",
+    "JobFailed",
+    "JobRetried",
+    "JobStarted",
+    "JobsCancelled",
+    "JobsDeleted",
+    "JobsRetried",
+    "ScheduleExhausted",
+    "SchedulerErrorOccurred",
+    "ShutdownTimedOut",
+    "StaleJobsRecovered",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +121,7 @@ class JobsDeleted(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class JobError(Event):
+class SchedulerErrorOccurred(Event):
     """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one.
 
     Once for each outage of a loop, and not for each try.
@@ -109,7 +140,7 @@ class StaleJobsRecovered(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class LeaseLost(Event):
+class JobClaimLost(Event):
     """A run's claim was lost, or nobody can tell whether its end was written: it changed nothing further."""
 
     job: Job
@@ -136,7 +167,7 @@ class ChangeStreamConnected(Event):
 
 
 @dataclass(frozen=True, slots=True)
-class ChangeStreamError(Event):
+class ChangeStreamFailed(Event):
     """The change stream broke, or could not be opened. The scheduler keeps trying to open it, and polls meanwhile.
 
     Once, however many tries fail until it is open again.
@@ -165,3 +196,40 @@ class ShutdownTimedOut(Event):
     """Runs were cut short because the scheduler left. `jobs` are as they were claimed."""
 
     jobs: tuple[Job, ...]
+
+
+# --- Of claims on any collection ---
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentFailed(Event):
+    """A try failed and that was written. `attempt` is which one it was; with `will_retry` it is claimed again."""
+
+    document_id: Any
+    attempt: int
+    error: BaseException
+    will_retry: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentDeadLettered(Event):
+    """Its tries are used up: nobody claims the document until `readmit`. `error` is what the last one failed with."""
+
+    document_id: Any
+    tries: int
+    error: str
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentClaimLost(Event):
+    """A lock was taken, or could not be renewed in time: the work on the document was cancelled."""
+
+    document_id: Any
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class DocumentsRescued(Event):
+    """So many locks of dead holders were taken away; each counts as a try."""
+
+    count: int

@@ -11,7 +11,9 @@ import trio
 from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish
-from trio_monque import ScanRefusedError, create_claim_index, open_claims, run_claims
+from trio_monque import open_claims, run_claims
+from trio_monque.claims import create_claim_index
+from trio_monque.errors import MissingIndexError
 from trio_monque.store import document_indexes
 from trio_monque.store.types import Collection
 
@@ -63,7 +65,7 @@ async def test_starts_are_evenly_spaced(things: Collection, autojump_clock: Mock
         await trio.sleep(random.Random(claim.id).random() * 3 / rate)
         await claim.finish(DONE)
 
-    await run_claims(things, OPEN, handler, wait=False, pace=rate, concurrency=10)
+    await run_claims(things, OPEN, handler, wait=False, rate_limit=rate, concurrency=10)
     assert [round(later - earlier, 6) for earlier, later in pairwise(starts)] == [round(1 / rate, 6)] * 29
 
 
@@ -77,7 +79,7 @@ async def test_tries_count_for_the_pace(things: Collection, autojump_clock: Mock
             raise ZeroDivisionError
         await claim.finish(DONE)
 
-    await run_claims(things, OPEN, handler, wait=False, pace=2, concurrency=10, base_retry_interval=0.1)
+    await run_claims(things, OPEN, handler, wait=False, rate_limit=2, concurrency=10, base_retry_interval=0.1)
     assert len(starts) == 20
     assert all(later - earlier >= 0.4999 for earlier, later in pairwise(starts))
     assert starts[-1] < 11
@@ -91,7 +93,7 @@ async def test_fast_pace_is_kept_on_the_whole(things: Collection, autojump_clock
         starts.append(trio.current_time())
         await claim.finish(DONE)
 
-    await run_claims(things, OPEN, handler, wait=False, pace=200, concurrency=50)
+    await run_claims(things, OPEN, handler, wait=False, rate_limit=200, concurrency=50)
     assert 250 / 200 - 0.05 <= starts[-1] <= 250 / 200 + 0.1
     for number, start in enumerate(starts):
         assert number + 1 <= 200 * (start + 0.03) + 1.01
@@ -106,7 +108,7 @@ async def test_what_was_not_started_is_not_made_up_for(things: Collection, autoj
 
     async with trio.open_nursery() as nursery:
         claims = await nursery.start(
-            lambda task_status: run_claims(things, OPEN, handler, pace=1, concurrency=10, task_status=task_status)
+            lambda task_status: run_claims(things, OPEN, handler, rate_limit=1, concurrency=10, task_status=task_status)
         )
         await trio.sleep(100)
         fill(things, 5)
@@ -124,7 +126,7 @@ async def test_pace_holds_nothing_that_it_does_not_start(things: Collection, aut
         held.append(things.count_documents({"lock.by": {"$ne": None}}))
         await claim.finish(DONE)
 
-    await run_claims(things, OPEN, handler, wait=False, pace=1, concurrency=5)
+    await run_claims(things, OPEN, handler, wait=False, rate_limit=1, concurrency=5)
     assert held == [1] * 10
 
 
@@ -151,11 +153,11 @@ async def test_large_collection_is_not_searched_without_an_index_unless_that_is_
     large: Collection, autojump_clock: MockClock, wanted: dict[str, Any]
 ) -> None:
     for _ in range(2):
-        with pytest.raises(ScanRefusedError, match="create_claim_index") as caught:
+        with pytest.raises(MissingIndexError, match="create_claim_index") as caught:
             async with open_claims(large, wanted):
                 raise AssertionError("never entered")
         assert "allow_scan=True" in str(caught.value)
-        with pytest.raises(ScanRefusedError):
+        with pytest.raises(MissingIndexError):
             await run_claims(large, wanted, finish, wait=False)
     assert large.count_documents({"lock": {"$exists": True}}) == 0
     update = {"$set": {"state": "done", "done_at": 1}}
