@@ -18,6 +18,7 @@ from ..jobs.transition import applied
 from ..observations import Sighting
 from ..options import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling
+from ..store.fields import HEAVY
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from .context import ClientContext
@@ -182,5 +183,5 @@ class Taking:
             stored = queries.get_job(self._context.jobs, after.id)
         except (MonqueConnectionError, BrokenDocumentError):
             return after
-        content = {} if stored is None else {name: getattr(stored, name) for name in rescuing.HEAVY}
+        content = {} if stored is None else {name: getattr(stored, name) for name in HEAVY}
         return replace(after, **content)

@@ -15,7 +15,7 @@ from pymongo import MongoClient
 from pymongo.errors import PyMongoError, WriteConcernError
 
 from .connection import connect
-from .outcomes import translated
+from .driver_errors import translated
 
 _TIMEOUT_MS = 5_000
 

@@ -16,10 +16,10 @@ from ..log import logger_of
 from ..safe_text import shown
 from . import doubled_fields
 from .codec import LENIENT, RawDocument
+from .commands import BY_ID, command, of_ids
 from .connection import JobCollection, name_in
-from .fields import FIELD
+from .fields import BUT_HEAVY, FIELD
 from .known import Known, can_be_named
-from .outcomes import command
 
 MOST_IN_A_BATCH: Final = 1000
 # What a value may have, and a document show, in full.
@@ -34,9 +34,6 @@ MOST_LOOKED_AT: Final = 100
 LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
 ROOM_FOR_A_CLAIM: Final = 148
 """Bytes that a claim adds to a document at least: a job with less room cannot be claimed."""
-
-_BY_ID: Final = {"_id": 1}
-_BUT_HEAVY: Final = {FIELD[name]: False for name in ("data", "result", "progress", "saved", "errors")}
 
 
 class Look:
@@ -176,7 +173,7 @@ def _look_at_broken(jobs: JobCollection) -> bool:
     wrong = Known()
     # Without what may be large, at first. It may be just that which cannot be decoded: what is well without it
     # is read whole.
-    for document in jobs.raw.find({"_id": {"$in": asked}}, _BUT_HEAVY, hint=_BY_ID):
+    for document in jobs.raw.find(of_ids(asked), BUT_HEAVY, hint=BY_ID):
         own_id = _shown(document.raw).get("_id")
         doubled = doubled_fields.problem_of(document.raw)
         problem = _problem(jobs, document) or doubled or _problem_of_all(jobs, own_id)
@@ -189,14 +186,14 @@ def _look_at_broken(jobs: JobCollection) -> bool:
 
 
 def _problem_of_all(jobs: JobCollection, document_id: object) -> str | None:
-    document = jobs.raw.find_one({"_id": document_id}, hint=_BY_ID)
+    document = jobs.raw.find_one({"_id": document_id}, hint=BY_ID)
     return None if document is None else _problem(jobs, document)
 
 
 def _look_at_left_over(jobs: JobCollection) -> bool:
     asked = jobs.left_over.to_look_at(MOST_IN_A_BATCH)
-    pending = {FIELD["status"]: JobStatus.PENDING.value, FIELD["claimed_by"]: {"$ne": None}, "_id": {"$in": asked}}
-    still = {document["_id"] for document in jobs.collection.find(pending, ["_id"], hint=_BY_ID)}
+    pending = {FIELD["status"]: JobStatus.PENDING.value, FIELD["claimed_by"]: {"$ne": None}, **of_ids(asked)}
+    still = {document["_id"] for document in jobs.collection.find(pending, ["_id"], hint=BY_ID)}
     return _forget(jobs.left_over, [document_id for document_id in asked if document_id not in still])
 
 

@@ -12,28 +12,23 @@ from typing import Any, Final
 
 from bson import ObjectId
 from pymongo import UpdateMany, UpdateOne
-from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..errors import BrokenDocumentError
 from ..jobs.bulk_transitions import Change
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, filter_of, update_of
+from .commands import BY_ID, Refusal, bulk_write, by_majority, causal_session, command, of_ids
 from .connection import JobCollection
-from .fields import FIELD
-from .outcomes import command, refused_because_of_documents
+from .fields import BUT_HEAVY, FIELD
 
 logger = logger_of("store")
 
-_BY_ID: Final = {"_id": 1}
 _DUPLICATE_KEY: Final = 11000
 
 # What may be large, and nothing here depends on.
-_UNREAD: Final = {
-    FIELD[name]: False for name in ("data", "result", "progress", "saved", "errors", "fail_reason", "claim_token")
-}
+_UNREAD: Final = {**BUT_HEAVY, FIELD["fail_reason"]: False, FIELD["claim_token"]: False}
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +74,7 @@ def last_id(jobs: JobCollection) -> ObjectId | None:
 def window_end(jobs: JobCollection, after: ObjectId | None, until: ObjectId, size: int) -> ObjectId:
     """The id up to which there are `size` documents at most: one that hardly any is selected of is read in time."""
     ids = {"_id": _between(after, until)}
-    found = list(jobs.collection.find(ids, {"_id": True}, sort=[("_id", 1)], skip=size - 1, limit=1, hint=_BY_ID))
+    found = list(jobs.collection.find(ids, {"_id": True}, sort=[("_id", 1)], skip=size - 1, limit=1, hint=BY_ID))
     return found[0]["_id"] if found else until
 
 
@@ -131,28 +126,21 @@ def _write(
             job = change.jobs[0]
             # Sent once more, it must not be made twice: the job may have run, and failed anew.
             pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
-            requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=_BY_ID))
+            requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=BY_ID))
         else:
-            ids = [job.id for job in change.jobs]
-            requests.append(UpdateMany({**guard, "_id": {"$in": ids}}, update, hint=_BY_ID))
-    try:
-        return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count, {}
-    except driver.BulkWriteError as error:
-        refused = {
-            changes[one["index"]].jobs[0].id: _reason(one)
-            for one in refused_because_of_documents(error, "change the jobs")
-        }
-        return error.details["nMatched"], refused
+            requests.append(UpdateMany({**guard, **of_ids(job.id for job in change.jobs)}, update, hint=BY_ID))
+    result = bulk_write(jobs.collection, requests, "change the jobs", session)
+    return result.matched, {changes[place].jobs[0].id: _reason(one) for place, one in result.refused.items()}
 
 
-def _reason(write_error: Mapping[str, Any]) -> str:
-    if write_error.get("code") == _DUPLICATE_KEY:
+def _reason(refusal: Refusal) -> str:
+    if refusal.code == _DUPLICATE_KEY:
         return "another pending or processing job has its unique key"
-    return f"the server refuses to change it: {str(write_error.get('errmsg'))[:500]}"
+    return f"the server refuses to change it: {refusal.message[:500]}"
 
 
 def _change_now(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(jobs.collection) as session:
         return _change(jobs, changes, receipt, session)
 
 
@@ -175,7 +163,7 @@ def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Wr
     What bears neither the receipt nor the one that it bore before was ended by a run since, or is gone: whether
     it had been changed, nobody can tell.
     """
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(jobs.collection) as session:
         again = _change(jobs, changes, receipt, session, again=True)
         found = _receipts(jobs, changes, session)
     before = {job.id: job.receipt for change in changes for job in change.jobs}
@@ -188,9 +176,8 @@ def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Wr
 def _receipts(
     jobs: JobCollection, changes: Sequence[Change], session: ClientSession | None
 ) -> dict[ObjectId, str | None]:
-    reader = jobs.collection.with_options(codec_options=LENIENT, read_concern=ReadConcern("majority"))
-    ids = [job.id for change in changes for job in change.jobs]
-    found = reader.find({"_id": {"$in": ids}}, [FIELD["receipt"]], hint=_BY_ID, session=session)
+    ids = of_ids(job.id for change in changes for job in change.jobs)
+    found = by_majority(jobs.collection, LENIENT).find(ids, [FIELD["receipt"]], hint=BY_ID, session=session)
     return {document["_id"]: document.get(FIELD["receipt"]) for document in found}
 
 
@@ -208,23 +195,24 @@ def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any])
 @command("find out about a deletion of jobs")
 def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
     """After an answer that was lost: what is found now is deleted now. Of what is gone, nobody can tell by whom."""
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        ids = {job.id for job in chosen}
-        reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    with causal_session(jobs.collection) as session:
         count = _delete(jobs, chosen, guard, session)
-        found = reader.find({"_id": {"$in": list(ids)}}, {"_id": True}, hint=_BY_ID, session=session)
-        gone = ids - {document["_id"] for document in found}
+        gone = _gone(jobs, chosen, session)
     return Written(count, gone if count == len(gone) else set(), unknown=len(gone) - count)
 
 
 @command("see which jobs were deleted", writes=False)
 def gone(jobs: JobCollection, chosen: Sequence[Job]) -> set[ObjectId]:
     """Which of the jobs are not there any more."""
-    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    return _gone(jobs, chosen)
+
+
+def _gone(jobs: JobCollection, chosen: Sequence[Job], session: ClientSession | None = None) -> set[ObjectId]:
     ids = {job.id for job in chosen}
-    return ids - {one["_id"] for one in reader.find({"_id": {"$in": list(ids)}}, {"_id": True}, hint=_BY_ID)}
+    found = by_majority(jobs.collection).find(of_ids(ids), {"_id": True}, hint=BY_ID, session=session)
+    return ids - {document["_id"] for document in found}
 
 
 def _delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any], session: ClientSession | None) -> int:
-    theirs = {**filter_of(guard), "_id": {"$in": [job.id for job in chosen]}}
-    return jobs.collection.delete_many(theirs, hint=_BY_ID, session=session).deleted_count
+    theirs = {**filter_of(guard), **of_ids(job.id for job in chosen)}
+    return jobs.collection.delete_many(theirs, hint=BY_ID, session=session).deleted_count

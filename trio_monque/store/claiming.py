@@ -11,7 +11,6 @@ from bson import ObjectId
 from pymongo import ASCENDING, ReturnDocument, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
@@ -21,17 +20,18 @@ from ..jobs.job import Job
 from ..jobs.transition import OneOf, Transition, applied
 from ..log import logger_of
 from .codec import filter_of, update_of
+from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids, update_unless_refused
 from .connection import JobCollection
 from .doubled_fields import report_doubled
+from .driver_errors import REFUSAL_CODES
 from .fields import FIELD
 from .leases import signs_of_life
-from .outcomes import REFUSAL_CODES, command, is_about_document, refused_because_of_documents
 from .refused_claims import RefusedClaim
 
 logger = logger_of("store")
 
-_BY_ID = {"_id": 1}
-_EARLIEST = [(FIELD["next_run_at"], ASCENDING)]
+CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
+"""Earliest first, without a tie-break: with one, the claim index would not give the order, and the server sorts."""
 
 # Each is a condition of its own in the write, with the ids that it is for.
 MOST_PASTS: Final = 8
@@ -72,19 +72,13 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
     # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
     # does not know it yet, would not find what was taken, and nobody would run it.
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        try:
-            matched = jobs.collection.update_many(
-                {"_id": {"$in": ids}, **filter_of(transition.guard), **pinned},
-                update_of(transition),
-                hint=_BY_ID,
-                session=session,
-            ).matched_count
-        except driver.WriteError as error:
-            if not is_about_document(error.code):
-                raise
+    with causal_session(jobs.collection) as session:
+        guard = {**of_ids(ids), **filter_of(transition.guard), **pinned}
+        written = update_unless_refused(jobs.collection, guard, update_of(transition), BY_ID, session)
+        if isinstance(written, driver.WriteError):
             refused = _refused_alone(jobs, candidates, transition, session)
             return Taken(read_back(jobs, ids, stamp, session), more=True, refused=refused)
+        matched = written.matched_count
         if as_read is not None and matched == len(candidates):
             return Taken([applied(job, transition) for job in candidates])
         taken = read_back(jobs, ids, stamp, session) if matched else []
@@ -115,15 +109,9 @@ def _refused_alone(
 ) -> list[RefusedClaim]:
     """Claims each candidate by a statement of its own. One that is claimed already matches none of them."""
     guard, update = filter_of(claim.guard), update_of(claim)
-    each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=_BY_ID) for job in candidates]
-    try:
-        jobs.collection.bulk_write(each, ordered=False, session=session)
-    except driver.BulkWriteError as error:
-        return [
-            RefusedClaim(candidates[one["index"]], one.get("code"), str(one.get("errmsg")))
-            for one in refused_because_of_documents(error, "claim jobs")
-        ]
-    return []
+    each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=BY_ID) for job in candidates]
+    refused = bulk_write(jobs.collection, each, "claim jobs", session).refused
+    return [RefusedClaim(candidates[place], one.code, one.message) for place, one in refused.items()]
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
@@ -135,18 +123,14 @@ def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
         return None
     if len(by_past) == 1:
         return filter_of(pins(candidates[0]))
-    return {
-        "$or": [{"_id": {"$in": [job.id for job in same]}, **filter_of(pins(same[0]))} for same in by_past.values()]
-    }
+    return {"$or": [{**of_ids(job.id for job in same), **filter_of(pins(same[0]))} for same in by_past.values()]}
 
 
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, session: ClientSession) -> Sequence[Job]:
     """Which of the ids bear this claim, as a majority holds it, after the writes of the session."""
-    held = {"_id": {"$in": list(ids)}, **filter_of(stamp_fence(stamp))}
+    held = {**of_ids(ids), **filter_of(stamp_fence(stamp))}
     found = jobs.decoded(
-        lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(
-            held, sort=_EARLIEST, hint=_BY_ID, session=session
-        )
+        lambda collection: by_majority(collection).find(held, sort=CLAIM_ORDER, hint=BY_ID, session=session)
     )
     return _whole(jobs, found, stamp)
 
@@ -162,7 +146,7 @@ def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list
         held = {job.id for job in whole}
         others = [job.id for job in found if job.id not in held]
         given_back = transitions.release_all(stamp, stamp.locked_at)
-        jobs.collection.update_many({"_id": {"$in": others}, **filter_of(given_back.guard)}, update_of(given_back))
+        jobs.collection.update_many({**of_ids(others), **filter_of(given_back.guard)}, update_of(given_back))
     return whole
 
 
@@ -181,7 +165,7 @@ def take_one(
         found = jobs.raw.find_one_and_update(
             {"_id": job_id, **filter_of(transition.guard)},
             update_of(transition),
-            hint=_BY_ID,
+            hint=BY_ID,
             return_document=ReturnDocument.AFTER,
         )
     except driver.OperationFailure as error:
@@ -208,11 +192,9 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
     be later than the claim, as for any renewal.
     """
     held = filter_of(stamp_fence(stamp))
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(jobs.collection) as session:
         jobs.collection.update_many(held, {"$max": signs_of_life(beat)}, session=session)
-        found = jobs.decoded(
-            lambda collection: collection.with_options(read_concern=ReadConcern("majority")).find(held, session=session)
-        )
+        found = jobs.decoded(lambda collection: by_majority(collection).find(held, session=session))
         return _whole(jobs, found, stamp)
 
 
@@ -226,24 +208,17 @@ def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: S
     theirs, update = filter_of(transition.guard), update_of(transition)
     if but:
         theirs["_id"] = {"$nin": list(but)}
-    try:
-        return jobs.collection.update_many(theirs, update).modified_count
-    except driver.WriteError as error:
-        if not is_about_document(error.code):
-            raise
-        return _release_each(jobs, theirs, update)
+    written = update_unless_refused(jobs.collection, theirs, update)
+    return _release_each(jobs, theirs, update) if isinstance(written, driver.WriteError) else written.modified_count
 
 
 def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str, Any]) -> int:
     ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
-    each = [UpdateOne({**theirs, "_id": job_id}, update, hint=_BY_ID) for job_id in ids]
-    if not each:
-        return 0
-    try:
-        return jobs.collection.bulk_write(each, ordered=False).modified_count
-    except driver.BulkWriteError as error:
-        for one in refused_because_of_documents(error, "give claims back"):
-            job_id, reason = ids[one["index"]], str(one.get("errmsg"))
-            if jobs.report_refused(job_id):
-                logger.error("the server refuses the release of job %s, whose claim expires: %s", job_id, reason)
-        return int(error.details["nModified"])
+    each = [UpdateOne({**theirs, "_id": job_id}, update, hint=BY_ID) for job_id in ids]
+    result = bulk_write(jobs.collection, each, "give claims back")
+    for place, refusal in result.refused.items():
+        if jobs.report_refused(ids[place]):
+            logger.error(
+                "the server refuses the release of job %s, whose claim expires: %s", ids[place], refusal.message
+            )
+    return result.modified

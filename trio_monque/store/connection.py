@@ -24,9 +24,10 @@ from ..jobs.job import Job
 from ..log import logger_of
 from ..safe_text import one_line, uri_without_secrets, without_secrets_of
 from .codec import LENIENT, OWN_OPTIONS, Codec
+from .commands import Interference, command
+from .driver_errors import translated
 from .fields import FIELD
 from .known import Crowd, Known
-from .outcomes import Interference, command, translated
 from .types import Collection, Database
 
 logger = logger_of("store")
@@ -266,12 +267,6 @@ def measure_clock_offset(reaching: Reaching) -> float | None:
 def known_primary(reaching: Reaching) -> tuple[str, int] | None:
     """The member that the driver takes for the primary, without asking anybody; None where there is no replica set."""
     return reaching.collection.database.client.primary
-
-
-def is_standalone(collection: Collection) -> bool:
-    """Whether the driver takes the server for one without a replica set, without asking anybody."""
-    servers = collection.database.client.topology_description.server_descriptions().values()
-    return any(server.server_type_name == "Standalone" for server in servers)
 
 
 @contextmanager

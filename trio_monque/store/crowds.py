@@ -23,12 +23,12 @@ from ..jobs.claimable import claimable, is_suspect
 from ..jobs.cursors import Anchor
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import Within
-from . import indexes, rescuing
+from . import indexes
 from .codec import OWN_OPTIONS, filter_of
+from .commands import BY_ID, command, of_ids
 from .connection import JobCollection
-from .fields import FIELD
+from .fields import BUT_HEAVY, FIELD
 from .known import Crowd
-from .outcomes import command
 from .paths import Path
 
 KEYS_IN_A_PAGE: Final = 2000
@@ -40,9 +40,7 @@ MOST_PAGES: Final = 5
 MOST_READ: Final = 500
 """Documents that are read of one page, without what may be large."""
 
-_BY_ID: Final = {"_id": 1}
 _NEXT_RUN_AT: Final = FIELD["next_run_at"]
-_BUT_HEAVY: Final = {FIELD[name]: False for name in rescuing.HEAVY}
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,7 +174,7 @@ class _Part:
         """Those that can be claimed, earliest first, at most so many. All that cannot is passed over from now on."""
         due = filter_of(claimable([self._wanted.name], self._wanted.now))
         del due[FIELD["claimed_by"]]
-        light = self._read({**due, "_id": {"$in": list(ids)}}, _BUT_HEAVY) if ids else []
+        light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []
         good = [
             job
             for job in light
@@ -187,12 +185,12 @@ class _Part:
         # Of some only what was left out cannot be read: then the next ones take their places.
         while good and len(found) < most:
             part, good = good[: most - len(found)], good[most - len(found) :]
-            found += self._read({**due, "_id": {"$in": [job.id for job in part]}, FIELD["claimed_by"]: None}, None)
+            found += self._read({**due, **of_ids(job.id for job in part), FIELD["claimed_by"]: None}, None)
         found.sort(key=lambda job: (job.next_run_at, job.id))
         return found
 
     def _read(self, wanted: Mapping[str, Any], fields: Mapping[str, bool] | None) -> list[Job]:
-        return self._jobs.decoded(lambda collection: collection.find(wanted, fields, hint=_BY_ID))
+        return self._jobs.decoded(lambda collection: collection.find(wanted, fields, hint=BY_ID))
 
 
 @command("look for the earliest due job", writes=False)

@@ -17,9 +17,10 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..document_lock import read_lock
+from .commands import BulkResult, bulk_write, causal_session, command
 from .document_results import EncodedUpdate, Ending, encoded_update, grouped, request_of
+from .driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored
-from .outcomes import command, is_about_document, refused_because_of_documents
 
 __all__ = [
     "GONE",
@@ -71,7 +72,7 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
     """
     settled: list[Settled] = [GONE] * len(endings)
     # One session for the writes and the read behind them: the read sees what the writes left, on any primary.
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(locked.collection) as session:
         # The two kinds apart: how many of a kind matched is what the conclusions are drawn from.
         for is_unlocked in (True, False):
             places = [place for place, one in enumerate(endings) if (one.lock is None) is is_unlocked]
@@ -84,20 +85,24 @@ def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Sett
 
 def _settle(locked: LockedCollection, endings: Sequence[Ending], session: ClientSession) -> Sequence[Settled]:
     groups = grouped(locked, endings)
-    matched, stopped, was_broken_off = send(locked, [request_of(locked, group) for group in groups], session)
-    if matched == len(endings):
+    sent = send(locked, [request_of(locked, group) for group in groups], session)
+    if sent.matched == len(endings):
         return [WRITTEN] * len(endings)
-    refused = {id(groups[place][0]): reason for place, reason in stopped.items() if len(groups[place]) == 1}
+    refused = {id(groups[place][0]): one.message for place, one in sent.refused.items() if len(groups[place]) == 1}
     # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
     # document would keep its neighbours from their ends.
-    apart = [one for place in stopped if len(groups[place]) > 1 for one in groups[place]]
-    matched_apart, refused_apart, _ = send(locked, [request_of(locked, [one]) for one in apart], session)
-    refused |= {id(apart[place]): reason for place, reason in refused_apart.items()}
+    apart = [one for place in sent.refused if len(groups[place]) > 1 for one in groups[place]]
+    sent_apart = send(locked, [request_of(locked, [one]) for one in apart], session)
+    refused |= {id(apart[place]): one.message for place, one in sent_apart.refused.items()}
     found = locked.locks_by_majority([one.id for one in endings], session)
     is_apart = {id(one) for one in apart}
     parts = [
-        _Part([one for one in endings if id(one) not in is_apart and id(one) not in refused], matched, was_broken_off),
-        _Part([one for one in apart if id(one) not in refused], matched_apart, was_stopped=True),
+        _Part(
+            [one for one in endings if id(one) not in is_apart and id(one) not in refused],
+            sent.matched,
+            sent.was_broken_off,
+        ),
+        _Part([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
     ]
     told = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
     for part in parts:
@@ -144,29 +149,12 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
     return {one: told or (WRITTEN if is_by_us else GONE) for one, told in seen.items()}
 
 
-def send(
-    locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession
-) -> tuple[int, Mapping[int, str], bool]:
-    """Sends the statements; how many documents they matched, and which of them the server refused, and why.
+def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkResult:
+    """Sends the statements; what the server refuses of them is in the result."""
+    return bulk_write(locked.locks, requests, "write to documents", session, is_refusal=_is_about_a_document)
 
-    And whether more may have been written than it tells of.
-    """
-    if not requests:
-        return 0, {}, False
-    try:
-        return locked.locks.bulk_write(requests, ordered=False, session=session).matched_count, {}, False
-    except driver.BulkWriteError as error:
-        stopped = refused_because_of_documents(error, "write to documents")
-        return error.details["nMatched"], {one["index"]: str(one.get("errmsg")) for one in stopped}, False
-    except driver.OperationFailure as error:
-        # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole
-        # command that it is in, having done perhaps what stands before it there.
-        if not is_about_document(error.code) or error.has_error_label("RetryableWriteError"):
-            raise
-        if len(requests) == 1:
-            return 0, {0: str(error)}, False
-        # It does not say which of them: it is found by halves.
-        half = len(requests) // 2
-        matched, refused, _ = send(locked, requests[:half], session)
-        matched_behind, refused_behind, _ = send(locked, requests[half:], session)
-        return matched + matched_behind, {**refused, **{half + at: why for at, why in refused_behind.items()}}, True
+
+def _is_about_a_document(error: driver.OperationFailure) -> bool:
+    # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole command
+    # that it is in, having done perhaps what stands before it there.
+    return is_about_document(error.code) and not error.has_error_label("RetryableWriteError")

@@ -17,9 +17,9 @@ from pymongo import errors as driver
 
 from ..errors import MonqueConnectionError
 from .codec import OWN_OPTIONS
+from .commands import command
 from .document_looks import looked_for
 from .locked_collection import EARLIEST, LockedCollection
-from .outcomes import command
 
 LARGE: Final = 10_000
 """Documents in a collection that is not searched without an index unless that is asked for."""

@@ -5,9 +5,11 @@ How they end with a result is in `document_endings.py`.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence, Set
+from collections.abc import Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from pymongo import UpdateMany, UpdateOne
@@ -17,9 +19,9 @@ from pymongo.client_session import ClientSession
 from ..document_lock import MOST_TRIES, Fence, Lock, LockStamp, read_lock, shortened
 from ..errors import MonqueConnectionError
 from ..log import logger_of
+from .commands import BY_ID, causal_session, command, in_chunks, update_unless_refused
 from .document_endings import send
-from .locked_collection import BY_ID, LockedCollection, as_stored
-from .outcomes import command, is_about_document
+from .locked_collection import LockedCollection, as_stored
 from .taken_documents import TakenDocument, read_back
 
 __all__ = [
@@ -79,7 +81,7 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
     """
     # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
     # does not know it yet, would not find what was taken, and nobody would run it.
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(locked.collection) as session:
         matched = _write(locked, ids, now, stamp, session)
         # Where some were refused, what it says of the others is less than all.
         taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
@@ -92,17 +94,15 @@ def _write(
 ) -> int:
     """How many matched. One document that the server refuses to change must not keep its neighbours from a claim."""
     guard = locked.meant(locked.ids(ids), locked.claimable(now))
-    try:
-        return locked.locks.update_many(guard, _claim(locked, stamp), hint=BY_ID, session=session).matched_count
-    except driver.WriteError as error:
-        if not is_about_document(error.code):
-            raise
-        if len(locked.refused) >= MOST_REFUSED:
-            raise MonqueConnectionError(
-                f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
-                f"check its validator, or leave them out by the filter. The server says: {error}",
-                transient=True,
-            ) from error
+    written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
+    if not isinstance(written, driver.WriteError):
+        return written.matched_count
+    if len(locked.refused) >= MOST_REFUSED:
+        raise MonqueConnectionError(
+            f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
+            f"check its validator, or leave them out by the filter. The server says: {written}",
+            transient=True,
+        ) from written
     return _write_each(locked, ids, now, stamp, session)
 
 
@@ -112,16 +112,16 @@ def _write_each(
     """Claims each document by a statement of its own. One that is claimed already matches none of them."""
     claimable, claimed = locked.claimable(now), _claim(locked, stamp)
     each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
-    matched, refused, _ = send(locked, each, session)
-    for place, reason in refused.items():
-        if locked.refused.add(ids[place], reason):
+    sent = send(locked, each, session)
+    for place, refusal in sent.refused.items():
+        if locked.refused.add(ids[place], refusal.message):
             logger.error(
                 "document %r of %s is passed over: the server refuses a lock in it: %s",
                 ids[place],
                 locked.collection.full_name,
-                reason,
+                refusal.message,
             )
-    return matched
+    return sent.matched
 
 
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
@@ -144,7 +144,7 @@ def resolve(
     """
     which, hint = _which(locked, ids)
     held = {"$and": [which, locked.stamped(stamp)]}
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(locked.collection) as session:
         locked.locks.update_many(held, {"$max": {locked.at("until"): until}}, hint=hint, session=session)
         return read_back(locked, which, stamp, session, hint=hint)
 
@@ -181,18 +181,16 @@ def _update_all(
     locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
 ) -> int:
     """How many were changed. One document that the server refuses to change keeps no other from it."""
-    try:
-        return locked.locks.update_many(theirs, update, hint=hint).modified_count
-    except driver.WriteError as error:
-        if not is_about_document(error.code):
-            raise
+    written = update_unless_refused(locked.locks, theirs, update, hint)
+    if not isinstance(written, driver.WriteError):
+        return written.modified_count
     ids = [locked.id_in(document) for document in locked.raw.find(theirs, {"_id": True}, hint=hint)]
     each = [UpdateOne({"$and": [locked.one(one), theirs]}, update, hint=BY_ID) for one in ids]
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        matched, refused, _ = send(locked, each, session)
-    for place, reason in refused.items():
-        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], reason)
-    return matched
+    with causal_session(locked.collection) as session:
+        sent = send(locked, each, session)
+    for place, refusal in sent.refused.items():
+        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], refusal.message)
+    return sent.matched
 
 
 @command("renew claims", in_parts=True)
@@ -205,51 +203,45 @@ def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]],
     stepped back, or it would take a live holder for dead.
     """
     lost: set[bytes] = set()
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        for group in _chunks(held):
-            sent = [
-                UpdateMany(one, {"$max": {locked.at("until"): until}}, hint=BY_ID) for one in _fences(locked, group)
+    each = [(fence, document_id) for fence, ids in held for document_id in ids]
+    renewal = {"$max": {locked.at("until"): until}}
+    with causal_session(locked.collection) as session:
+        for group in in_chunks(each, MOST_IN_ONE_STATEMENT):
+            by_claim = groupby(group, key=itemgetter(0))
+            requests = [
+                UpdateMany({**locked.ids([one for _, one in same]), **locked.fenced(fence)}, renewal, hint=BY_ID)
+                for fence, same in by_claim
             ]
-            count = sum(len(ids) for _, ids in group)
-            matched, refused, _ = send(locked, sent, session)
-            if refused:
-                lost |= _refused_alone(locked, group, until, session)
-            if matched < count:
+            sent = send(locked, requests, session)
+            if sent.refused:
+                lost |= _refused_alone(locked, group, renewal, session)
+            if sent.matched < len(group):
                 lost |= _not_held(locked, group, until, session)
     return lost
 
 
 def _refused_alone(
-    locked: LockedCollection, group: Sequence[tuple[Fence, Sequence[Any]]], until: datetime, session: ClientSession
+    locked: LockedCollection, group: Sequence[tuple[Fence, Any]], renewal: dict[str, Any], session: ClientSession
 ) -> set[bytes]:
     """Renews each claim by a statement of its own; the keys of the documents that the server refuses to change."""
-    held = [(fence, one) for fence, ids in group for one in ids]
-    renewal = {"$max": {locked.at("until"): until}}
-    each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in held]
-    _, refused, _ = send(locked, each, session)
-    for place, reason in refused.items():
-        logger.error("the server refuses to renew the claim on document %r: %s", held[place][1], reason)
-    return {locked.key_of(held[place][1]) for place in refused}
-
-
-def _fences(locked: LockedCollection, group: Sequence[tuple[Fence, Sequence[Any]]]) -> list[dict[str, Any]]:
-    return [{**locked.ids(ids), **locked.fenced(fence)} for fence, ids in group]
+    each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in group]
+    refused = send(locked, each, session).refused
+    for place, refusal in refused.items():
+        logger.error("the server refuses to renew the claim on document %r: %s", group[place][1], refusal.message)
+    return {locked.key_of(group[place][1]) for place in refused}
 
 
 def _not_held(
-    locked: LockedCollection,
-    group: Sequence[tuple[Fence, Sequence[Any]]],
-    until: datetime,
-    session: ClientSession,
+    locked: LockedCollection, group: Sequence[tuple[Fence, Any]], until: datetime, session: ClientSession
 ) -> set[bytes]:
-    found = locked.locks_by_majority([document_id for _, ids in group for document_id in ids], session)
+    found = locked.locks_by_majority([document_id for _, document_id in group], session)
     lost = set()
-    for fence, ids in group:
+    for fence, document_id in group:
+        key = locked.key_of(document_id)
+        lock = read_lock(found.get(key))
         untils = {_in_milliseconds(moment) for moment in (*fence.untils, until)}
-        for key in map(locked.key_of, ids):
-            lock = read_lock(found.get(key))
-            if lock is None or (lock.by, lock.token) != (fence.by, fence.token) or lock.until not in untils:
-                lost.add(key)
+        if lock is None or (lock.by, lock.token) != (fence.by, fence.token) or lock.until not in untils:
+            lost.add(key)
     return lost
 
 
@@ -258,42 +250,26 @@ def _in_milliseconds(moment: datetime) -> datetime:
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
-def _chunks(
-    held: Sequence[tuple[Fence, Sequence[Any]]],
-) -> Iterator[list[tuple[Fence, Sequence[Any]]]]:
-    """The same, in groups of what one command may renew."""
-    chunk: list[tuple[Fence, Sequence[Any]]] = []
-    room = MOST_IN_ONE_STATEMENT
-    for fence, ids in held:
-        rest = list(ids)
-        while rest:
-            part, rest = rest[:room], rest[room:]
-            chunk.append((fence, part))
-            room -= len(part)
-            if not room:
-                yield chunk
-                chunk, room = [], MOST_IN_ONE_STATEMENT
-    if chunk:
-        yield chunk
-
-
 @command("take dead claims away", in_parts=True)
 def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
     """Takes away those of the locks that are as they were observed; returns the keys of those documents.
 
     May be called again with the same after any transient error: it tells of what the first call took, too.
     """
-    with locked.collection.database.client.start_session(causal_consistency=True) as session:
-        matched, refused, _ = send(locked, [_taking(locked, one) for one in dead], session)
+    with causal_session(locked.collection) as session:
+        sent = send(locked, [_taking(locked, one) for one in dead], session)
+        matched, refused = sent.matched, sent.refused
         if refused:
             # A full document has room for a short error.
             dead = [_with_short_error(one) if place in refused else one for place, one in enumerate(dead)]
             again = [dead[place] for place in refused]
-            matched_again, still, _ = send(locked, [_taking(locked, one) for one in again], session)
-            matched += matched_again
-            for place, reason in still.items():
+            sent_again = send(locked, [_taking(locked, one) for one in again], session)
+            matched += sent_again.matched
+            for place, refusal in sent_again.refused.items():
                 logger.error(
-                    "the server refuses to have the lock of document %r taken away: %s", again[place].id, reason
+                    "the server refuses to have the lock of document %r taken away: %s",
+                    again[place].id,
+                    refusal.message,
                 )
         if matched == len(dead):
             return {locked.key_of(one.id) for one in dead}

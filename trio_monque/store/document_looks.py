@@ -20,9 +20,8 @@ from ..document_lock import NEVER, Lock, LockState, state_of
 from ..log import logger_of
 from ..safe_text import shown
 from .codec import OWN_OPTIONS
-from .locked_collection import BY_ID, LockedCollection
-from .outcomes import command
-from .snapshots import at_one_moment
+from .commands import BY_ID, at_one_moment, command
+from .locked_collection import LockedCollection
 
 logger = logger_of("store")
 

@@ -10,6 +10,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import chain
 from types import NoneType
 from typing import Any, Final
 
@@ -23,7 +24,8 @@ from ..document_lock import Fence
 from ..errors import InvalidPayloadError
 from ..options import LARGEST_PAYLOAD
 from .codec import OWN_OPTIONS
-from .locked_collection import BY_ID, LockedCollection
+from .commands import BY_ID, in_chunks_by_size
+from .locked_collection import LockedCollection
 from .statements import MOST_RESULTS
 
 FEWEST_JOINED: Final = 3
@@ -182,16 +184,12 @@ def grouped(locked: LockedCollection, endings: Sequence[Ending]) -> list[list[En
 
 def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> Iterator[list[Ending]]:
     """All of them, as far as one statement may hold them."""
-    part, size = list[Ending](), 0
-    for one in (one for group in groups for one in group):
+
+    def size_of(one: Ending) -> int:
         assert one.update is not None
-        own = len(one.update.encoded) + len(locked.key_of(one.id))
-        if part and size + own > MOST_RESULTS:
-            yield part
-            part, size = [], 0
-        part.append(one)
-        size += own
-    yield part
+        return len(one.update.encoded) + len(locked.key_of(one.id))
+
+    return in_chunks_by_size(chain.from_iterable(groups), size_of, MOST_RESULTS)
 
 
 # --- Sending ---

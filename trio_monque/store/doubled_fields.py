@@ -15,20 +15,17 @@ from typing import Any, Final
 import bson
 from bson import ObjectId
 from bson.errors import BSONError
-from pymongo.read_concern import ReadConcern
 
 from ..errors import BrokenDocumentError, MonqueConnectionError
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, OWN_OPTIONS, RawDocument, id_of
+from .commands import BY_ID, by_majority, command, of_ids
 from .connection import JobCollection, name_in
 from .decoding import job_of
 from .fields import FIELD
-from .outcomes import command
 
 logger = logger_of("store")
-
-_BY_ID: Final = {"_id": 1}
 
 # What the end of a recurring job's run is computed from, and compared with.
 _SCHEDULE: Final = tuple(FIELD[name] for name in ("repeat_interval", "timezone", "on_exhausted"))
@@ -90,8 +87,7 @@ def report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
 
 @command("look for fields that documents have twice", writes=False)
 def _report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
-    majority = jobs.raw.with_options(read_concern=ReadConcern("majority"))
-    for document in majority.find({"_id": {"$in": list(ids)}}, hint=_BY_ID):
+    for document in by_majority(jobs.raw).find(of_ids(ids), hint=BY_ID):
         problem = problem_of(document.raw)
         if problem is not None:
             error = BrokenDocumentError(id_of(document), problem)
@@ -105,7 +101,7 @@ def current_schedule(jobs: JobCollection, job_id: ObjectId) -> tuple[Job, str | 
 
     None where there is no such job. Raises BrokenDocumentError where the document is not a job.
     """
-    document = jobs.raw.find_one({"_id": job_id}, hint=_BY_ID)
+    document = jobs.raw.find_one({"_id": job_id}, hint=BY_ID)
     if document is None:
         return None
     doubled = (field for field in doubled_fields(document.raw) if field in _SCHEDULE)

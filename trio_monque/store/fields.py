@@ -48,6 +48,11 @@ FIELD: Final[Mapping[str, str]] = {
     "errors": "errors",
 }
 
+HEAVY: Final = ("data", "result", "progress", "saved", "errors")
+"""What may be large: a hundred jobs with it would not be read within the time of one call."""
+BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
+"""The projection that leaves it out."""
+
 # No document is a job without a field for each of these; what the others are where they have none.
 REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
 DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}

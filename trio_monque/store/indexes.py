@@ -22,9 +22,9 @@ from pymongo import errors as driver
 from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..options import Retention
+from .commands import command
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
 
 T = TypeVar("T")
 

@@ -14,17 +14,16 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import ReturnDocument, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job, JobStatus
 from ..jobs.transition import OneOf
 from . import indexes
 from .codec import document_of, filter_of
+from .commands import by_majority, command, of_ids
 from .connection import JobCollection
+from .driver_errors import has_unknown_outcome, translated
 from .fields import FIELD
-from .outcomes import command, has_unknown_outcome, translated
-from .types import Collection
 
 _PURPOSE = "enqueue the job"
 _LENGTH: Final = struct.Struct("<i")
@@ -116,20 +115,15 @@ def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
 @command("look for the job", writes=False)
 def stored(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
     """Which of these are stored for good: acknowledged by a majority, whatever became of the answer."""
-    found = _for_good(jobs.collection).find({"_id": {"$in": list(ids)}}, {"_id": 1})
+    found = by_majority(jobs.collection).find(of_ids(ids), {"_id": 1})
     return {document["_id"] for document in found}
 
 
 @command("look for the job", writes=False)
 def stored_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """The job of that id, where it is stored for good."""
-    document = _for_good(jobs.raw).find_one({"_id": job_id})
+    document = by_majority(jobs.raw).find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
-
-
-def _for_good(collection: Collection) -> Collection:
-    # A local read may find on a primary that was cut off what is rolled back afterwards.
-    return collection.with_options(read_concern=ReadConcern("majority"))
 
 
 # --- Unique keys ---
@@ -164,7 +158,7 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
 
 
 def _echo(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
-    document = _for_good(jobs.raw).find_one({"_id": new.job.id})
+    document = by_majority(jobs.raw).find_one({"_id": new.job.id})
     if document is None:
         raise MonqueConnectionError(f"could not {_PURPOSE}: {error}", transient=True, unknown_outcome=True) from error
     return jobs.codec.decode(document)
@@ -220,7 +214,7 @@ def holders(jobs: JobCollection, wanted: Iterable[Job]) -> Mapping[tuple[str, st
 
 
 def _of_keys(jobs: JobCollection, in_use: Mapping[str, Any]) -> Sequence[Job]:
-    return jobs.decoded(lambda collection: _for_good(collection).find(in_use))
+    return jobs.decoded(lambda collection: by_majority(collection).find(in_use))
 
 
 # --- Inside the caller's transaction ---

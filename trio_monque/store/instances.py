@@ -12,15 +12,14 @@ from typing import Any, Final
 
 from pymongo import errors as driver
 
-from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.instance import Instance
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT
+from .commands import command
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
-from .rescuing import CLAIMED, IN_ORDER
+from .rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
 from .types import Collection
 
 logger = logger_of("store")
@@ -34,14 +33,6 @@ LEAVING: Final = "leaving"
 
 BEAT: Final = "heartbeatAt"
 """The field that every beat of an entry writes, and by which change streams know that it is one."""
-
-_SEEN_OF_CLAIMS: Final = [
-    FIELD[name]
-    for name in (
-        *("name", "status", "next_run_at", "created_at", "updated_at"),
-        *CLAIM_FIELDS,
-    )
-]
 
 
 def name_of_collection(collection_name: str) -> str:
@@ -117,7 +108,7 @@ def read_all(jobs: JobCollection) -> Sequence[Instance]:
 def claims_of(jobs: JobCollection, instance_id: str) -> Sequence[Job]:
     """The jobs that are claimed under that id: their owners and heartbeats, and nothing else of them."""
     held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
-    return jobs.decoded(lambda collection: collection.find(held, _SEEN_OF_CLAIMS, sort=IN_ORDER))
+    return jobs.decoded(lambda collection: collection.find(held, CLAIM_VIEW, sort=IN_ORDER))
 
 
 def _own(instance: Instance) -> dict[str, Any]:

@@ -3,31 +3,26 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from itertools import islice
 from typing import Any
 
 from pymongo import UpdateMany, UpdateOne
-from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId, claim_id, fence
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import filter_of
+from .commands import BY_ID, bulk_write, by_majority, causal_session, command, in_chunks, of_ids
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command, refused_because_of_documents
 
 logger = logger_of("store")
 
 # Ten thousand claims in one statement keep the server busy for a quarter of a second, and all else waits.
 MOST_IN_ONE_STATEMENT = 1000
-
-_BY_ID = {"_id": 1}
 
 
 @dataclass(slots=True)
@@ -59,8 +54,8 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     """
     renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
-        for group in _chunks(held):
+    with causal_session(jobs.collection) as session:
+        for group in in_chunks(held, MOST_IN_ONE_STATEMENT):
             cycles = _by_cycle(group)
             wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
             if _matched(jobs, wanted, renewal, session) == len(group):
@@ -80,12 +75,9 @@ def _matched(
     jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any], session: ClientSession
 ) -> int | None:
     """How many were renewed; None where the server refused one of them, and with it those behind it."""
-    requests = [UpdateMany(one, renewal, hint=_BY_ID) for one in filters]
-    try:
-        return jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
-    except driver.BulkWriteError as error:
-        refused_because_of_documents(error, "renew claims")
-        return None
+    requests = [UpdateMany(one, renewal, hint=BY_ID) for one in filters]
+    result = bulk_write(jobs.collection, requests, "renew claims", session)
+    return None if result.refused else result.matched
 
 
 def _refused_alone(
@@ -95,27 +87,22 @@ def _refused_alone(
 
     A validator that came while they ran, for example. Their leases run out, and their runs end with them.
     """
-    each = [UpdateOne(filter_of(fence(job)), renewal, hint=_BY_ID) for job in group]
-    refused: set[ClaimId] = set()
-    try:
-        jobs.collection.bulk_write(each, ordered=False, session=session)
-    except driver.BulkWriteError as error:
-        for one in refused_because_of_documents(error, "renew claims"):
-            job = group[one["index"]]
-            refused.add(claim_id(job))
-            if jobs.report_refused(job.id):
-                logger.error("the server refuses to renew the claim on job %s: %s", job, one.get("errmsg"))
-    return refused
+    each = [UpdateOne(filter_of(fence(job)), renewal, hint=BY_ID) for job in group]
+    refused = bulk_write(jobs.collection, each, "renew claims", session).refused
+    for place, refusal in refused.items():
+        if jobs.report_refused(group[place].id):
+            logger.error("the server refuses to renew the claim on job %s: %s", group[place], refusal.message)
+    return {claim_id(group[place]) for place in refused}
 
 
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
     """By a majority read, after the writes of the session: on a primary that is cut off, another proves nothing."""
     token = FIELD["claim_token"]
-    reader = jobs.collection.with_options(read_concern=ReadConcern("majority"))
+    reader = by_majority(jobs.collection)
     return {
         (document["_id"], document[token])
         for one in filters
-        for document in reader.find(one, [token], hint=_BY_ID, session=session)
+        for document in reader.find(one, [token], hint=BY_ID, session=session)
     }
 
 
@@ -124,12 +111,4 @@ def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
     cycles: dict[str | None, list[Job]] = defaultdict(list)
     for job in group:
         cycles[job.claim_token].append(job)
-    return [
-        {**filter_of(fence(members[0])), "_id": {"$in": [job.id for job in members]}} for members in cycles.values()
-    ]
-
-
-def _chunks(held: Sequence[Job]) -> Iterator[list[Job]]:
-    remaining = iter(held)
-    while chunk := list(islice(remaining, MOST_IN_ONE_STATEMENT)):
-        yield chunk
+    return [{**filter_of(fence(members[0])), **of_ids(job.id for job in members)} for members in cycles.values()]

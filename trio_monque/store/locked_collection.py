@@ -24,11 +24,9 @@ from pymongo.write_concern import WriteConcern
 from ..document_lock import NEVER, Fence, Lock, LockStamp, read_lock
 from ..errors import InvalidOptionError
 from .codec import LENIENT, OWN_OPTIONS, RawDocument
+from .commands import BY_ID, Interference, by_majority
 from .known import LOOK_AGAIN_AFTER, Known, Occasions
-from .outcomes import Interference
 from .types import Collection
-
-BY_ID: Final = {"_id": 1}
 
 # As far back as Python's dates go: one before that is read as none, and must not be claimed as one.
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -260,8 +258,7 @@ class LockedCollection:
 
         On a primary that is cut off, another read would prove nothing. A document that is not there is left out.
         """
-        reader = self.locks.with_options(read_concern=ReadConcern("majority"))
-        found = reader.find(self.ids(ids), [self.lock_field], hint=BY_ID, session=session)
+        found = by_majority(self.locks).find(self.ids(ids), [self.lock_field], hint=BY_ID, session=session)
         # Encoded again by the codec options that have decoded it, an id is what it was; so is the key.
         return {
             bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS): document.get(self.lock_field)

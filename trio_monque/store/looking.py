@@ -7,24 +7,23 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
-from itertools import islice
 from types import MappingProxyType
 from typing import Any, Final
 
 from bson import Int64, ObjectId
-from pymongo import ASCENDING
 
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
 from . import broken, crowds, indexes
+from .claiming import CLAIM_ORDER
 from .codec import filter_of
+from .commands import command, in_chunks
 from .connection import JobCollection
 from .crowds import Wanted
 from .decoding import LARGEST_COUNTER
 from .doubled_fields import AS_COMPARED
 from .fields import FIELD
 from .known import can_be_named
-from .outcomes import command
 from .types import Collection
 
 MOST_NAMED: Final = 1000
@@ -34,9 +33,7 @@ MOST_NAMED: Final = 1000
 MOST_NAMES_IN_ONE_LOOK: Final = 200
 
 _NOTHING: Final[Mapping[str, int]] = MappingProxyType({})
-# Without a tie-break: with one, the claim index could not give the order, and the server would sort.
 _NEXT_RUN_AT = FIELD["next_run_at"]
-_EARLIEST = [(_NEXT_RUN_AT, ASCENDING)]
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,9 +117,9 @@ def look(
         IndexesGoneError: The claim index is not there, although it should be.
     """
     also = {} if suspects else filter_of(UNSUSPECTED)
-    names = iter([name for name, slots in wanted.items() if slots > 0])
+    names = [name for name, slots in wanted.items() if slots > 0]
     found: list[Job] = []
-    while chunk := list(islice(names, MOST_NAMES_IN_ONE_LOOK)):
+    for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
         with indexes.relied_on():
             found += jobs.decoded(partial(_look, jobs, {name: wanted[name] for name in chunk}, now, also, passed_over))
     return [job for job in found if jobs.can_be_claimed(job, wanted)]
@@ -142,13 +139,12 @@ def _look(
     if not others:
         return collection.find(
             due,
-            sort=_EARLIEST,
+            sort=CLAIM_ORDER,
             skip=passed_over.get(first, 0),
             limit=wanted[first],
             batch_size=wanted[first] + 1,
             hint=index,
         )
-    hinted: dict[str, Any] = {} if index is None else {"hint": index}
     # One query for all names together would be filled by a single one with a long backlog.
     return collection.aggregate(
         [
@@ -166,7 +162,7 @@ def _look(
             ),
         ],
         batchSize=sum(wanted.values()) + 1,
-        **hinted,
+        **indexes.hinting(index),
     )
 
 
@@ -187,7 +183,7 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
 
 def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, Any]]:
     passing_over = [{"$skip": skip}] if skip else []
-    return [{"$match": due}, {"$sort": dict(_EARLIEST)}, *passing_over, {"$limit": limit}]
+    return [{"$match": due}, {"$sort": dict(CLAIM_ORDER)}, *passing_over, {"$limit": limit}]
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,17 +220,16 @@ _OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", 
 @command("look for the next due job", writes=False)
 def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
     """The earliest job of those that were not due at `after`; None where there is none."""
-    remaining = iter(names)
     earliest: list[Mapping[str, Any]] = []
     # Of two dates, the one that the server goes by: with another in the past, this would be asked for ever.
     collection = jobs.collection.with_options(codec_options=AS_COMPARED)
-    while chunk := list(islice(remaining, MOST_NAMES_IN_ONE_LOOK)):
+    for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
         # What is passed over was due before: it is not among these.
         later = filter_of(claimable(chunk, after))
         # A few arrays of dates, which no job has, would hide the jobs behind them.
         later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
         # Two, to know whether the first one is alone; in one answer, without a cursor.
-        found = collection.find(later, _OF_ONE, sort=_EARLIEST, limit=-2)
+        found = collection.find(later, _OF_ONE, sort=CLAIM_ORDER, limit=-2)
         # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
         earliest += [document for document in found if isinstance(document[_NEXT_RUN_AT], datetime)]
     if not earliest:

@@ -9,16 +9,16 @@ from bson import ObjectId
 from pymongo import ReturnDocument
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueError
 from ..jobs.job import Job
 from ..jobs.lighter_writes import LIGHTEST, lightened
 from ..jobs.transition import Transition, applied, is_borne_by
 from .codec import filter_of, update_of
+from .commands import by_majority, causal_session, command
 from .connection import JobCollection
+from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
-from .outcomes import TOO_LARGE_CODES, command
 
 T = TypeVar("T")
 
@@ -45,13 +45,12 @@ def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
     """
     # Not once more, where the guard would allow that.
     allowed = {FIELD["updated_at"]: {"$ne": transition.set["updated_at"]}, **filter_of(transition.guard)}
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(jobs.collection) as session:
         before = _apply(jobs, transition, allowed, session)
         if before is not None:
             return applied(before, transition)
         # Behind that write, which a majority has seen although it changed nothing: what is found now stays.
-        reader = jobs.raw.with_options(read_concern=ReadConcern("majority"))
-        document = reader.find_one({"_id": transition.guard["id"]}, session=session)
+        document = by_majority(jobs.raw).find_one({"_id": transition.guard["id"]}, session=session)
         found = None if document is None else jobs.codec.decode(document)
         return found if found is not None and is_borne_by(found, transition) else None
 

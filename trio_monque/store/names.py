@@ -10,9 +10,9 @@ from pymongo import ASCENDING
 from ..jobs.job import JobStatus
 from . import indexes
 from .codec import LENIENT
+from .commands import command
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
 from .types import ClientSession
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]

@@ -16,13 +16,11 @@ from ..jobs.job import Job
 from ..jobs.selection import JobQuery
 from . import indexes
 from .codec import OWN_OPTIONS
+from .commands import at_one_moment, command
 from .connection import JobCollection
-from .fields import FIELD
+from .fields import BUT_HEAVY, FIELD
 from .names import names_at_rest
-from .outcomes import command
 from .paths import OfAllNames, Path, paths_of
-from .rescuing import HEAVY
-from .snapshots import at_one_moment
 from .types import ClientSession, Collection
 
 T = TypeVar("T")
@@ -30,7 +28,6 @@ T = TypeVar("T")
 MOST_EXAMINED: Final = 10_000
 """How many jobs a page looks at, where a filter lets few pass, before it is capped; or as many as it shows."""
 
-_BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 _GROWTH: Final = 8
 
 
@@ -200,7 +197,7 @@ class _Reader:
     ) -> list[Any]:
         order = self.path.order(descending=self.query.descending)
         if window is None:
-            projection = _BUT_HEAVY if self.light else None
+            projection = BUT_HEAVY if self.light else None
             wanted = self._ranges(until, with_residual=True)
             found = collection.find(wanted, projection, sort=order, limit=size, hint=hint, session=self.session)
             return list(found)

@@ -9,7 +9,6 @@ from typing import Final
 
 from bson import ObjectId
 from pymongo import UpdateOne
-from pymongo import errors as driver
 
 from ..jobs.job import Job, JobStatus
 from ..jobs.lighter_writes import LIGHTEST, lightened
@@ -17,13 +16,12 @@ from ..jobs.transition import Transition, applied
 from ..jobs.transitions import set_aside
 from ..log import logger_of
 from .codec import filter_of, update_of
+from .commands import BY_ID, bulk_write, command, of_ids
 from .connection import JobCollection
+from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
-from .outcomes import TOO_LARGE_CODES, command, refused_because_of_documents
 
 logger = logger_of("store")
-
-_BY_ID: Final = {"_id": 1}
 
 LONGEST_REASON: Final = 500
 """Characters of the server's reason. Some servers quote the document in it."""
@@ -98,17 +96,13 @@ def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -
         left = _send(jobs, {job_id: written[job_id] for job_id in left})
     if len(left) == len(plain):
         return {}
-    failed = {"_id": {"$in": list(plain)}, FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
-    found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=_BY_ID)}
+    failed = {**of_ids(plain), FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
+    found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=BY_ID)}
     return {one.job.id: applied(one.job, written[one.job.id]) for one in refused if one.job.id in found}
 
 
 def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition]) -> list[ObjectId]:
     """Writes each; the jobs where that was refused."""
     ids = list(written)
-    each = [UpdateOne(filter_of(one.guard), update_of(one), hint=_BY_ID) for one in written.values()]
-    try:
-        jobs.collection.bulk_write(each, ordered=False)
-    except driver.BulkWriteError as error:
-        return [ids[one["index"]] for one in refused_because_of_documents(error, "set jobs aside")]
-    return []
+    each = [UpdateOne(filter_of(one.guard), update_of(one), hint=BY_ID) for one in written.values()]
+    return [ids[place] for place in bulk_write(jobs.collection, each, "set jobs aside").refused]

@@ -14,17 +14,17 @@ from pymongo import ASCENDING
 from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.job import Job, JobStatus
 from .codec import filter_of
+from .commands import BY_ID, command, of_ids
 from .connection import JobCollection
 from .doubled_fields import jobs_as_compared
-from .fields import FIELD
-from .outcomes import command
+from .fields import BUT_HEAVY, FIELD
 
 MOST_IN_A_BATCH: Final = 1000
 
-_BY_ID: Final = {"_id": ASCENDING}
-
 # What tells a claim, and what makes a document a job at all.
-_SEEN: Final = [FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)]
+CLAIM_VIEW: Final = [
+    FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)
+]
 
 # The order of the index: it serves the query although this asks for no holder. One without is a claim as well.
 IN_ORDER: Final = [(FIELD["claimed_by"], ASCENDING), (FIELD["locked_at"], ASCENDING)]
@@ -35,29 +35,26 @@ CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 @command("look at the claims", writes=False)
 def look(jobs: JobCollection) -> Sequence[Job]:
     """All jobs that are claimed, by whomever: their claims, and nothing else of them."""
-    found = jobs.decoded(lambda collection: collection.find(CLAIMED, _SEEN, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH))
+    found = jobs.decoded(
+        lambda collection: collection.find(CLAIMED, CLAIM_VIEW, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH)
+    )
     return _as_compared(jobs, found)
-
-
-# What may be large: a hundred jobs with it would not be read within the time of one call.
-HEAVY: Final = ("data", "result", "progress", "saved", "errors")
-_BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
 
 
 @command("read jobs whose claims are dead", writes=False)
 def read(jobs: JobCollection, ids: Sequence[ObjectId]) -> Sequence[Job]:
     """Those of the jobs that are claimed, without what handlers gave and stored."""
-    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed(ids), _BUT_HEAVY, hint=_BY_ID)))
+    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed(ids), BUT_HEAVY, hint=BY_ID)))
 
 
 @command("read a job whose claim is dead", writes=False)
 def read_whole(jobs: JobCollection, job_id: ObjectId) -> Sequence[Job]:
     """The job, if it is claimed."""
-    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=_BY_ID)))
+    return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=BY_ID)))
 
 
 def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
-    return {"_id": {"$in": list(ids)}, **CLAIMED}
+    return {**of_ids(ids), **CLAIMED}
 
 
 def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
@@ -68,5 +65,5 @@ def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
     known = [job.id for job in found if job.id in jobs.broken] if jobs.broken else []
     if not known:
         return found
-    seen = {job.id: job for job in jobs_as_compared(jobs.raw.find(_claimed(known), hint=_BY_ID))}
+    seen = {job.id: job for job in jobs_as_compared(jobs.raw.find(_claimed(known), hint=BY_ID))}
     return [seen.get(job.id, job) for job in found]

@@ -16,15 +16,14 @@ from pymongo import ASCENDING, DESCENDING
 
 from ..jobs.job import JobStatus
 from .codec import LENIENT
+from .commands import BY_ID, command, of_ids
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
 from .types import Collection
 
 MOST_IN_A_BATCH: Final = 1000
 
 _STATUS, _NAME, _ENDED_AT = FIELD["status"], FIELD["name"], FIELD["updated_at"]
-_BY_ID: Final = {"_id": ASCENDING}
 
 # What every job has. What somebody else keeps in the collection may have a status and a date as well.
 _IS_JOB: Final = [
@@ -133,8 +132,8 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
 @command("delete ended jobs", in_parts=True)
 def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any]) -> int:
     """How many of them were such jobs still, and are gone."""
-    condition = {"_id": {"$in": list(ids)}, **expired.condition, "$and": _IS_JOB}
-    return int(_own(jobs).delete_many(condition, hint=_BY_ID).deleted_count)
+    condition = {**of_ids(ids), **expired.condition, "$and": _IS_JOB}
+    return int(_own(jobs).delete_many(condition, hint=BY_ID).deleted_count)
 
 
 def _own(jobs: JobCollection) -> Collection:

@@ -13,21 +13,18 @@ from typing import Any, Final
 
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..jobs.fences import ClaimId
 from ..log import logger_of
 from .codec import LENIENT, filter_of
+from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command, refused_because_of_documents
 from .statements import Statement, grouped, requests_of, statements_for
 
 __all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
 
 logger = logger_of("store")
-
-_BY_ID = {"_id": 1}
 
 # Overflow: what is nested too deeply for the server to read, it refuses with the whole command that it is in.
 _NESTED_TOO_DEEPLY: Final = 15
@@ -50,7 +47,7 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
     May be called again with the same statements after any transient error.
     """
     # One session for the write and the read behind it: the read sees what the write left, on any primary.
-    with jobs.collection.database.client.start_session(causal_consistency=True) as session:
+    with causal_session(jobs.collection) as session:
         refused = _write_but_refused(jobs, statements, session)
         if refused is None:
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
@@ -89,22 +86,17 @@ def _write(
     """None where everything matched; otherwise the statements that the server refused, and why: maybe none."""
     encoding = jobs.collection.codec_options
     sent = [each for statement in statements for each in requests_of(statement, encoding)]
-    parts, requests = [part for part, _ in sent], [request for _, request in sent]
-    try:
-        matched = jobs.collection.bulk_write(requests, ordered=False, session=session).matched_count
-    except driver.BulkWriteError as error:
-        # Where this raises, all are sent again, and the receipts tell which had been written.
-        refused = refused_because_of_documents(error, "settle jobs")
-        return {parts[one["index"]]: str(one.get("errmsg")) for one in refused}
-    except driver.OperationFailure as error:
-        if error.code != _NESTED_TOO_DEEPLY:
-            raise
-        if len(parts) == 1:
-            return {parts[0]: str(error)}
-        # It does not say which of them: it is found by halves.
-        half = len(parts) // 2
-        return {**(_write(jobs, parts[:half], session) or {}), **(_write(jobs, parts[half:], session) or {})}
-    return None if matched == sum(len(statement.claims) for statement in statements) else {}
+    requests = [request for _, request in sent]
+    # Where this raises, all are sent again, and the receipts tell which had been written.
+    result = bulk_write(jobs.collection, requests, "settle jobs", session, is_refusal=_is_nested_too_deeply)
+    count = sum(len(statement.claims) for statement in statements)
+    if result.matched == count and not result.refused and not result.was_broken_off:
+        return None
+    return {sent[place][0]: refusal.message for place, refusal in result.refused.items()}
+
+
+def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:
+    return error.code == _NESTED_TOO_DEEPLY
 
 
 # The signs of life too, where a write asks for them: a claim that was renewed since is not there to be rescued.
@@ -113,13 +105,10 @@ _FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heart
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
     # Whatever became of the document since its claim: what it holds now must not keep the others from their ends.
-    reader = jobs.collection.with_options(codec_options=LENIENT, read_concern=ReadConcern("majority"))
-    ids = [job_id for statement in statements for job_id in statement.ids]
+    ids = of_ids(job_id for statement in statements for job_id in statement.ids)
     wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCE)]
-    found = {
-        document["_id"]: document
-        for document in reader.find({"_id": {"$in": ids}}, wanted, hint=_BY_ID, session=session)
-    }
+    reader = by_majority(jobs.collection, LENIENT)
+    found = {document["_id"]: document for document in reader.find(ids, wanted, hint=BY_ID, session=session)}
     fates = {}
     for statement in statements:
         for claim in statement.claims:

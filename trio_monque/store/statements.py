@@ -16,9 +16,8 @@ from ..jobs.fences import ClaimId
 from ..jobs.job import JobStatus
 from ..jobs.transition import Transition
 from .codec import filter_of, update_of
+from .commands import BY_ID, in_chunks_by_size, of_ids
 from .fields import FIELD
-
-_BY_ID: Final = {"_id": 1}
 
 MOST_RESULTS: Final = 1024 * 1024
 """Bytes of results in one statement; a larger one goes alone. The server takes 16 MiB. Not measured."""
@@ -144,29 +143,23 @@ def requests_of(
 
 def _in_parts(statement: Statement, encoding: CodecOptions[Any]) -> Iterator[tuple[Statement, list[RawBSONDocument]]]:
     """The statement, as far as one request may hold it; and its results, each encoded in a document of its own."""
-    start, size, documents = 0, 0, list[RawBSONDocument]()
-    for place, result in enumerate(statement.results):
-        encoded = bson.encode({FIELD["result"]: result}, codec_options=encoding)
-        if documents and size + len(encoded) > MOST_RESULTS:
-            yield _part(statement, start, place), documents
-            start, size, documents = place, 0, []
-        documents.append(RawBSONDocument(encoded))
-        size += len(encoded)
-    yield _part(statement, start, len(statement.claims)), documents
-
-
-def _part(statement: Statement, start: int, end: int) -> Statement:
-    return Statement(statement.transition, statement.receipt, statement.claims[start:end], statement.results[start:end])
+    start = 0
+    encoded = (bson.encode({FIELD["result"]: result}, codec_options=encoding) for result in statement.results)
+    for documents in in_chunks_by_size(encoded, len, MOST_RESULTS):
+        end = start + len(documents)
+        claims, results = statement.claims[start:end], statement.results[start:end]
+        yield Statement(statement.transition, statement.receipt, claims, results), list(map(RawBSONDocument, documents))
+        start = end
 
 
 def _plain(statement: Statement) -> UpdateOne | UpdateMany:
     guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
     ids = statement.ids
     if len(ids) > 1:
-        return UpdateMany({"_id": {"$in": ids}, **guard}, update, hint=_BY_ID)
+        return UpdateMany({**of_ids(ids), **guard}, update, hint=BY_ID)
     for result in statement.results:
         update["$set"][FIELD["result"]] = result
-    return UpdateOne({"_id": ids[0], **guard}, update, hint=_BY_ID)
+    return UpdateOne({"_id": ids[0], **guard}, update, hint=BY_ID)
 
 
 def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) -> UpdateMany:
@@ -181,4 +174,4 @@ def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) ->
     own = {"$arrayElemAt": [{"$literal": documents}, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]}
     written = {"$mergeObjects": ["$$ROOT", {"$literal": update["$set"]}, own]}
     stages: list[dict[str, Any]] = [{"$replaceWith": written}, {"$unset": list(update["$unset"])}]
-    return UpdateMany({"_id": {"$in": ids}, **guard}, stages, hint=_BY_ID)
+    return UpdateMany({**of_ids(ids), **guard}, stages, hint=BY_ID)

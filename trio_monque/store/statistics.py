@@ -10,10 +10,10 @@ from pymongo import DESCENDING
 from ..jobs.answers import QueueStats
 from ..jobs.job import JobStatus
 from . import indexes
-from .codec import OWN_OPTIONS
+from .codec import LENIENT, OWN_OPTIONS
+from .commands import command
 from .connection import JobCollection
 from .fields import FIELD
-from .outcomes import command
 
 MOST_COUNTED: Final = 100_000
 """How far each status is counted: a tenth of a second."""
@@ -29,8 +29,6 @@ MOST_AVERAGED: Final = 10_000
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
 _LIFETIME: Final = "lifetime"
-# A name that is not text must not keep the others from being read.
-_BY_NAME: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
 
 
 @command("count jobs", writes=False, aggregates=True)
@@ -104,7 +102,8 @@ def queue_stats_by_name(
     Without names that have more completed jobs than are averaged: which of them are the latest, only a question for
     that name can tell.
     """
-    collection = jobs.collection.with_options(codec_options=_BY_NAME)
+    # A name that is not text must not keep the others from being read.
+    collection = jobs.collection.with_options(codec_options=LENIENT)
     parts = [{"$unionWith": {"coll": jobs.collection.name, "pipeline": part}} for part in (_RUNNING, _LIFETIMES)]
     rows = indexes.hinted(
         indexes.CLAIM,

@@ -10,11 +10,11 @@ import bson
 from bson.raw_bson import RawBSONDocument
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
-from pymongo.read_concern import ReadConcern
 
 from ..document_lock import LockStamp, laid_aside, read_lock
 from ..log import logger_of
-from .locked_collection import BY_ID, LockedCollection
+from .commands import BY_ID, by_majority
+from .locked_collection import LockedCollection
 
 logger = logger_of("store")
 
@@ -53,18 +53,17 @@ def read_back(
     One that the caller's handle cannot decode is set aside, alone.
     """
     held = {"$and": [which, locked.stamped(stamp)]}
-    majority = ReadConcern("majority")
     found_by: dict[str, Any] = {"hint": hint, "session": session, "batch_size": MOST_IN_A_BATCH}
     if locked.is_plain:
         try:
-            found = list(locked.collection.with_options(read_concern=majority).find(held, **found_by))
+            found = list(by_majority(locked.collection).find(held, **found_by))
             return [_plain(locked, document) for document in found]
         except driver.PyMongoError:
             raise
         except Exception:  # noqa: BLE001  # One of them cannot be decoded, for whatever reason: which, is seen below.
             pass
     taken = []
-    for raw in locked.raw.with_options(read_concern=majority).find(held, **found_by):
+    for raw in by_majority(locked.raw).find(held, **found_by):
         try:
             taken.append(_decoded(locked, raw))
         except Exception as error:  # noqa: BLE001  # Whatever a decoder of the caller's raises.

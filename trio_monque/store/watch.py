@@ -20,14 +20,14 @@ from bson.errors import BSONError
 from pymongo import ReadPreference, WriteConcern
 from pymongo import errors as driver
 from pymongo.command_cursor import CommandCursor
-from pymongo.read_concern import ReadConcern
 
 from ..errors import MonqueConnectionError
 from .codec import LENIENT, OWN_OPTIONS
+from .commands import MAJORITY, Interference, command
 from .connection import JobCollection
+from .driver_errors import translated
 from .fields import FIELD
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
-from .outcomes import Interference, command, translated
 from .types import Collection
 
 LONGEST_AWAIT: Final = 10.0
@@ -151,7 +151,7 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
         NoStreamError: There is none to be had here.
     """
     database = jobs.collection.database.with_options(
-        codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=ReadConcern("majority")
+        codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=MAJORITY
     )
     try:
         cursor = database.aggregate(_pipeline(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000))

@@ -11,8 +11,8 @@ from typing import Final, Literal, TypeVar
 from ..checks import check_count
 from ..client.monque import Monque, SyncMonque
 from ..errors import InvalidOptionError
+from ..store.commands import PURPOSES
 from ..store.connection import JobCollection
-from ..store.outcomes import PURPOSES
 from ..store.types import BulkWriteError, DriverError
 
 T = TypeVar("T")

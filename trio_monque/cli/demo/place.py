@@ -13,8 +13,8 @@ import trio
 
 from ...embedded import EmbeddedServer, embedded_mongod
 from ...errors import MonqueError
+from ...store.commands import command
 from ...store.connection import connect
-from ...store.outcomes import command
 from ...store.types import Database
 from .options import DemoOptions
 from .view import View

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from ...store.outcomes import command
+from ...store.commands import command
 from ...store.types import Collection, Database, ObjectId
 from .files import Content
 

@@ -6,28 +6,18 @@ repair. `PERMANENT_CODES` never pass: only they may end a scheduler, because its
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
-from functools import partial, wraps
-from typing import Any, Concatenate, Final, ParamSpec, Protocol, TypeVar
+from collections.abc import Mapping, Sequence
+from typing import Any, Final
 
-import pymongo
-from bson.errors import InvalidDocument
 from pymongo import errors as driver
 
 from ..errors import (
     AggregationTimeoutError,
     DocumentRefusedError,
-    InvalidPayloadError,
     MonqueConnectionError,
     MonqueError,
-    ShortageError,
-    is_shortage,
 )
-from ..exception_text import text_of
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
-
-P = ParamSpec("P")
-T = TypeVar("T")
 
 # Codes of the server that say: not now. From the drivers' retryable writes specification, with the
 # time limits that are ours.
@@ -148,97 +138,12 @@ _ADVICE: Final = {
 }
 
 
-PURPOSES: Final[set[str]] = set()
-"""What commands are for, in the words of their error messages: filled as the modules with the commands are loaded."""
-
-
-class Interference(Protocol):
-    """Something that a test puts in the way of commands; `befall` raises an error of the driver's. From any thread."""
-
-    def takes(self, purpose: str) -> bool:
-        """Whether the call that begins now is the one to be hit."""
-        ...
-
-    def befall(self, call: Callable[[], T]) -> T:
-        """In place of that call, which it may make or not."""
-        ...
-
-
-class HasTimeout(Protocol):
-    """What a store function works on: it knows how long one call may take, in seconds.
-
-    It may have an attribute `interference`: what a test has put in the way, a sequence of Interference.
-    """
-
-    @property
-    def operation_timeout(self) -> float: ...
-
-
-HandleT = TypeVar("HandleT", bound=HasTimeout)
-
-
-def command(
-    purpose: str, *, writes: bool = True, in_parts: bool = False, aggregates: bool = False
-) -> Callable[[Callable[Concatenate[HandleT, P], T]], Callable[Concatenate[HandleT, P], T]]:
-    """Marks a function that talks to the database: bounds its time, and translates what the driver raises.
-
-    `purpose` completes "could not ..." in the message. What only reads has no unknown outcome; a write
-    of many documents is made `in_parts`, so that any failure of it may leave some of them written. One that
-    `aggregates` may take the server longer than it has.
-    """
-
-    PURPOSES.add(purpose)
-
-    def decorate(function: Callable[Concatenate[HandleT, P], T]) -> Callable[Concatenate[HandleT, P], T]:
-        @wraps(function)
-        def bounded(handle: HandleT, /, *args: P.args, **kwargs: P.kwargs) -> T:
-            try:
-                with pymongo.timeout(handle.operation_timeout):
-                    if interference := getattr(handle, "interference", None):
-                        return _interfered(interference, purpose, partial(function, handle, *args, **kwargs))
-                    return function(handle, *args, **kwargs)
-            except driver.PyMongoError as error:
-                if _has_lost_sessions(error):
-                    _renew_connections(handle)
-                ours = translated(error, purpose, writes=writes, aggregates=aggregates)
-                if in_parts and isinstance(ours, MonqueConnectionError):
-                    ours.unknown_outcome = True
-                raise ours from error
-            except InvalidDocument as error:
-                raise InvalidPayloadError(f"could not {purpose}: {error}") from error
-            except (MemoryError, RuntimeError) as error:
-                # The driver starts threads, too: those that watch the servers.
-                if not is_shortage(error):
-                    raise
-                raise ShortageError(f"could not {purpose}: {text_of(error)}", unknown_outcome=writes) from error
-
-        return bounded
-
-    return decorate
-
-
-def _interfered(interferences: Sequence[Interference], purpose: str, call: Callable[[], T]) -> T:
-    for interference in tuple(interferences):  # One that is used up removes itself, in any thread.
-        if interference.takes(purpose):
-            return interference.befall(call)
-    return call()
-
-
-def _has_lost_sessions(error: driver.PyMongoError) -> bool:
+def has_lost_sessions(error: driver.PyMongoError) -> bool:
     """A connection that was made in the middle of an election: its server was neither primary nor secondary.
 
     The driver then holds for ever that sessions are not supported there. Nothing was sent.
     """
     return isinstance(error, driver.ConfigurationError) and "Sessions are not supported" in str(error)
-
-
-def _renew_connections(handle: object) -> None:
-    """Or that connection would be used again and again: the driver keeps it, and takes the latest first."""
-    collection = getattr(handle, "collection", None)
-    if collection is not None:
-        # It offers no other way to close a connection that works.
-        for server in tuple(collection.database.client._topology._servers.values()):  # noqa: SLF001
-            server.pool.reset_without_pause()
 
 
 def translated(
@@ -302,7 +207,7 @@ def is_transient(error: driver.PyMongoError) -> bool:
     """Whether the same call may succeed later without anybody changing anything."""
     if isinstance(error, driver.ConnectionFailure | driver.ProtocolError) or error.timeout or _may_be_retried(error):
         return True
-    if _has_lost_sessions(error):
+    if has_lost_sessions(error):
         return True
     if isinstance(error, driver.BulkWriteError):
         codes = _reported(error, "writeErrors") + _reported(error, "writeConcernErrors")

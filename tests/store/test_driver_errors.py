@@ -16,7 +16,7 @@ from trio_monque import Monque
 from trio_monque.errors import MonqueConnectionError, is_outage
 from trio_monque.store import leases
 from trio_monque.store.codec import RawDocument
-from trio_monque.store.outcomes import (
+from trio_monque.store.driver_errors import (
     OUTAGE_CODES,
     PASSING_CODES,
     PERMANENT_CODES,
