@@ -29,6 +29,7 @@ MAY_IMPORT: dict[str, set[str]] = {
     "threads": {"log", "errors", "clock", "hold", "exception_text"},
     "patience": set(),
     "call_context": {"errors"},
+    "trio_thread": set(),
     "async_with": {"errors"},
     "exception_text": {"safe_text"},
     # What a job is, and how MongoDB remembers it.
@@ -63,6 +64,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "events",
         "jobs",
         "store",
+        "trio_thread",
     },
     # How claimed things are run. Knows no job and no MongoDB.
     "engine": {
@@ -75,9 +77,10 @@ MAY_IMPORT: dict[str, set[str]] = {
         "hold",
         "patience",
         "exception_text",
+        "trio_thread",
     },
     # One life for whatever is claimed and run: jobs, documents, or a third kind. Knows none of them.
-    "host": {"log", "clock", "client", "engine"},
+    "host": {"log", "client", "engine"},
     # Where the two columns meet.
     "scheduler": {
         "async_with",
@@ -152,6 +155,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "trio": {
         "clock",
         "call_context",
+        "trio_thread",
         "hold",
         "threads",
         "patience",

@@ -24,7 +24,7 @@ from trio_monque.client.rescuing import Rescuer
 from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
-from trio_monque.engine.source import Tip
+from trio_monque.engine.demand import Tip
 from trio_monque.engine.waker import NEVER
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store import connection
@@ -498,10 +498,11 @@ def test_timers_are_set_again_where_the_servers_time_moves_either_way(
     context, moved = Monque(db)._context, list[float]()
     right = ClockReadings.now().wall - ClockReadings.now().steady
     context.clock.set_offset(right, ClockReadings.now())
-    for seconds in (0.0, -HOUR, MOST_DRIFT / 2 - HOUR, HOUR, HOUR):
-        context.clock_moved = partial(moved.append, seconds)
+    now = 0.0
+    context.when_clock_moves(lambda: moved.append(now))
+    for now in (0.0, -HOUR, MOST_DRIFT / 2 - HOUR, HOUR, HOUR):
         monkeypatch.setattr(
-            "trio_monque.client.server_time.measure_clock_offset", lambda _, seconds=seconds: right + seconds
+            "trio_monque.client.server_time.measure_clock_offset", lambda _, seconds=now: right + seconds
         )
         context.measure_clock_offset()
     assert moved == [-HOUR, HOUR]

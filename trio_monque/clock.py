@@ -138,11 +138,6 @@ def _virtual_time_of_worker_thread() -> VirtualTime | None:
     return None
 
 
-def is_on_run(token: trio.lowlevel.TrioToken) -> bool:
-    """Whether this is the thread of that run, so that its objects may be touched directly."""
-    return trio.lowlevel.in_trio_run() and trio.lowlevel.current_trio_token() is token
-
-
 @contextmanager
 def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
     """Inside a thread: `now` is that of the run that the thread works for."""

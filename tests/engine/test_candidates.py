@@ -10,9 +10,9 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from trio_monque.engine.candidates import Candidates, Found
+from trio_monque.engine.candidates import Candidates
 from trio_monque.engine.contention import FRUITLESS_TO_SPREAD, Contention
-from trio_monque.engine.source import Demand
+from trio_monque.engine.demand import Demand, Found
 
 Item = tuple[str, int]
 

@@ -2,25 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_AT_REST
-from trio_monque.engine.nursery import Engine
-from trio_monque.engine.source import Tip
+from trio_monque.engine.demand import Tip
 
 
-def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> Engine[int, Any]:
+def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> ShelfEngine:
     engine = engine_of(shelf, rests=rests, poll_interval=1000.0)
     engine.slots.set_limit("all", slots)
     return engine
 
 
-def tell(engine: Engine[int, Any], shelf: Shelf, item: int, lane: str = "all") -> None:
+def tell(engine: ShelfEngine, shelf: Shelf, item: int, lane: str = "all") -> None:
     shelf.items.append(item)
     engine.waker.expect(trio.current_time(), Tip(item, lane))
 

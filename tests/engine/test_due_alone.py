@@ -15,7 +15,7 @@ from trio.testing import MockClock
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import waker as waker_module
-from trio_monque.engine.source import HEAD_START, Demand, Due, Granted, Tip
+from trio_monque.engine.demand import HEAD_START, Demand, Due, Granted, Tip
 
 DAY = 86400.0
 ONE, TWO = Tip(1, "all"), Tip(2, "all")

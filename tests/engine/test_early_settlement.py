@@ -10,12 +10,11 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running
-from trio_monque.engine import notices
-from trio_monque.engine.nursery import HARD_BOUND, Engine
+from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running
+from trio_monque.engine.demand import ClaimState
+from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
-from trio_monque.engine.source import ClaimState
 
 EARLY = RunEnd(None, "early", cancelled=False, reason=None, duration=0.0)
 
@@ -27,7 +26,7 @@ class Desk(Shelf):
         super().__init__(items=list(items), **fields)
         self.refused: set[int] = set()
         self.fates: dict[int, bool | None] = {}
-        self.engine: Engine[int, tuple[int, RunEnd]] = engine_of(self)
+        self.engine: ShelfEngine = engine_of(self)
 
     async def settle(self, batch: list[tuple[int, RunEnd]]) -> Sequence[bool | None]:  # type: ignore[override]
         self.batches.append([claim for claim, _ in batch])
@@ -65,7 +64,7 @@ async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_le
     async def handler(run: Run[int]) -> None:
         await trio.sleep(3)
         assert await desk.settle_early(run) is True
-        assert desk.told_of(notices.RunSettled)
+        assert desk.heard("run_settled")
         assert not desk.engine.held
         await trio.sleep(500)
         ends.append((trio.current_time(), run.reason))
@@ -77,8 +76,8 @@ async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_le
     assert desk.settled == {1: EARLY}
     assert desk.batches == [[1]]
     assert desk.renewed == [] or all(claims == [] for _, claims in desk.renewed)
-    assert len(desk.told_of(notices.RunSettled)) == 1
-    assert desk.told_of(notices.RunLost) == []
+    assert len(desk.heard("run_settled")) == 1
+    assert desk.heard("claim_lost") == []
 
 
 async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_others(autojump_clock: MockClock) -> None:
@@ -100,7 +99,7 @@ async def test_handler_that_goes_on_has_its_time_limit_and_is_cut_with_the_other
         desk.engine.stop.cut()
     assert ends[1:] == [(60.0, CancelReason.SHUTDOWN)]
     assert desk.settled == {1: EARLY, 2: EARLY}
-    assert desk.told_of(notices.CutShort) == []  # Nothing of it was cut short: it had been settled.
+    assert desk.heard("runs_cut_short") == []  # Nothing of it was cut short: it had been settled.
 
 
 async def test_error_of_a_handler_that_goes_on_settles_nothing(autojump_clock: MockClock) -> None:
@@ -145,7 +144,7 @@ async def test_lost_one_is_told_to_its_handler_which_is_cancelled(autojump_clock
     async with running(desk.engine):
         await trio.sleep(30)
     assert steps == [False, CancelReason.LOST]
-    assert [notice.claim for notice in desk.told_of(notices.RunLost)] == [1]  # Once.
+    assert desk.heard("claim_lost") == [1]  # Once.
     assert desk.settled == {}
     assert desk.batches == [[1]]
     assert desk.engine.unfinished == ()
@@ -211,8 +210,8 @@ async def test_handler_that_ends_meanwhile_decides_only_where_it_is_refused(
     else:
         assert desk.batches == [[1]]
         assert desk.settled == ({1: EARLY} if fate else {})
-    assert len(desk.told_of(notices.RunSettled)) == (fate is not False)
-    assert len(desk.told_of(notices.RunLost)) == (fate is False)
+    assert len(desk.heard("run_settled")) == (fate is not False)
+    assert len(desk.heard("claim_lost")) == (fate is False)
 
 
 async def test_cancelled_while_it_waits_the_answer_is_awaited_and_told(autojump_clock: MockClock) -> None:
@@ -386,7 +385,7 @@ async def test_renewal_that_finds_nothing_while_it_is_settled_is_no_loss(autojum
         await trio.sleep(60)
     assert renewals == [[1]]  # At 10, while it was being settled, from 5 to 13.
     assert told == [True, None]
-    assert desk.told_of(notices.RunLost) == []
+    assert desk.heard("claim_lost") == []
     assert desk.settled == {1: EARLY}
 
 
@@ -433,7 +432,7 @@ async def test_early_ones_and_others_share_a_batch(autojump_clock: MockClock) ->
     assert len(desk.batches) <= 3
     assert desk.fates == {2: None, 3: False}
     assert sorted(desk.settled) == [1, 2]
-    assert [notice.claim for notice in desk.told_of(notices.RunLost)] == [3]
+    assert desk.heard("claim_lost") == [3]
 
 
 async def test_fault_that_passes_delays_the_answer(autojump_clock: MockClock) -> None:

@@ -14,14 +14,14 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from tests.engine.test_watchdog import hearing
 from trio_monque.engine import nursery, pauses
+from trio_monque.engine.demand import Due
 from trio_monque.engine.health import Examined, LoopExamined
-from trio_monque.engine.nursery import HARD_BOUND, Engine
+from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.progress import Progress, Spread
 from trio_monque.engine.run import Run
-from trio_monque.engine.source import Due
 from trio_monque.observations import Sighting
 
 STUCK_AFTER = 20.0
@@ -44,7 +44,7 @@ class ForEver(list[Exception]):
         return self[0]
 
 
-def watched(shelf: Shelf, **limits: Any) -> Engine[int, Any]:
+def watched(shelf: Shelf, **limits: Any) -> ShelfEngine:
     return engine_of(shelf, **{"stuck_after": STUCK_AFTER, **limits})
 
 
@@ -308,10 +308,10 @@ class Errand(Shelf):
 
     is_left = True
 
-    def has_errands(self) -> bool:
+    def has_orphaned_claims(self) -> bool:
         return self.is_left
 
-    async def do_errands(self) -> None:
+    async def release_orphaned_claims(self) -> None:
         await trio.lowlevel.checkpoint()
         if self.is_left:
             self.is_left = not self.is_last

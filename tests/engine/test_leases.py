@@ -14,11 +14,10 @@ from hypothesis import strategies as st
 from trio.testing import MockClock
 
 from tests.engine.test_engine import Shelf, engine_of, running
-from trio_monque.engine import notices
+from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
-from trio_monque.engine.source import ClaimState
 
 # With a beat every 6 s and 5 s to clean up, a run is cancelled 14 s after the last renewal that is known to hold
 # was sent, its clean-up is over after 17, and nobody else may have its claim before 18.
@@ -137,7 +136,7 @@ async def test_claim_that_is_answered_too_late_starts_nothing_and_is_given_back(
     shelf = Silent(items=[1], claim_takes=14.0)
     async with running(engine_of(shelf, **BEATS)):
         await trio.sleep(20)
-    assert shelf.told_of(notices.RunStarted) == []
+    assert shelf.heard("run_started") == []
     assert shelf.settled[1].cancelled
     assert shelf.settled[1].reason is CancelReason.LOST
 
@@ -157,11 +156,11 @@ async def test_fenced_run_is_told_once_and_given_back_when_the_source_answers(au
     shelf.lost = {2}
     async with running(engine_of(shelf, **BEATS)):
         await trio.sleep(20)
-        assert sorted(notice.claim for notice in shelf.told_of(notices.RunLost)) == [1, 2]
+        assert sorted(shelf.heard("claim_lost")) == [1, 2]
         await trio.sleep(100)
     # 1 was still ours, and 2 had been taken: that is known already.
     assert list(shelf.settled) == [1]
-    assert len(shelf.told_of(notices.RunLost)) == 2
+    assert len(shelf.heard("claim_lost")) == 2
 
 
 async def test_run_that_ended_well_and_could_not_be_settled_in_time_is_settled_later(autojump_clock: MockClock) -> None:
@@ -169,7 +168,7 @@ async def test_run_that_ended_well_and_could_not_be_settled_in_time_is_settled_l
     async with running(engine_of(shelf, **BEATS)):
         await trio.sleep(90)
     assert (shelf.settled[1].cancelled, shelf.settled[1].reason) == (False, None)
-    assert shelf.told_of(notices.RunLost) == []
+    assert shelf.heard("claim_lost") == []
 
 
 async def test_claim_is_renewed_no_longer_than_a_run_may_take_at_most(autojump_clock: MockClock) -> None:

@@ -12,11 +12,10 @@ from trio.testing import MockClock
 
 from tests.engine.test_engine import Shelf, running, sleeping
 from tests.engine.test_two_claims import engine_with
-from trio_monque.engine import notices
 from trio_monque.engine.claimer import WORTH_HALVING
+from trio_monque.engine.demand import Demand, Granted
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run_end import CancelReason
-from trio_monque.engine.source import Demand, Granted
 
 HALF = WORTH_HALVING // 2
 
@@ -65,7 +64,7 @@ async def test_drained_it_gives_back_what_both_claims_bring(autojump_clock: Mock
         await shelf.wait_two_in_flight()
     assert trio.current_time() == 10
     assert len(shelf.claimed_at) == 3
-    assert {notice.claim for notice in shelf.told_of(notices.RunStarted)} == set(range(HALF))
+    assert set(shelf.heard("run_started")) == set(range(HALF))
     assert shelf.given_back() == set(range(HALF, 3 * HALF))
     assert engine.unfinished == ()
     assert is_all_free(engine)
@@ -127,7 +126,7 @@ async def test_bug_in_one_claim_gives_back_what_the_other_brings(
         assert trio.current_time() == 1
     assert trio.current_time() == 3
     assert [type(crash) for crash in engine.stop.crashes] == [BrokenError]
-    assert {notice.claim for notice in shelf.told_of(notices.RunStarted)} == set(range(HALF))
+    assert set(shelf.heard("run_started")) == set(range(HALF))
     lost = set(range(breaks * HALF, (breaks + 1) * HALF))
     assert shelf.given_back() == set(range(HALF, 3 * HALF)) - lost
     assert engine.unfinished == ()

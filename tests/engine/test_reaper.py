@@ -11,7 +11,6 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
-from trio_monque.engine import notices
 from trio_monque.engine import reaper as reaper_module
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.pauses import Pauses
@@ -30,7 +29,7 @@ async def test_dead_claim_is_taken_away_within_its_lease_and_one_pass(autojump_c
         await trio.sleep(100)
     # Seen half an interval after the last look, and taken when the observation fell due.
     assert shelf.rescued == [(40.0, 7)]
-    assert [notice.rescued for notice in shelf.told_of(notices.ClaimsRescued)] == [[7]]
+    assert shelf.heard("claims_rescued") == [[7]]
 
 
 async def test_claim_that_is_renewed_is_never_taken(autojump_clock: MockClock) -> None:
@@ -78,7 +77,7 @@ async def test_faults_are_told_and_it_goes_on(autojump_clock: MockClock, monkeyp
     async with running(engine_of(shelf)):
         await trio.sleep(100)
     assert (shelf.look_faults, shelf.rescue_faults) == ([], [])
-    assert len(shelf.told_of(notices.RescueDelayed)) == 2, "two outages: the looks, and later the rescues"
+    assert len(shelf.heard("rescue_delayed")) == 2, "two outages: the looks, and later the rescues"
     assert [claim for _, claim in shelf.rescued] == [7]
 
 
@@ -104,7 +103,7 @@ async def test_many_are_taken_in_bounded_groups(autojump_clock: MockClock) -> No
     shelf = Shelf(others={claim: other(claim) for claim in range(250)})
     async with running(engine_of(shelf)):
         await trio.sleep(31)
-    assert [len(notice.rescued) for notice in shelf.told_of(notices.ClaimsRescued)] == [100, 100, 50]
+    assert [len(rescued) for rescued in shelf.heard("claims_rescued")] == [100, 100, 50]
 
 
 async def test_one_suspect_is_demanded_at_a_time(autojump_clock: MockClock) -> None:
@@ -133,13 +132,12 @@ async def test_what_was_sent_and_not_answered_is_asked_for_again_whatever_a_look
     shelf = Shelf(others={7: other(7), 8: other(8, lease=31.0)}, rescue_faults=[NotNowError()])
     engine = engine_of(shelf)
 
-    def told(notice: object) -> None:
-        if isinstance(notice, notices.RescueDelayed):
-            # It was applied, and its answer lost: the next look does not show it.
-            shelf.others.pop(7)
-            engine.reaper.look()
+    def delayed(error: Exception) -> None:
+        # It was applied, and its answer lost: the next look does not show it.
+        shelf.others.pop(7)
+        engine.reaper.look()
 
-    monkeypatch.setattr(shelf, "tell", told)
+    monkeypatch.setattr(shelf, "rescue_delayed", delayed)
     async with running(engine):
         await trio.sleep(100)
     assert shelf.asked_for == [[7], [7], [8]]
@@ -156,7 +154,7 @@ async def test_left_while_it_rescues_it_tells_what_was_rescued_and_asks_for_noth
         await trio.sleep(31)
         if how == "cut":
             engine.stop.cut()
-    assert [notice.rescued for notice in shelf.told_of(notices.ClaimsRescued)] == [[7]]
+    assert shelf.heard("claims_rescued") == [[7]]
     assert trio.current_time() == 33.0
 
 
@@ -167,7 +165,7 @@ async def test_left_while_it_rescues_it_waits_no_longer_than_the_engine_has_pati
         await trio.sleep(31)
         engine.stop.cut()
     assert trio.current_time() <= 31 + 5 + HARD_BOUND
-    assert shelf.told_of(notices.ClaimsRescued) == []
+    assert shelf.heard("claims_rescued") == []
 
 
 # --- Where it rests ---
@@ -294,7 +292,7 @@ async def test_what_failed_is_tried_again_after_a_tenth_of_the_interval_and_a_se
 ) -> None:
     shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()], rescue_faults=[NotNowError()])
     pauses = Noted()
-    reaper = reaper_module.Reaper(shelf, list, pauses, interval=interval, rests=False)
+    reaper = reaper_module.Reaper(shelf, shelf, list, pauses, interval=interval, rests=False)
     with trio.move_on_after(400):
         await reaper.run()
     assert pauses.asked == pytest.approx([pause, pause])

@@ -10,10 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
-from trio_monque.engine import notices
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
-from trio_monque.engine.run_end import CancelReason
+from trio_monque.engine.run_end import CancelReason, RunEnd
 
 
 @pytest.mark.usefixtures("virtual_pauses")
@@ -26,7 +25,7 @@ async def test_settlements_that_fail_until_the_hard_end_are_named(autojump_clock
     engine = engine_of(shelf, cleanup_timeout=4.0)
     async with running(engine):
         await trio.sleep(10)
-        assert shelf.told_of(notices.SettlementDelayed)
+        assert shelf.heard("settlement_delayed")
         engine.stop.cut()
     assert trio.current_time() == 10 + 4 + HARD_BOUND
     assert engine.unfinished == (1, 2, 3)
@@ -70,9 +69,9 @@ async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(au
 
 async def test_bug_where_one_settlement_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
     class Deaf(Shelf):
-        def tell(self, notice: object) -> None:
-            super().tell(notice)
-            if isinstance(notice, notices.RunSettled) and notice.settlement[0] == 1:
+        def run_settled(self, settlement: tuple[int, RunEnd]) -> None:
+            super().run_settled(settlement)
+            if settlement[0] == 1:
                 raise ZeroDivisionError
 
     async def handler(run: Run[int]) -> None:
@@ -87,16 +86,15 @@ async def test_bug_where_one_settlement_is_told_ends_the_engine_and_spoils_no_ot
     assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
     assert [sorted(batch) for batch in shelf.batches] == [[0, 1, 2], [3, 4]]
     assert {claim: end.cancelled for claim, end in shelf.settled.items()} == dict.fromkeys(range(5), False)
-    assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == list(range(5))
+    assert sorted(settlement[0] for settlement in shelf.heard("run_settled")) == list(range(5))
     assert engine.unfinished == ()
 
 
 async def test_bug_where_a_lost_claim_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
     class Deaf(Shelf):
-        def tell(self, notice: object) -> None:
-            super().tell(notice)
-            if isinstance(notice, notices.RunLost):
-                raise ZeroDivisionError
+        def claim_lost(self, claim: int) -> None:
+            super().claim_lost(claim)
+            raise ZeroDivisionError
 
     shelf = Deaf(items=[1, 2, 3], lost={1})
     engine = engine_of(shelf)
@@ -104,5 +102,5 @@ async def test_bug_where_a_lost_claim_is_told_ends_the_engine_and_spoils_no_othe
         await engine.stop.cutting.wait()
     assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
     assert [sorted(batch) for batch in shelf.batches] == [[1, 2, 3]]
-    assert sorted(notice.settlement[0] for notice in shelf.told_of(notices.RunSettled)) == [2, 3]
+    assert sorted(settlement[0] for settlement in shelf.heard("run_settled")) == [2, 3]
     assert engine.unfinished == ()

@@ -9,8 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, engine_of, running
-from trio_monque.engine.nursery import Engine
+from tests.engine.test_engine import Shelf, ShelfEngine, engine_of, running
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
 
@@ -26,7 +25,7 @@ class Desk:
             await work(self, run)
 
         shelf.handler = handler
-        self.engine: Engine[int, Any] = engine_of(shelf, concurrency=1)
+        self.engine: ShelfEngine = engine_of(shelf, concurrency=1)
         self.engine.slots.set_limit("all", 1)
         self.started: dict[int, float] = {}
         self.answers: list[tuple[int, float, bool | None]] = []

@@ -13,8 +13,8 @@ from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine.claimer import WORTH_HALVING
+from trio_monque.engine.demand import Demand, Granted, Tip
 from trio_monque.engine.slots import Slots
-from trio_monque.engine.source import Demand, Granted, Tip
 
 
 @dataclass

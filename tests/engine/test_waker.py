@@ -11,9 +11,8 @@ from trio.testing import MockClock
 
 from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import claimer as claimer_module
-from trio_monque.engine import notices
 from trio_monque.engine import waker as waker_module
-from trio_monque.engine.source import Due
+from trio_monque.engine.demand import Due
 
 DAY = 86400.0
 
@@ -120,7 +119,7 @@ async def test_failed_question_is_asked_again_and_no_virtual_time_passes(
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(29)
         assert shelf.asked_at == [0.0, 0.0, 0.0]
-        assert len(shelf.told_of(notices.ClaimFailed)) == 1
+        assert len(shelf.heard("claiming_failed")) == 1
         shelf.due = []
         await trio.sleep(DAY)
     assert shelf.claimed_at == [0.0, 30.0]
@@ -134,7 +133,7 @@ async def test_failed_claims_are_tried_again_and_no_virtual_time_passes(
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(0.5)
         assert shelf.claimed_at[:3] == [0.0, 0.0, 0.0]
-        assert len(shelf.told_of(notices.ClaimFailed)) == 1
+        assert len(shelf.heard("claiming_failed")) == 1
 
 
 async def test_beats_rest_while_nothing_is_held(autojump_clock: MockClock) -> None:

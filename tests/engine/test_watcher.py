@@ -11,14 +11,12 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, engine_of, running, sleeping
-from trio_monque.engine import notices
-from trio_monque.engine.hints import Hints, StreamFailedError
+from tests.engine.test_engine import Shelf, ShelfEngine, engine_of, running, sleeping
+from trio_monque.engine.demand import Hints, StreamFailedError, Tip
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
-from trio_monque.engine.source import Tip
 from trio_monque.engine.watcher import (
     CLAIM_PATIENCE,
     LEAVING_PATIENCE,
@@ -30,7 +28,7 @@ from trio_monque.engine.watcher import (
     SHORT_WAIT,
 )
 
-TOLD = (notices.StreamConnected, notices.StreamFailed, notices.StreamClosed, notices.StreamFallback)
+TOLD = ("stream_connected", "stream_failed", "stream_closed", "stream_fallback")
 
 
 class Script:
@@ -51,9 +49,9 @@ class Script:
         self.is_deaf = False
         self.fault_of_end_wait: Exception | None = None
         self.waits: list[tuple[float, float]] = []
-        self._say, self._hear = trio.open_memory_channel[Hints | Exception](math.inf)
+        self._say, self._hear = trio.open_memory_channel[Hints[int] | Exception](math.inf)
 
-    def say(self, what: Hints | Exception) -> None:
+    def say(self, what: Hints[int] | Exception) -> None:
         self._say.send_nowait(what)
 
     async def open(self) -> None:
@@ -64,10 +62,10 @@ class Script:
             raise fault
         self.open_now += 1
 
-    async def next(self, wait: float) -> Hints:
+    async def next(self, wait: float) -> Hints[int]:
         self.waits.append((trio.current_time(), wait))
         await trio.lowlevel.checkpoint()
-        said: Hints | Exception = Hints()
+        said: Hints[int] | Exception = Hints()
         try:
             said = self._hear.receive_nowait()
         except trio.WouldBlock:
@@ -93,24 +91,24 @@ def broken(reason: str = "gone") -> StreamFailedError:
     return StreamFailedError(ConnectionError(reason))
 
 
-def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> Engine[int, Any]:
+def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> ShelfEngine:
     made = engine_of(shelf, **limits)  # For its limits.
     chosen: EngineLimits = made._limits
-    engine: Engine[int, Any] = Engine(shelf, chosen, stream)
+    engine: ShelfEngine = Engine(shelf, shelf, chosen, stream)
     engine.slots.set_limit("all", 100)
     return engine
 
 
 def told(shelf: Shelf) -> list[str]:
-    return [type(notice).__name__ for notice in shelf.told if isinstance(notice, TOLD)]
+    return [name for name, _ in shelf.told if name in TOLD]
 
 
 async def test_k113_connected_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf)):
         await trio.sleep(1)
-        assert told(shelf) == ["StreamConnected"]
-    assert told(shelf) == ["StreamConnected", "StreamClosed"]
+        assert told(shelf) == ["stream_connected"]
+    assert told(shelf) == ["stream_connected", "stream_closed"]
     assert stream.open_now == 0
     assert trio.current_time() == 1.0
 
@@ -250,7 +248,7 @@ async def test_k119_reconnects_with_growing_delays_tells_once_and_never_gives_up
         delays = [b - a for a, b in pairwise(stream.opened_at)]
         assert delays[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
         assert max(delays) == LONGEST_DELAY
-        assert told(shelf) == ["StreamFailed", "StreamFallback", "StreamConnected"]
+        assert told(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
 
 
 async def test_k119_stream_that_breaks_is_told_and_opened_again(autojump_clock: MockClock) -> None:
@@ -260,7 +258,7 @@ async def test_k119_stream_that_breaks_is_told_and_opened_again(autojump_clock: 
         stream.say(Hints())
         stream.say(broken())
         await trio.sleep(1.5)
-        assert told(shelf) == ["StreamConnected", "StreamClosed", "StreamFailed", "StreamConnected"]
+        assert told(shelf) == ["stream_connected", "stream_closed", "stream_failed", "stream_connected"]
         assert stream.opened_at == [0.0, 11.0]
         assert stream.open_now == 1
 
@@ -272,20 +270,20 @@ async def test_one_that_opens_and_breaks_at_once_again_and_again_is_not_up(autoj
     async with running(engine_with(stream, shelf)):
         await trio.sleep(20)
         assert stream.opened_at == [0.0, 1.0, 3.0, 7.0, 15.0]
-        assert told(shelf).count("StreamFallback") == 1
+        assert told(shelf).count("stream_fallback") == 1
 
 
 async def test_k119_each_outage_is_told_as_a_fallback_once(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([broken()] * 5)
     async with running(engine_with(stream, shelf)):
         await trio.sleep(100)
-        assert told(shelf).count("StreamFallback") == 1
+        assert told(shelf).count("stream_fallback") == 1
         stream.say(Hints())  # It was up.
         stream.faults = [broken()] * 5
         stream.say(broken())
         await trio.sleep(100)
-        assert told(shelf).count("StreamFallback") == 2
-        assert told(shelf)[-1] == "StreamConnected"
+        assert told(shelf).count("stream_fallback") == 2
+        assert told(shelf)[-1] == "stream_connected"
 
 
 async def test_stream_that_ends_in_order_again_and_again_is_no_busy_loop(autojump_clock: MockClock) -> None:
@@ -301,7 +299,7 @@ async def test_k120_where_there_is_no_stream_it_is_told_once_and_polls_go_on(aut
     shelf, stream = Shelf(), Script([StreamFailedError(PermissionError("no"), is_final=True)])
     async with running(engine_with(stream, shelf, poll_interval=5.0)):
         await trio.sleep(21)
-    assert told(shelf) == ["StreamFallback"]
+    assert told(shelf) == ["stream_fallback"]
     assert stream.opened_at == [0.0]
     assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
 
@@ -407,7 +405,7 @@ async def test_stream_that_ended_in_order_is_opened_again_at_once(autojump_clock
         stream.say(Hints(look=True, ended=True))
         await trio.sleep(1)
         assert stream.opened_at == [0.0, 5.0]
-        assert told(shelf) == ["StreamConnected", "StreamClosed", "StreamConnected"]
+        assert told(shelf) == ["stream_connected", "stream_closed", "stream_connected"]
         assert 5.0 in shelf.claimed_at
 
 
@@ -417,7 +415,7 @@ async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClo
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
     assert trio.current_time() == 5.0 + LEAVING_PATIENCE
-    assert told(shelf) == ["StreamConnected", "StreamClosed"]
+    assert told(shelf) == ["stream_connected", "stream_closed"]
 
 
 async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(autojump_clock: MockClock) -> None:
@@ -427,7 +425,7 @@ async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(au
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
     assert trio.current_time() == 5.0
-    assert told(shelf) == ["StreamConnected", "StreamClosed"]
+    assert told(shelf) == ["stream_connected", "stream_closed"]
 
 
 async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clock: MockClock) -> None:
@@ -435,7 +433,7 @@ async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clo
     shelf, stream = Shelf(), Script([broken()] * 1100)
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         await trio.sleep(1100 * LONGEST_DELAY)
-        assert told(shelf) == ["StreamFailed", "StreamFallback", "StreamConnected"]
+        assert told(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
 
 
 async def test_single_new_item_waits_little_for_the_one_before(autojump_clock: MockClock) -> None:

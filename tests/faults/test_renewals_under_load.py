@@ -19,7 +19,7 @@ from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.wire import Command
 from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.engine.source import ClaimState
+from trio_monque.engine.demand import ClaimState
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.offload import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.types import Database

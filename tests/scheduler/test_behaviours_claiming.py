@@ -21,7 +21,7 @@ from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.events import SchedulerErrorOccurred
-from trio_monque.scheduler import assembly, own_run
+from trio_monque.scheduler import assembly, scheduler
 from trio_monque.store import claiming, looking
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
@@ -32,7 +32,7 @@ START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 @pytest.fixture
 def polling(monkeypatch: pytest.MonkeyPatch) -> None:
     """Schedulers poll in virtual time as they do in real time, instead of being told of everything."""
-    monkeypatch.setattr(own_run, "virtual_time", lambda: None)
+    monkeypatch.setattr(scheduler, "virtual_time", lambda: None)
     monkeypatch.setattr(assembly, "JobStream", lambda *_: None)
 
 

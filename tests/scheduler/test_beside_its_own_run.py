@@ -21,7 +21,7 @@ from trio.testing import MockClock
 from tests.claims.kit import Gauge
 from tests.support.node_peer import NodePeer, now
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
-from trio_monque.engine.source import Demand, Granted, Tip
+from trio_monque.engine.demand import Demand, Granted, Tip
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobClaimLost
 from trio_monque.jobs.job import Job

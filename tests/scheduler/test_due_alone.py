@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.engine.source import Granted, Tip
+from trio_monque.engine.demand import Granted, Tip
 from trio_monque.events import JobStarted
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store.types import Collection, Database

@@ -14,8 +14,8 @@ from bson import ObjectId
 from pymongo import errors as driver
 
 from tests.support.node_peer import NodePeer
-from trio_monque import Monque, Workers
-from trio_monque.engine.hints import Hints, StreamFailedError
+from trio_monque import Job, Monque, Workers
+from trio_monque.engine.demand import Hints, StreamFailedError
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
 from trio_monque.scheduler.told import JobKey, Told
@@ -36,7 +36,7 @@ class Opened:
         now = self.monque._context.clock.now()
         return self.node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
 
-    async def next(self) -> Hints:
+    async def next(self) -> Hints[Job]:
         """What was written before this call comes in one answer."""
         return await self.stream.next(math.inf)
 
@@ -142,7 +142,8 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
         jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": our.monque._context.clock.now()}})
         heard = await our.next()
         assert heard.is_asked_to_end is not None
-        assert [heard.is_asked_to_end(await our.monque.get_job(one)) for one in ids] == [True, False]
+        found = [await our.monque.get_job(one) for one in ids]
+        assert [job is not None and heard.is_asked_to_end(job) for job in found] == [True, False]
         assert (heard.look, heard.due) == (False, math.inf)
 
 

@@ -179,7 +179,7 @@ async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_th
         done = await assert_enqueued(scheduler, status="completed", count=1 + found)
         assert [job.rescues for job in done] == [0] * (1 + found)
         await trio.sleep(21)
-        assert not scheduler._source.has_errands()  # For one lease, and not for ever.
+        assert not scheduler._source.has_orphaned_claims()  # For one lease, and not for ever.
 
 
 async def test_claim_that_was_never_sent_is_not_looked_for(

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -31,8 +30,7 @@ from .claim import Claim
 from .finisher import Finisher
 from .held import HeldDocument
 from .options import ClaimConfig, check_filter, checked_sort
-from .settlement import DocumentSettlement
-from .source import DocumentSource
+from .source import DocumentEngine, DocumentSource
 from .telling import ClaimsReport, Teller
 
 Work = Callable[[Claim[Any]], Awaitable[object]]
@@ -51,7 +49,7 @@ class Parts:
     bus: Bus
 
     @property
-    def engine(self) -> Engine[HeldDocument, Any]:
+    def engine(self) -> Engine[HeldDocument, Any, Any, Any, Any]:
         return self.host.engine
 
 
@@ -74,8 +72,8 @@ def assembled(
     bus.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     teller = Teller(bus, config.instance_id, policy.error_text)
-    source = DocumentSource(locked, door, time, config, policy, teller, work)
-    engine = _engine_of(source, config, time)
+    source = DocumentSource(locked, door, time, config, policy, work)
+    engine = _engine_of(source, teller, config)
     life = Life(
         name="the claims",
         get_ready=lambda: door.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
@@ -88,23 +86,10 @@ def assembled(
     return Parts(host, source, locked, time, bus)
 
 
-def _engine_of(
-    source: DocumentSource, config: ClaimConfig, time: ServerTime
-) -> Engine[HeldDocument, DocumentSettlement]:
+def _engine_of(source: DocumentSource, teller: Teller, config: ClaimConfig) -> DocumentEngine:
     # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
     limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, is_told=False)
-    engine: Engine[HeldDocument, DocumentSettlement] = Engine(source, limits)
-    source.settle_early = engine.settle_early
-    source.expect = engine.waker.expect
-    source.end_with = engine.stop.end_with
-    token = trio.lowlevel.current_trio_token()
-
-    def look() -> None:
-        """The server's clock has moved, and timers were set by it."""
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(engine.waker.look)
-
-    time.clock_moved = look
+    engine: DocumentEngine = Engine(source, teller, limits)
     engine.slots.set_limit(LANE, config.concurrency)
     engine.company.take_in(source.repeats.run, source.repeats.progress)
     if not config.wait:

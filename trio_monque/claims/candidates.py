@@ -7,8 +7,7 @@ from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
-from ..engine.candidates import Found
-from ..engine.source import Demand
+from ..engine.demand import Demand, Found
 from ..store import document_looks
 from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
@@ -31,9 +31,8 @@ class ClaimEnds(Protocol):
         """The user's update, checked, as it will be sent."""
         ...
 
-    @property
-    def settle_early(self) -> Callable[[Run[HeldDocument], DocumentSettlement], Awaitable[bool | None]]:
-        """See `Runner.settle_early`."""
+    async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
+        """See `Control.settle_early`."""
         ...
 
 

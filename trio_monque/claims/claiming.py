@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Hashable, Sequence, Set
 from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime
@@ -17,8 +17,9 @@ from ..client.server_time import ServerTime
 from ..document_lock import LockStamp, renewed_until
 from ..engine.beats import Beats
 from ..engine.candidates import Candidates
+from ..engine.demand import Demand, Due, Granted
 from ..engine.disowned import DisownedClaims
-from ..engine.source import Demand, Due, Granted
+from ..engine.source import Control
 from ..errors import FilterStillMatchesError, MonqueConnectionError
 from ..options import LEASE_IN_BEATS
 from ..store import document_locks, document_looks
@@ -31,6 +32,7 @@ from .held import Cycle, HeldDocument
 from .options import ClaimConfig
 from .pace import Pace
 from .repeats import Repeats
+from .settlement import DocumentSettlement
 
 
 class DocumentClaims:
@@ -38,8 +40,7 @@ class DocumentClaims:
 
     Args:
         leased: The collection, for whatever must be answered within a beat.
-        expect: Told when something can be claimed, on trio's clock.
-        end_with: Ends everything in order, and raises this.
+        control: The engine's.
     """
 
     def __init__(
@@ -51,8 +52,7 @@ class DocumentClaims:
         config: ClaimConfig,
         beats: Beats,
         repeats: Repeats,
-        expect: Callable[[float], None],
-        end_with: Callable[[Exception], None],
+        control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
         self._locked = locked
         self._leased = leased
@@ -61,8 +61,7 @@ class DocumentClaims:
         self._config = config
         self._beats = beats
         self._repeats = repeats
-        self._expect = expect
-        self._end_with = end_with
+        self._control = control
         self._pace = Pace(config.rate_limit)
         self._finder = DocumentFinder(leased, door)
         self._candidates: Candidates[Any] = Candidates(self._finder)
@@ -88,7 +87,7 @@ class DocumentClaims:
         finally:
             self._pace.not_begun(most - len(granted.claims))
         if self._pace.next_at > trio.current_time():
-            self._expect(self._pace.next_at)
+            self._control.expect(self._pace.next_at)
         may_be_more = len(chosen) < most and self._candidates.may_be_more(demand)
         return replace(granted, more=granted.more or may_be_more)
 
@@ -108,7 +107,7 @@ class DocumentClaims:
             return Granted(held, more=taken.more)
         # The one that was finished before, and the others of its claim, are given back unrun.
         self._disowned.add(cycle, [], until=trio.current_time())
-        self._end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
+        self._control.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
 
     async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
@@ -163,11 +162,11 @@ class DocumentClaims:
         ask = partial(document_looks.is_anything_left, self._locked, now)
         return await self._door.call(ask, abandon_on_cancel=True)
 
-    # --- Errands ---
+    # --- Orphaned claims ---
 
-    def has_errands(self) -> bool:
+    def has_orphaned_claims(self) -> bool:
         return bool(self._disowned)
 
-    def do_errands(self, moment: float) -> int:
+    def release_orphaned_claims(self, moment: float) -> int:
         """In a thread: gives back what was disowned and has been applied since; how many."""
         return self._disowned.give_back(moment)

@@ -2,12 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
-
-from ..engine.nursery import Engine
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
-from .source import DocumentSource
+from .source import DocumentEngine, DocumentSource
 
 
 class Finisher:
@@ -17,7 +14,7 @@ class Finisher:
         progress: How it gets on.
     """
 
-    def __init__(self, engine: Engine[Any, Any], source: DocumentSource) -> None:
+    def __init__(self, engine: DocumentEngine, source: DocumentSource) -> None:
         self.progress = Progress("finisher")
         self._engine = engine
         self._source = source

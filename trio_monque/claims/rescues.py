@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence, Set
+from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
 from ..client.server_time import ServerTime
 from ..document_lock import NEVER
+from ..engine.source import Control
 from ..errors import MonqueError
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
@@ -17,8 +18,9 @@ from ..store.document_locks import Takeaway
 from ..store.document_looks import SeenLock
 from ..store.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
+from .held import HeldDocument
 from .options import ClaimConfig
-from .settlement import lock_after_try
+from .settlement import DocumentSettlement, lock_after_try
 from .telling import RescuedDocument
 
 
@@ -32,14 +34,14 @@ class Rescues:
         time: ServerTime,
         config: ClaimConfig,
         policy: RetryPolicy,
-        expect: Callable[[float], None],
+        control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
         self._locked = locked
         self._door = door
         self._time = time
         self._skew = config.clock_skew
         self._policy = policy
-        self._expect = expect
+        self._control = control
         self._unanswered: Sequence[Takeaway] = ()
 
     async def observe(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
@@ -76,7 +78,7 @@ class Rescues:
         for one in rescued:
             until = one.becomes["until"]
             if until < NEVER:
-                self._expect(self._time.clock.on_run_clock(until))
+                self._control.expect(self._time.clock.on_run_clock(until))
         return [
             RescuedDocument(
                 one.id,

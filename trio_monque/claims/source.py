@@ -14,9 +14,11 @@ from ..client.server_time import ServerTime
 from ..clock import virtual_time
 from ..document_lock import NEVER, renewed_until
 from ..engine.beats import Beats
+from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
+from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
-from ..engine.source import ClaimState, Demand, Due, Granted, Tip
+from ..engine.source import Control
 from ..errors import MonqueConnectionError, is_shortage
 from ..jobs.verdicts import RetryPolicy
 from ..observations import Sighting
@@ -33,7 +35,7 @@ from .options import ClaimConfig
 from .repeats import Repeats
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, ending_of, made_lighter, outcome_of
-from .telling import RescuedDocument, Teller
+from .telling import RescuedDocument
 from .updates import encoded_update
 
 MOST_ROUNDS: Final = 3
@@ -44,15 +46,12 @@ class DocumentSource:
     """Claims, runs and settles documents. Used on the run's own thread; its store calls go through the door.
 
     Attributes:
-        settle_early: Set by whoever makes the engine: see `Runner.settle_early`.
-        expect: The same: told when something can be claimed, on trio's clock.
-        end_with: The same: ends everything in order, and raises this.
         repeats: A loop of its own.
     """
 
-    settle_early: Callable[[Run[HeldDocument], DocumentSettlement], Awaitable[bool | None]]
-    expect: Callable[[float], None]
-    end_with: Callable[[Exception], None]
+    _control: Control[HeldDocument, DocumentSettlement]
+    _rescues: Rescues
+    _claims: DocumentClaims
 
     def __init__(
         self,
@@ -61,7 +60,6 @@ class DocumentSource:
         time: ServerTime,
         config: ClaimConfig,
         policy: RetryPolicy,
-        teller: Teller,
         work: Callable[[Claim[Any]], Awaitable[object]],
     ) -> None:
         self._locked = locked
@@ -71,23 +69,18 @@ class DocumentSource:
         self._time = time
         self._config = config
         self._policy = policy
-        self._teller = teller
         self._work = work
         self._beats = Beats()
-        self._rescues = Rescues(locked, door, time, config, policy, lambda moment: self.expect(moment))
         self.repeats = Repeats(locked, door, config.instance_id)
+
+    def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
+        self._control = control
+        self._rescues = Rescues(self._locked, self._door, self._time, self._config, self._policy, control)
         self._claims = DocumentClaims(
-            locked,
-            self._leased,
-            door,
-            time,
-            config,
-            self._beats,
-            self.repeats,
-            # Later than now: whoever makes the engine sets them, and the engine is made of this.
-            lambda moment: self.expect(moment),
-            lambda error: self.end_with(error),
+            self._locked, self._leased, self._door, self._time, self._config, self._beats, self.repeats, control
         )
+        # Timers were set by the time that was taken for the server's.
+        self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
     # --- What a claim is ---
 
@@ -112,7 +105,7 @@ class DocumentSource:
         return await self._claims.claim(demand)
 
     async def claim_one(self, tip: Tip, demand: Demand) -> Granted[HeldDocument]:
-        raise AssertionError("nobody tells of single documents")
+        raise AssertionError("this source never names a single document")
 
     async def next_due(self, lanes: Set[str]) -> Due | None:
         return await self._claims.next_due(lanes)
@@ -125,6 +118,10 @@ class DocumentSource:
 
     def execute(self, run: Run[HeldDocument]) -> Awaitable[object]:
         return self._work(Claim(run, self, self._config.cleanup_timeout))
+
+    async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
+        """Settles a claim while the work on it goes on; see `Control.settle_early`."""
+        return await self._control.settle_early(run, settlement)
 
     def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
         """The user's update, checked, as it will be sent."""
@@ -180,7 +177,7 @@ class DocumentSource:
     def _expect_claimable(self, settlement: DocumentSettlement) -> None:
         lock = None if settlement.ending is None else settlement.ending.lock
         if lock is not None and lock["until"] < NEVER and _was_written(settlement):
-            self.expect(self._time.clock.on_run_clock(lock["until"]))
+            self._control.expect(self._time.clock.on_run_clock(lock["until"]))
 
     # --- Renewing ---
 
@@ -215,30 +212,31 @@ class DocumentSource:
     async def rescue(self, claims: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
         return await self._rescues.rescue(claims)
 
-    def has_errands(self) -> bool:
-        return self._claims.has_errands()
+    def rescue_abandoned(self) -> None:
+        """No other loop waits for what may be free now: the next look finds it."""
 
-    async def do_errands(self) -> None:
-        if self._claims.has_errands() or virtual_time() is None:
+    def has_orphaned_claims(self) -> bool:
+        return self._claims.has_orphaned_claims()
+
+    async def release_orphaned_claims(self) -> None:
+        if self._claims.has_orphaned_claims() or virtual_time() is None:
             moment = trio.current_time()
-            if await self._door.call(partial(self._do_errands, moment), channel=Channel.CLAIMS, abandon_on_cancel=True):
-                self.expect(moment)
+            release = partial(self._release_orphaned_claims, moment)
+            if await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True):
+                self._control.expect(moment)
 
-    def _do_errands(self, moment: float) -> int:
+    def _release_orphaned_claims(self, moment: float) -> int:
         """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
         if virtual_time() is None:
             self._time.measure_clock_offset()
-        return self._claims.do_errands(moment)
+        return self._claims.release_orphaned_claims(moment)
 
-    # --- Telling ---
+    # --- Errors ---
 
     def is_transient(self, error: Exception) -> bool:
         # No refusal of the server is a bug of ours once it has accepted the filter at the start: the filter is the
         # program's, and with `$expr` one document may make it fail. The claims go on when that document is repaired.
         return isinstance(error, MonqueConnectionError) or is_shortage(error)
-
-    def tell(self, notice: object) -> None:
-        self._teller.tell(notice)
 
 
 def _was_written(settlement: DocumentSettlement) -> bool | None:
@@ -246,3 +244,7 @@ def _was_written(settlement: DocumentSettlement) -> bool | None:
     if settlement.settled.fate is Fate.REFUSED and settlement.is_early:
         return None
     return settlement.settled.fate is Fate.WRITTEN
+
+
+DocumentEngine = Engine[HeldDocument, DocumentSettlement, Sequence[DocumentSettlement], SeenLock, RescuedDocument]
+"""The engine, for documents."""

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from .. import events
 from ..client.bus import Bus
 from ..document_lock import NEVER
-from ..engine import notices
 from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_text import ErrorText
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, kept_reason
@@ -59,7 +58,7 @@ class ClaimsReport:
 
 
 class Teller(Reporter[HeldDocument, ClaimsReport]):
-    """Turns notices into events and log records, and counts."""
+    """The observer of the engine: makes events and log records, and counts."""
 
     def __init__(self, bus: Bus, instance: str, error_text: ErrorText) -> None:
         super().__init__(bus, logger, "claims", instance)
@@ -88,30 +87,49 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
             "unfinished": len(report.unfinished),
         }
 
-    def tell(self, notice: object) -> None:
-        if type(notice) is notices.RunSettled:  # Of every run, and so the first.
-            self._tell_settled(notice.settlement)
-        else:
-            self._tell_of_trouble(notice)
+    # --- The observer of the engine ---
 
-    def _tell_of_trouble(self, notice: object) -> None:
-        match notice:
-            case notices.RunLost(HeldDocument() as held):
-                self._lost += 1
-                logger.warning("the lock on document %s was taken, or could not be renewed in time", held)
-                self._bus.emit(events.DocumentClaimLost(held.id, held.attempt))
-            case notices.Draining(cause):
-                self.log_draining(cause)
-            case notices.CutShort(cut):
-                logger.warning("the claims end and cut short the work on documents %s", named(cut))
-            case notices.RenewalFailed(error):
-                logger.warning("locks could not be renewed, and will be soon: %s", error)
-            case notices.ClaimsRescued(rescued):
-                self._tell_rescued(rescued)
-            case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
-                logger.warning("%s; it is tried again", error)
-            case _:
-                pass
+    def run_started(self, claim: HeldDocument) -> None:
+        """No event is made of it."""
+
+    def run_settled(self, settlement: DocumentSettlement) -> None:
+        self._tell_settled(settlement)
+
+    def claim_lost(self, claim: HeldDocument) -> None:
+        self._lost += 1
+        logger.warning("the lock on document %s was taken, or could not be renewed in time", claim)
+        self._bus.emit(events.DocumentClaimLost(claim.id, claim.attempt))
+
+    def draining(self, cause: str) -> None:
+        self.log_draining(cause)
+
+    def runs_cut_short(self, claims: Sequence[HeldDocument]) -> None:
+        logger.warning("the claims end and cut short the work on documents %s", named(claims))
+
+    def renewal_failed(self, error: Exception) -> None:
+        logger.warning("locks could not be renewed, and will be soon: %s", error)
+
+    def claiming_failed(self, error: Exception) -> None:
+        logger.warning("%s; it is tried again", error)
+
+    def settlement_delayed(self, error: Exception) -> None:
+        logger.warning("%s; it is tried again", error)
+
+    def rescue_delayed(self, error: Exception) -> None:
+        logger.warning("%s; it is tried again", error)
+
+    def claims_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
+        self._tell_rescued(rescued)
+
+    # Documents have no stream of hints.
+
+    def stream_connected(self) -> None: ...
+
+    def stream_failed(self, error: Exception) -> None: ...
+
+    def stream_closed(self) -> None: ...
+
+    def stream_fallback(self, error: Exception) -> None: ...
 
     def _tell_settled(self, settlement: DocumentSettlement) -> None:
         held = settlement.held
@@ -146,7 +164,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
         self._dead_lettered += 1
         self._bus.emit(events.DocumentDeadLettered(document_id, tries, error))
 
-    def _tell_rescued(self, rescued: tuple[RescuedDocument, ...]) -> None:
+    def _tell_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
         self._rescued += len(rescued)
         for one in rescued:
             if one.is_dead_letter:

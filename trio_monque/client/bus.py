@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import asynccontextmanager, nullcontext, suppress
+from contextlib import asynccontextmanager, nullcontext
 from contextvars import Context, copy_context
 from functools import partial
 from typing import Any, Final, TypeVar
@@ -15,12 +15,12 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..callables import is_async
-from ..clock import is_on_run
 from ..errors import InvalidOptionError
 from ..events import Event
 from ..log import logger_of
 from ..patience import Patience
 from ..threads import HoldingLimiter, call_in_thread
+from ..trio_thread import TrioThread
 from .event_stream import EventStream
 from .subscription import Subscription, tell_async, tell_plain
 
@@ -51,7 +51,7 @@ class Bus:
         self._subscriptions: list[Subscription] = []
         self._streams: list[EventStream[Any]] = []
         self._context: Context | None = None
-        self._token: trio.lowlevel.TrioToken | None = None
+        self._thread: TrioThread | None = None
         self._ended = False
         self._patience = Patience()
 
@@ -81,11 +81,10 @@ class Bus:
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
         """Does it on the thread of the run that delivers, where there is one: at once if this is it, else soon."""
-        if self._token is None or is_on_run(self._token):
+        if self._thread is None:
             function()
         else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(function)
+            self._thread.call(function)
 
     def add_all(self, listeners: Mapping[type[Event], Any]) -> None:
         """Adds a mapping of event classes to a listener, or to several."""
@@ -137,14 +136,14 @@ class Bus:
         it did not hear. What a plain listener is doing then goes on in its thread.
         """
         self._context = copy_context()
-        self._token = trio.lowlevel.current_trio_token()
+        self._thread = TrioThread()
         try:
             for subscription in self._subscriptions:
                 self._start(subscription)
             task_status.started()
             await trio.sleep_forever()
         finally:
-            self._context = self._token = None
+            self._context = self._thread = None
             self._ended = True
             for stream in list(self._streams):
                 stream.end()
@@ -181,7 +180,7 @@ class Bus:
 
     async def tell(self, event: Event) -> None:
         """Tells of what an async call did; in a client that runs no jobs, returns when all have heard."""
-        if self._token is not None:
+        if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
             return
         self._offer_to_streams(event)
@@ -203,7 +202,7 @@ class Bus:
 
     def tell_blocking(self, event: Event) -> None:
         """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
-        if self._token is not None:
+        if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
             return
         self._offer_to_streams(event)

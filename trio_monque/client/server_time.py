@@ -21,10 +21,13 @@ class ServerTime:
 
     def __init__(self, reaching: Reaching) -> None:
         self.clock = ServerClock()
-        # Set by whoever has timers: they were set by the time that was taken for the server's.
-        self.clock_moved: Callable[[], None] = lambda: None
+        self._when_clock_moves: list[Callable[[], None]] = []
         self._reaching = reaching
         self._timekeeper: tuple[str, int] | None = None
+
+    def when_clock_moves(self, listener: Callable[[], None]) -> None:
+        """The listener has timers, which were set by the old time. It is called in any thread, and must not block."""
+        self._when_clock_moves.append(listener)
 
     def now(self) -> datetime:
         """The server's time; asks the server first where `is_clock_stale`."""
@@ -56,4 +59,5 @@ class ServerTime:
         if offset is not None:
             self._timekeeper = primary or known_primary(self._reaching)
             if self.clock.set_offset(offset, before) > MOST_DRIFT:
-                self.clock_moved()
+                for listener in self._when_clock_moves:
+                    listener()

@@ -2,38 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import trio
 
 from .contention import Contention
-from .source import Demand
+from .demand import Demand
+from .source import Finder
 from .window import Window
 
 T = TypeVar("T")
-
-
-@dataclass(frozen=True, slots=True)
-class Found(Generic[T]):
-    """What a look found.
-
-    Attributes:
-        items: Candidates, not claims: in their order, at least within each lane.
-        asked: The lanes that were looked at.
-        exhausted: Those of which there are no others.
-        short: Those that had less than was wanted, beyond what was to be passed over.
-        is_whole: Also what not every claim accepts would have been seen.
-    """
-
-    items: Sequence[T]
-    asked: Collection[str]
-    exhausted: Collection[str]
-    short: Collection[str]
-    is_whole: bool = True
 
 
 @dataclass(slots=True)
@@ -42,43 +24,6 @@ class Answer:
 
     tried: int
     won: int = 0
-
-
-class Finder(Protocol[T]):
-    """What a source knows of its items: how to look for candidates, and which of them are chosen."""
-
-    def key_of(self, item: T, /) -> Hashable:
-        """What tells it from all others."""
-        ...
-
-    def lane_of(self, item: T, /) -> str:
-        """What shares a concurrency limit with it."""
-        ...
-
-    def lanes(self, demand: Demand) -> Mapping[str, int]:
-        """How many of each lane could start, as far as is known before a look."""
-        ...
-
-    def accepts(self, demand: Demand) -> Callable[[T], bool] | None:
-        """Whether the claim can do with one; None where it can with any."""
-        ...
-
-    def choose(self, found: Sequence[T], demand: Demand) -> Sequence[T]:
-        """As many of these as can start, in the order in which they would."""
-        ...
-
-    async def look(
-        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
-    ) -> Found[T]:
-        """Candidates of the lanes that are wanted; nothing is written.
-
-        Args:
-            wanted: How many to read of each lane: for the next claims, too, more than the demand has.
-            passed_over: How many of its first ones a lane is to be read behind.
-            demand: What the claim is for.
-            now: By the server's time.
-        """
-        ...
 
 
 class Candidates(Generic[T]):

@@ -12,14 +12,15 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from . import notices
+from .demand import Demand, Granted, Tip
 from .guard import Stop, guard
+from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
 from .run_end import CancelReason
 from .runner import Runner
 from .slots import Slots
-from .source import Demand, Granted, Source, Tip
+from .source import ClaimSource
 from .wake import GO_ON, LOOK, Wake, WakeSignal
 from .waker import Waker
 
@@ -75,7 +76,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     def __init__(
         self,
-        source: Source[ClaimT, SettlementT],
+        source: ClaimSource[ClaimT],
+        observer: LoopObserver,
         slots: Slots,
         runner: Runner[ClaimT, SettlementT],
         wake: WakeSignal,
@@ -84,6 +86,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         pauses: Pauses,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._pauses = pauses
         self._slots = slots
         self._runner = runner
@@ -250,7 +253,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if not self._source.is_transient(error):
                 raise
             if self.progress.fail(error):
-                self._source.tell(notices.ClaimFailed(error))
+                self._observer.claiming_failed(error)
             return None
         else:
             self.progress.answered(len(granted.claims))

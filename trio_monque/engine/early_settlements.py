@@ -10,7 +10,7 @@ import trio
 from .lease import LeaseTerms
 from .run import Run
 from .run_end import RunEnd
-from .settler import Settler
+from .settler import SettlementQueue
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
@@ -25,7 +25,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
 
     def __init__(
         self,
-        settler: Settler[SettlementT],
+        settler: SettlementQueue[SettlementT],
         terms: LeaseTerms,
         *,
         free_slot: Callable[[Run[ClaimT]], None],

@@ -11,7 +11,7 @@ from .heartbeat import LONGEST_RETRY, RETRY_SHARE
 from .pauses import Pauses
 from .progress import Progress
 from .runner import Runner
-from .source import Source
+from .source import OrphanSource
 
 logger = logger_of("engine")
 
@@ -27,7 +27,7 @@ class Errands:
     """
 
     def __init__(
-        self, source: Source[Any, Any], runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
+        self, source: OrphanSource, runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
     ) -> None:
         self.progress = Progress("errand runner")
         self._source = source
@@ -38,7 +38,7 @@ class Errands:
 
     async def run(self) -> NoReturn:
         while True:
-            if self._rests and not self._source.has_errands():
+            if self._rests and not self._source.has_orphaned_claims():
                 self.progress.wait_for_others()
                 await self._runner.wait_changed()
                 continue
@@ -50,14 +50,14 @@ class Errands:
 
     async def do_last(self) -> None:
         """What is to be given back at every beat is given back once more, as there is no next one."""
-        if self._source.has_errands():
+        if self._source.has_orphaned_claims():
             await self._do()
 
     async def _do(self) -> bool:
         """Whether that was answered."""
         self.progress.ask()
         try:
-            await self._source.do_errands()
+            await self._source.release_orphaned_claims()
         except Exception as error:
             if not self._source.is_transient(error):
                 raise

@@ -4,24 +4,28 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, NoReturn
+from typing import Final, Generic, NoReturn, TypeVar
 
 import trio
 
-from . import notices
+from .demand import ClaimState
+from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
 from .run import Run
 from .run_end import CancelReason
 from .runner import Runner
-from .source import ClaimState, Source
+from .source import RenewalSource
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
 
 # What failed is tried again after this share of the interval, not a whole one later.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
 
-class Heartbeat:
+class Heartbeat(Generic[ClaimT, SettlementT]):
     """The loop that beats every `interval` seconds, measured from one beat to the next.
 
     Args:
@@ -32,8 +36,9 @@ class Heartbeat:
 
     def __init__(
         self,
-        source: Source[Any, Any],
-        runner: Runner[Any, Any],
+        source: RenewalSource[ClaimT],
+        observer: LoopObserver,
+        runner: Runner[ClaimT, SettlementT],
         pauses: Pauses,
         interval: float,
         *,
@@ -42,6 +47,7 @@ class Heartbeat:
     ) -> None:
         self.progress = Progress("heartbeat")
         self._source = source
+        self._observer = observer
         self._runner = runner
         self._pauses = pauses
         self._interval = interval
@@ -59,7 +65,7 @@ class Heartbeat:
             beat += self._interval
             self.progress.plan(beat)
             await trio.sleep_until(beat)
-            while runner.held and not await renew(self._source, runner, self.progress):
+            while runner.held and not await renew(self._source, self._observer, runner, self.progress):
                 await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
             self.progress.go_on()
             limit = min((run.held_until for run in runner.held if run.is_held), default=math.inf)
@@ -70,10 +76,11 @@ class Heartbeat:
 
 
 async def renew(
-    source: Source[Any, Any],
-    runner: Runner[Any, Any],
+    source: RenewalSource[ClaimT],
+    observer: LoopObserver,
+    runner: Runner[ClaimT, SettlementT],
     progress: Progress,
-    concerns: Callable[[Any], bool] | None = None,
+    concerns: Callable[[ClaimT], bool] | None = None,
 ) -> bool:
     """Renews all that is held, or the claims that it concerns; whether that was answered."""
     # A run that has taken longer than any run may is renewed no longer: its claim ends with its lease.
@@ -81,7 +88,7 @@ async def renew(
     if not runs and concerns is not None:
         return True
     sent = trio.current_time()
-    renewed = await _renewed(source, runs, progress)
+    renewed = await _renewed(source, observer, runs, progress)
     if renewed is None:
         return False
     if runs:
@@ -92,7 +99,7 @@ async def renew(
     return True
 
 
-def _answered(run: Run[Any], state: ClaimState, sent: float) -> None:
+def _answered(run: Run[ClaimT], state: ClaimState, sent: float) -> None:
     if state is ClaimState.LOST:
         if not run.is_settling:  # Its settlement takes the claim away, and will tell.
             run.lose()
@@ -105,7 +112,7 @@ def _answered(run: Run[Any], state: ClaimState, sent: float) -> None:
 
 
 async def _renewed(
-    source: Source[Any, Any], runs: Sequence[Run[Any]], progress: Progress
+    source: RenewalSource[ClaimT], observer: LoopObserver, runs: Sequence[Run[ClaimT]], progress: Progress
 ) -> Sequence[ClaimState] | None:
     """None in an outage, which is reported once."""
     progress.ask()
@@ -115,5 +122,5 @@ async def _renewed(
         if not source.is_transient(error):
             raise
         if progress.fail(error):
-            source.tell(notices.RenewalFailed(error))
+            observer.renewal_failed(error)
         return None

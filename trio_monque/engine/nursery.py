@@ -10,17 +10,18 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ..log import logger_of
-from . import notices
+from ..trio_thread import TrioThread
 from .claimer import Claimer
 from .company import Company
+from .demand import Tip
 from .errands import Errands
 from .groups import unwrapped
 from .guard import Stop, cause_of, guard
 from .health import Vitals
 from .heartbeat import Heartbeat
-from .hints import HintStream
 from .lease import LeaseTerms
 from .limits import EngineLimits
+from .observer import Observer
 from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
@@ -29,7 +30,7 @@ from .run_end import CancelReason, RunEnd
 from .runner import Runner
 from .settler import Settler
 from .slots import Slots
-from .source import Source
+from .source import HintStream, Source
 from .wake import WakeSignal
 from .waker import Waker
 from .watchdog import Watchdog, name_the_unwilling
@@ -39,13 +40,16 @@ logger = logger_of("engine")
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
+BatchT = TypeVar("BatchT")
+SeenT = TypeVar("SeenT")
+RescuedT = TypeVar("RescuedT")
 
 HARD_BOUND: Final = 1.5
 """Seconds after the clean-ups in which the rest must have ended: settlements, releases, waits for threads."""
 
 
-class Engine(Generic[ClaimT, SettlementT]):
-    """Claims and runs what a source has, until it is told to stop.
+class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
+    """Claims and runs what a source has, until its end is asked for. It is the `Control` of its source.
 
     shielded; a sentinel outside turns cancellation into a cut
     └── services: settler, heartbeat, errands, watcher   live until the last run is settled
@@ -54,43 +58,53 @@ class Engine(Generic[ClaimT, SettlementT]):
     """
 
     def __init__(
-        self, source: Source[ClaimT, SettlementT], limits: EngineLimits, stream: HintStream | None = None
+        self,
+        source: Source[ClaimT, SettlementT, BatchT, SeenT, RescuedT],
+        observer: Observer[ClaimT, SettlementT, RescuedT],
+        limits: EngineLimits,
+        stream: HintStream[ClaimT] | None = None,
     ) -> None:
+        """Attaches itself to the source. Made in the trio run that it works in."""
         self.stop = Stop()
         self.wake = WakeSignal()
         self.slots = Slots(limits.concurrency)
         self.company = Company()
         self._source = source
+        self._observer = observer
         self._limits = limits
         pauses = Pauses()
         beat = limits.heartbeat_interval
-        self._settler: Settler[SettlementT] = Settler(source, pauses, is_short_of_time=self.stop.cutting.is_set)
+        self._thread = TrioThread()
+        self._settler = Settler(source, observer, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
-        self._runner = Runner(source, self.slots, self._settler, self.wake, self.stop, terms)
-        self.watchdog = Watchdog(lambda: self._runner.running, self.stop.draining.is_set, lambda: self.waker.look())
-        self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
+        runner = self._runner = Runner(source, observer, self.slots, self._settler, self.wake, self.stop, terms)
         self.waker = Waker(
             source,
+            observer,
             self.wake,
             pauses,
             poll_interval=math.inf if limits.rests and limits.is_told else limits.poll_interval,
             transaction_interval=limits.poll_interval,
         )
-        self._claimer = Claimer(source, self.slots, self._runner, self.wake, self.waker, self.stop, pauses)
-        self.reaper: Reaper[ClaimT] = Reaper(
-            source, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests and limits.is_told
+        self.watchdog = Watchdog(lambda: runner.running, self.stop.draining.is_set, self.waker.look)
+        self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
+        self._claimer = Claimer(source, observer, self.slots, self._runner, self.wake, self.waker, self.stop, pauses)
+        self.reaper = Reaper(
+            source, observer, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests and limits.is_told
         )
         self._heartbeat = Heartbeat(
-            source, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
+            source, observer, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
         )
         self._errands = Errands(source, self._runner, pauses, beat, rests=limits.rests)
         self._watcher = None if stream is None else self._watcher_of(stream)
         self._box = trio.CancelScope(shield=True)
+        source.attach(self)
 
-    def _watcher_of(self, stream: HintStream) -> Watcher:
+    def _watcher_of(self, stream: HintStream[ClaimT]) -> Watcher[ClaimT, SettlementT]:
         return Watcher(
             stream,
             self._source,
+            self._observer,
             self._runner,
             self._claimer,
             self.waker,
@@ -125,18 +139,38 @@ class Engine(Generic[ClaimT, SettlementT]):
         """Seconds from asking for a claim to the start of its handler."""
         return self._runner.start_lags
 
-    async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
-        """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
-        return await self._runner.settle_early(run, settlement)
-
     @property
     def is_claiming(self) -> bool:
         """Whether a claim is in flight."""
         return self._claimer.is_claiming
 
+    # --- The control of the source ---
+
+    async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
+        """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
+        return await self._runner.settle_early(run, settlement)
+
+    def expect(self, moment: float, tip: Tip | None = None) -> None:
+        """Something is due at that moment; see `Waker.expect`."""
+        self.waker.expect(moment, tip)
+
+    def look(self) -> None:
+        """Something may be due; see `Waker.look`."""
+        self.waker.look()
+
+    def end_with(self, error: Exception) -> None:
+        """Ends in order, and raises this; see `Stop.end_with`."""
+        self.stop.end_with(error)
+
     def is_idle(self) -> bool:
-        """Whether nothing runs and nothing waits to be settled or given back."""
-        return not (self._runner.held or self._source.has_errands())
+        """Whether nothing runs, and nothing waits to be settled or released."""
+        return not (self._runner.held or self._source.has_orphaned_claims())
+
+    def on_trio_thread(self, function: Callable[[], None]) -> None:
+        """Calls this on the thread of the run, from any thread; see `TrioThread.call`."""
+        self._thread.call(function)
+
+    # --- Its life ---
 
     async def wait_changed(self) -> None:
         """Returns after the next claim, settlement or errand, and after an attempt at a claim."""
@@ -240,7 +274,7 @@ class Engine(Generic[ClaimT, SettlementT]):
     @trio.lowlevel.enable_ki_protection
     async def _end_in_time(self) -> None:
         await self.stop.draining.wait()
-        self._source.tell(notices.Draining(self.stop.cause))
+        self._observer.draining(self.stop.cause)
         with trio.move_on_after(self._limits.shutdown_timeout):
             await self.stop.cutting.wait()
         self.stop.cut()
@@ -248,7 +282,7 @@ class Engine(Generic[ClaimT, SettlementT]):
         self.vitals.leave_by = self._box.deadline = cut_at + self._limits.cleanup_timeout + HARD_BOUND
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
         if cut_short:
-            self._source.tell(notices.CutShort(cut_short))
+            self._observer.runs_cut_short(cut_short)
         try:
             await trio.sleep_until(cut_at + self._limits.cleanup_timeout + HARD_BOUND / 2)
         finally:

@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any, Final, Generic, NoReturn, TypeVar
+from typing import Final, Generic, NoReturn, TypeVar
 
 import trio
 
 from ..observations import Observations, Sighting
 from ..patience import Patience
-from . import notices
+from .observer import RescueObserver
 from .pauses import Pauses
 from .progress import Progress
-from .source import Source
+from .source import RescueSource
 
 ClaimT = TypeVar("ClaimT")
+SeenT = TypeVar("SeenT")
+RescuedT = TypeVar("RescuedT")
 
 LOOKS_PER_INTERVAL: Final = 2
 MOST_AT_ONCE: Final = 100
@@ -26,7 +28,7 @@ RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
 
-class Reaper(Generic[ClaimT]):
+class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     """The loop that looks at the claims of others every half of an interval, and when one of them may have died.
 
     Args:
@@ -37,7 +39,8 @@ class Reaper(Generic[ClaimT]):
 
     def __init__(
         self,
-        source: Source[ClaimT, Any],
+        source: RescueSource[ClaimT, SeenT, RescuedT],
+        observer: RescueObserver[RescuedT],
         held: Callable[[], Sequence[ClaimT]],
         pauses: Pauses,
         *,
@@ -45,18 +48,19 @@ class Reaper(Generic[ClaimT]):
         rests: bool,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._held = held
         self._pauses = pauses
         self._interval = interval
         self._rests = rests
-        self._observations: Observations[ClaimT] = Observations()
+        self._observations: Observations[SeenT] = Observations()
         self._look_at = -math.inf
         self._own_end = math.inf
         self._must_look = True
         self._watched: set[Callable[[], bool]] = set()
         self._told = trio.Event()
         self.progress = Progress("reaper")
-        self._unanswered: Sequence[Sighting[ClaimT]] = ()
+        self._unanswered: Sequence[Sighting[SeenT]] = ()
         self._answers = Patience()
 
     @property
@@ -97,7 +101,7 @@ class Reaper(Generic[ClaimT]):
             await self._run()
         finally:
             if self._unanswered:
-                self._source.tell(notices.RescueUnanswered())
+                self._source.rescue_abandoned()
 
     async def _run(self) -> NoReturn:
         at_start = True
@@ -164,10 +168,10 @@ class Reaper(Generic[ClaimT]):
             # Whatever was not rescued has changed: if it is a claim still, the next look begins to observe it anew.
             self._observations.forget(dead)
             if rescued:
-                self._source.tell(notices.ClaimsRescued(rescued))
+                self._observer.claims_rescued(rescued)
         return True
 
-    async def _ask_for(self, dead: Sequence[Sighting[ClaimT]]) -> Sequence[Any]:
+    async def _ask_for(self, dead: Sequence[Sighting[SeenT]]) -> Sequence[RescuedT]:
         """Cancelled, it waits for the answer all the same, with the engine's patience: it tells what was done."""
         scope = trio.CancelScope()
         with self._answers.waiting(scope), scope:
@@ -177,5 +181,5 @@ class Reaper(Generic[ClaimT]):
 
     async def _after_fault(self, error: Exception) -> None:
         if self.progress.fail(error):
-            self._source.tell(notices.RescueDelayed(error))
+            self._observer.rescue_delayed(error)
         await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))

@@ -11,17 +11,17 @@ import trio
 
 from ..log import logger_of
 from ..patience import drop_patience, keep_patience
-from . import notices
 from .early_settlements import EarlySettlements
 from .guard import Stop
 from .lease import LeaseTerms
+from .observer import RunObserver
 from .progress import Spread
 from .raised import LeakedCancellationError, interrupt_in, without_cancellations
 from .run import Run
 from .run_end import CancelReason, RunEnd
-from .settler import Settler
+from .settler import SettlementQueue
 from .slots import Slots
-from .source import Source
+from .source import RunSource
 from .wake import WakeSignal
 
 logger = logger_of("engine")
@@ -41,14 +41,16 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def __init__(
         self,
-        source: Source[ClaimT, SettlementT],
+        source: RunSource[ClaimT, SettlementT],
+        observer: RunObserver[ClaimT, SettlementT],
         slots: Slots,
-        settler: Settler[SettlementT],
+        settler: SettlementQueue[SettlementT],
         wake: WakeSignal,
         stop: Stop,
         terms: LeaseTerms,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._terms = terms
         self._slots = slots
         self._settler = settler
@@ -235,7 +237,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             if run.reason is not None:
                 return False
             self.start_lags.add(trio.current_time() - run.claimed_at)
-            self._source.tell(notices.RunStarted(run.claim))
+            self._observer.run_started(run.claim)
         except Exception as bug:  # noqa: BLE001  # Not the handler's: it would be its job's failure.
             self._crash("a run could not be started", bug)
             return False
@@ -267,7 +269,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             if fenced:
                 # It fenced itself. Where the claim turns out to be still ours, its end is written: it is given back,
                 # or what it had been cancelled for before.
-                self._source.tell(notices.RunLost(run.claim))
+                self._observer.claim_lost(run.claim)
                 end = end._replace(reason=run.reason_but_lost or CancelReason.LOST)
             settlement = self._source.conclude(run.claim, end)
             # Where the settler is gone it stays held: the engine's last act gives it back.
@@ -281,7 +283,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         try:
             if written:
                 self._let_go(run)
-                self._source.tell(notices.RunSettled(settlement))
+                self._observer.run_settled(settlement)
             else:
                 self._lost(run, told=told)
         except Exception as bug:  # noqa: BLE001  # Not the settler's: it goes on, and what others came to is told.
@@ -290,7 +292,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _lost(self, run: Run[ClaimT], *, told: bool = False) -> None:
         self._let_go(run)
         if not told:
-            self._source.tell(notices.RunLost(run.claim))
+            self._observer.claim_lost(run.claim)
 
     def _let_go(self, run: Run[ClaimT]) -> None:
         del self.held[run]

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Final, Generic, NamedTuple, TypeVar
+from dataclasses import dataclass
+from typing import Final, Generic, Protocol, TypeVar
 
 import trio
 
 from ..log import logger_of
-from . import notices
+from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
-from .source import Source
+from .source import SettlementSource
 
 logger = logger_of("engine")
 
 SettlementT = TypeVar("SettlementT")
+SettlementT_contra = TypeVar("SettlementT_contra", contravariant=True)
+BatchT = TypeVar("BatchT")
 
 MOST_IN_A_BATCH: Final = 1000
 
@@ -25,21 +28,44 @@ FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
 
 
-class _Ticket(NamedTuple):
-    settlement: Any
+class SettlementQueue(Protocol[SettlementT_contra]):
+    """The settler, as the runs see it."""
+
+    def settle(self, settlement: SettlementT_contra, written: Callable[[bool | None], None]) -> None:
+        """See `Settler.settle`."""
+        ...
+
+    def await_answer(self, answered: trio.Event) -> None:
+        """See `Settler.await_answer`."""
+        ...
+
+    def forget_answer(self, answered: trio.Event) -> None:
+        """See `Settler.forget_answer`."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class _Ticket(Generic[SettlementT]):
+    settlement: SettlementT
     written: Callable[[bool | None], None]
 
 
-class Settler(Generic[SettlementT]):
+class Settler(Generic[SettlementT, BatchT]):
     """Writes the ends of runs, in groups. No task waits for that: a task that does costs as much as its run did."""
 
     def __init__(
-        self, source: Source[Any, SettlementT], pauses: Pauses, *, is_short_of_time: Callable[[], bool] = lambda: False
+        self,
+        source: SettlementSource[SettlementT, BatchT],
+        observer: LoopObserver,
+        pauses: Pauses,
+        *,
+        is_short_of_time: Callable[[], bool] = lambda: False,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._pauses = pauses
         self._is_short_of_time = is_short_of_time
-        self._waiting: list[_Ticket] = []
+        self._waiting: list[_Ticket[SettlementT]] = []
         self._arrived = trio.Event()
         self._is_gone = False
         self._told = trio.Event()
@@ -94,7 +120,7 @@ class Settler(Generic[SettlementT]):
         told.set()
 
     async def _commit(self, settlements: list[SettlementT]) -> list[bool | None]:
-        batch: Any = None
+        batch: BatchT | None = None
         delay = FIRST_RETRY
         while True:
             self.progress.ask()
@@ -107,7 +133,7 @@ class Settler(Generic[SettlementT]):
                 if not self._source.is_transient(error):
                     raise
                 if self.progress.fail(error):
-                    self._source.tell(notices.SettlementDelayed(error))
+                    self._observer.settlement_delayed(error)
             else:
                 self.progress.answered(len(written))
                 return written

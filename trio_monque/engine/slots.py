@@ -9,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from typing import Final
 
-from .source import Demand
+from .demand import Demand
 
 MOST_SUSPECTS: Final = 1
 """How many may run at a time whose holders died again and again: if one kills this instance, no other is hit."""

@@ -1,111 +1,147 @@
-"""The port: what the engine asks of whatever it runs. The only place where the two columns meet."""
+"""The port between the engine and the things it runs: all that each may ask of the other.
+
+A source makes items claimable, runnable and writable: jobs, documents, or a third kind. It implements `Source`, and an
+`Observer` (see `observer`) for what is logged, counted and announced. It may also offer a `HintStream`.
+
+Which calls come when:
+
+1. `attach`, once, from the constructor of the engine, before anything runs. Then the source may use the control.
+2. After `Engine.run` has begun, each loop of the engine calls its own part of the port, beside the other loops:
+
+   - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
+     nothing behind. `claim` sees a demand that no other claim in flight has been given.
+   - *Runner*, for each claim that was granted: `time_limit`, `hold_limit`, `key_of`, `lane_of`, `is_suspect`, then
+     `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without `execute` if the
+     run was cancelled before its start; neither is called again for the same claim.
+   - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
+     of the conclusions. Meanwhile `renew` goes on for the claims of that batch.
+   - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
+     overlap then.
+   - *Reaper*: `observe`, and `rescue` for what it found dead; one call at a time.
+   - *Releaser* of orphaned claims: `release_orphaned_claims`, about once per heartbeat; one call at a time.
+
+3. At the end: no more `claim` once the end was asked for; the one in flight is awaited, and what it grants is concluded
+   unrun. The runs end, their settlements are written, and claims are renewed until the last one is. Then
+   `release_orphaned_claims` is called once more. If the settler has crashed, `prepare` and `settle` are called one last
+   time, for all that is still held.
+
+All methods are called on the thread of the engine's run. A method that is not async must not wait. An async method may
+be cancelled at any time after the end was asked for, and is so at the hard end at the latest. If a claim is applied
+although its method was cancelled, it is an orphan, and the source itself must release it.
+
+Every async method may raise the errors of an outage (see `Fallible`); the engine then calls it again after a pause. Any
+other error counts as a bug: it ends the engine in order, and `Engine.stop.crashes` has it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Hashable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from enum import Enum, auto
-from typing import Any, Final, Generic, Protocol, TypeVar
+from datetime import datetime
+from typing import Protocol, TypeVar
 
 from ..observations import Sighting
+from .demand import ClaimState, Demand, Due, Found, Granted, Hints, Tip
 from .run import Run
 from .run_end import RunEnd
 
 ClaimT = TypeVar("ClaimT")
+ClaimT_co = TypeVar("ClaimT_co", covariant=True)
+ClaimT_contra = TypeVar("ClaimT_contra", contravariant=True)
 SettlementT = TypeVar("SettlementT")
+SettlementT_co = TypeVar("SettlementT_co", covariant=True)
+SettlementT_contra = TypeVar("SettlementT_contra", contravariant=True)
+BatchT = TypeVar("BatchT")
+SeenT = TypeVar("SeenT")
+RescuedT_co = TypeVar("RescuedT_co", covariant=True)
+ItemT = TypeVar("ItemT")
 
 
-# A claim takes a millisecond or two until it is sent. Where that begins earlier, it is sent when the item is due.
-HEAD_START: Final = 0.003
-"""Seconds before it is due from which on an item may be asked for by itself. Not in virtual time."""
+class Control(Protocol[ClaimT, SettlementT_contra]):
+    """What a source may ask of its engine. On the thread of the engine's run, except for `on_trio_thread`."""
+
+    async def settle_early(self, run: Run[ClaimT], settlement: SettlementT_contra) -> bool | None:
+        """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
+        ...
+
+    def expect(self, moment: float, tip: Tip | None = None) -> None:
+        """Something is due at that moment on trio's clock; only this item, if one is named."""
+        ...
+
+    def look(self) -> None:
+        """Something may be due now, or later: the engine looks, and asks what is due next."""
+        ...
+
+    def end_with(self, error: Exception) -> None:
+        """Ends the engine in order, as a drain does. The error is raised when it has ended, if it is the first."""
+        ...
+
+    def is_idle(self) -> bool:
+        """Whether the engine holds no claim, and the source has no orphaned ones."""
+        ...
+
+    def on_trio_thread(self, function: Callable[[], None]) -> None:
+        """From any thread: calls this on the thread of the run. At once if the caller is on it, otherwise soon.
+
+        After the end of the trio run it is not called.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Demand:
-    """What can be started now.
+class Fallible(Protocol):
+    """A part of the port that asks a database."""
 
-    Attributes:
-        total: How many in all.
-        lanes: How many of each lane; a lane is what shares a concurrency limit.
-        suspects: How many of them may be suspects.
-        capacity: How many may run at once, of which these are free.
-        afresh: Somebody told of something new: what was read ahead is not enough.
-        withholds: Whether an item must not be claimed now, by its key: a run of it goes on here. See `Source.key_of`.
-    """
-
-    total: int
-    lanes: Mapping[str, int]
-    suspects: int = 1
-    capacity: int = 0
-    afresh: bool = True
-    withholds: Callable[[Hashable], bool] = lambda key: False
+    def is_transient(self, error: Exception) -> bool:
+        """Whether the same call may succeed later, by itself or after a repair: an outage, and not a bug."""
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Tip:
-    """One item that is known to be there: when it is due, it can be asked for by itself.
+class DueSource(Fallible, Protocol):
+    """Knows when to claim."""
 
-    Attributes:
-        key: What the source knows it by.
-        lane: Its lane.
-    """
+    async def next_due(self, lanes: Set[str]) -> Due | None:
+        """When the next item of these lanes is due that was not due yet when the last `claim` looked.
 
-    key: Hashable
-    lane: str
+        None for never. It may be due by now: `claim_one` looks for no others.
+        """
+        ...
 
 
-@dataclass(frozen=True, slots=True)
-class Due:
-    """When the next item is due.
+class ClaimSource(DueSource, Protocol[ClaimT]):
+    """Claims items."""
 
-    Attributes:
-        moment: On trio's clock.
-        tip: Which one that is, where no other is due at the same moment and it can be asked for by itself.
-    """
+    def lane_of(self, claim: ClaimT) -> str:
+        """The lane whose concurrency limit the claim counts against."""
+        ...
 
-    moment: float
-    tip: Tip | None = None
+    async def claim(self, demand: Demand) -> Granted[ClaimT]:
+        """Claims as many items as there are, at most what is demanded.
 
+        It passes over what the demand withholds, as if it were not there.
+        """
+        ...
 
-@dataclass(frozen=True, slots=True)
-class Granted(Generic[ClaimT]):
-    """What a claim cycle brought.
+    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[ClaimT]:
+        """Claims this one item in one round trip, if it can still be claimed.
 
-    Attributes:
-        claims: Held from now on.
-        more: Whether it is worth asking again at once.
-    """
-
-    claims: Sequence[ClaimT]
-    more: bool = False
+        Called up to `HEAD_START` before the item is due, it waits for that moment. `more` means that only a look can
+        tell. A source that never names an item, in `next_due` or to its control, is never asked for one.
+        """
+        ...
 
 
-class ClaimState(Enum):
-    """What a renewal found of one claim."""
-
-    HELD = auto()
-    CANCEL_REQUESTED = auto()
-    NOT_RENEWED = auto()  # Held, but the server refuses to renew this one: its lease goes on running out.
-    LOST = auto()
-
-
-class Source(Protocol[ClaimT, SettlementT]):
-    """Something whose items can be claimed, run and settled.
-
-    Every method that awaits may raise errors of an outage, and is then asked again; any other error is a
-    bug and ends the scheduler in order. All of them may be abandoned at the hard end of a scheduler.
-    """
+class RunSource(Protocol[ClaimT, SettlementT_co]):
+    """Runs what was claimed, and decides what its end means."""
 
     def key_of(self, claim: ClaimT) -> Hashable:
-        """What tells its item from all others. All claims on one item have the same."""
+        """What identifies the item: the same for all claims on it, over time."""
         ...
 
     def lane_of(self, claim: ClaimT) -> str:
-        """Whose concurrency limit the claim counts against."""
+        """The lane whose concurrency limit the claim counts against."""
         ...
 
     def is_suspect(self, claim: ClaimT) -> bool:
-        """Whether it may be what its holders died of: an instance runs one such at a time."""
+        """Whether the item may have killed its holders: an instance runs one such item at a time."""
         ...
 
     def time_limit(self, claim: ClaimT) -> float:
@@ -113,80 +149,159 @@ class Source(Protocol[ClaimT, SettlementT]):
         ...
 
     def hold_limit(self, claim: ClaimT) -> float:
-        """Seconds after which its claim is renewed no longer, whatever still runs; infinity for no limit."""
-        ...
-
-    async def claim(self, demand: Demand) -> Granted[ClaimT]:
-        """Takes as many as there are, at most what is demanded. Cancelled, it strands nothing.
-
-        What the demand withholds is passed over, as if it were not there.
-        """
-        ...
-
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[ClaimT]:
-        """Takes this one item, in one round trip, if it still can be had. Cancelled, it strands nothing.
-
-        Asked for `HEAD_START` before it is due, it waits for that moment. `more` where it cannot tell: a look must.
-        """
-        ...
-
-    async def next_due(self, lanes: Set[str]) -> Due | None:
-        """When the next item of these lanes is due that was not due yet when a `claim` looked last.
-
-        None for never. It may be due by now: `claim_one` looks for no others.
-        """
+        """Seconds after which the engine stops renewing its claim, even if it still runs; infinity for no limit."""
         ...
 
     def execute(self, run: Run[ClaimT]) -> Awaitable[object]:
-        """Runs the claimed thing, inside the run's cancel scope; returns and raises what it does."""
-        ...
+        """Runs the claimed thing, inside the cancel scope of the run.
 
-    def conclude(self, claim: ClaimT, end: RunEnd) -> SettlementT:
-        """What the end of a run means. Decided once, and not changed by what happens until it is written."""
-        ...
-
-    async def prepare(self, settlements: Sequence[SettlementT]) -> Any:
-        """The batch that writes these: made once, so that the same can be sent again after an unknown outcome.
-
-        It waits only where the time is not known for sure, by which what is due later is written.
+        What it returns or raises reaches `conclude` as it is: to the engine it is opaque.
         """
         ...
 
-    async def settle(self, batch: Any) -> Sequence[bool | None]:
-        """Writes a batch; tells for each settlement whether it was written under the claim.
+    def conclude(self, claim: ClaimT, end: RunEnd) -> SettlementT_co:
+        """What the end of a run means. Decided once: nothing that happens until it is written changes it."""
+        ...
 
-        None, for one that was made while its run goes on, where it can never be written, and the claim is still held.
+
+class SettlementSource(Fallible, Protocol[SettlementT_contra, BatchT]):
+    """Writes the ends of runs."""
+
+    async def prepare(self, settlements: Sequence[SettlementT_contra]) -> BatchT:
+        """The batch that writes these settlements. Made once, so that the same batch can be sent again.
+
+        It waits only if the server's time, from which later due times are counted, must be asked for.
         """
         ...
 
-    async def renew(self, claims: Sequence[ClaimT]) -> Sequence[ClaimState]:
-        """Renews claims; tells what it found of each."""
-        ...
+    async def settle(self, batch: BatchT) -> Sequence[bool | None]:
+        """Writes a batch; says of each settlement, in order, whether it was written under its claim.
 
-    async def observe(self, held: Sequence[ClaimT]) -> Sequence[Sighting[Any]]:
-        """All claims that there are, but those that are `held` and renewed here; as far as an observer sees them."""
-        ...
-
-    async def rescue(self, claims: Sequence[Any]) -> Sequence[Any]:
-        """Takes away those of the claims, as they were observed, that have not changed since; tells of these.
-
-        After an outage it is asked again for the same claims, and tells of what the first attempt took,
-        too. Cancelled, it tells by itself.
+        After an error whose outcome is unknown it is called again with the same batch, and must find out what the first
+        call has written. None only for a settlement that was made while its run goes on, if it can never be written
+        and the claim is still held.
         """
         ...
 
-    def has_errands(self) -> bool:
-        """Whether `do_errands` has something to do."""
+
+class RenewalSource(Fallible, Protocol[ClaimT_contra]):
+    """Renews claims."""
+
+    async def renew(self, claims: Sequence[ClaimT_contra]) -> Sequence[ClaimState]:
+        """Renews these claims, possibly none; says what it found of each, in order."""
         ...
 
-    async def do_errands(self) -> None:
-        """What the source has to do for itself about once a beat. Must not be in the way of renewals."""
+
+class RescueSource(Fallible, Protocol[ClaimT_contra, SeenT, RescuedT_co]):
+    """Sees the claims of others, and takes away those of dead holders."""
+
+    async def observe(self, held: Sequence[ClaimT_contra]) -> Sequence[Sighting[SeenT]]:
+        """All claims on all items, except those that are `held` and renewed here, as far as an observer sees them."""
         ...
 
-    def is_transient(self, error: Exception) -> bool:
-        """Whether this is an outage: the same call may succeed later, by itself or after a repair."""
+    async def rescue(self, dead: Sequence[SeenT]) -> Sequence[RescuedT_co]:
+        """Takes away those of the claims, as they were observed, that have not changed since; returns these.
+
+        After an outage it is called again with the same claims, and returns what the first attempt took, too. If it is
+        cancelled, the source itself reports what its last command took away.
+        """
         ...
 
-    def tell(self, notice: object) -> None:
-        """Hears what happened (see `notices`). Must not raise or wait."""
+    def rescue_abandoned(self) -> None:
+        """The reaper ends, and the outcome of its last `rescue` is unknown: claims may have been taken away."""
+        ...
+
+
+class OrphanSource(Fallible, Protocol):
+    """Releases orphaned claims: those that this instance may hold in the database although no run belongs to them."""
+
+    def has_orphaned_claims(self) -> bool:
+        """Whether there may be some."""
+        ...
+
+    async def release_orphaned_claims(self) -> None:
+        """Releases those that were applied meanwhile. Also the place for other upkeep, such as measuring the time.
+
+        It must not stand in the way of renewals.
+        """
+        ...
+
+
+class Source(
+    ClaimSource[ClaimT],
+    RunSource[ClaimT, SettlementT],
+    SettlementSource[SettlementT, BatchT],
+    RenewalSource[ClaimT],
+    RescueSource[ClaimT, SeenT, RescuedT_co],
+    OrphanSource,
+    Protocol[ClaimT, SettlementT, BatchT, SeenT, RescuedT_co],
+):
+    """Items of one kind that can be claimed, run and settled. See the top of this file for the order of calls.
+
+    Type parameters: a claim that is held, the end of a run on its way to the database, a batch of these, a claim of
+    others as it is observed, and one that was taken away.
+    """
+
+    def attach(self, control: Control[ClaimT, SettlementT]) -> None:
+        """Gives the source its engine: once, before anything runs."""
+        ...
+
+
+class HintStream(Protocol[ClaimT]):
+    """A stream of hints. One task of the engine opens it, reads it, closes it, and opens it again after a failure.
+
+    Every method raises StreamFailedError and nothing else. Cancelled at any time, a method leaves nothing open.
+    """
+
+    async def open(self) -> None:
+        """When it returns, the stream reports everything that happens from now on."""
+        ...
+
+    async def next(self, wait: float) -> Hints[ClaimT]:
+        """What has happened; waits for it at most `wait` seconds, and may return empty hints."""
+        ...
+
+    async def end_wait(self) -> None:
+        """Makes the `next` that is under way return at once. Called while the engine leaves."""
+        ...
+
+    async def close(self) -> None:
+        """Closes the stream, also one that broke or has ended."""
+        ...
+
+
+class Finder(Protocol[ItemT]):
+    """What `Candidates` needs of a source that looks before it claims: how to look, and which candidates to choose."""
+
+    def key_of(self, item: ItemT, /) -> Hashable:
+        """What identifies the item; see `RunSource.key_of`."""
+        ...
+
+    def lane_of(self, item: ItemT, /) -> str:
+        """The lane whose concurrency limit the item would count against."""
+        ...
+
+    def lanes(self, demand: Demand) -> Mapping[str, int]:
+        """How many items of each lane could start, as far as is known before a look."""
+        ...
+
+    def accepts(self, demand: Demand) -> Callable[[ItemT], bool] | None:
+        """Which items the claim can use; None for all."""
+        ...
+
+    def choose(self, found: Sequence[ItemT], demand: Demand) -> Sequence[ItemT]:
+        """As many of these as can start, in the order in which they would start."""
+        ...
+
+    async def look(
+        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+    ) -> Found[ItemT]:
+        """Candidates of the wanted lanes. It writes nothing.
+
+        Args:
+            wanted: How many to read of each lane; also for the next claims, so it may be more than is demanded.
+            passed_over: How many of the first items of a lane to skip.
+            demand: What the claim is for.
+            now: By the server's time.
+        """
         ...

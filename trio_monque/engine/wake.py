@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from .source import Tip
+from .demand import Tip
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
-from typing import Any, Final, NoReturn
+from typing import Final, NoReturn
 
 import trio
 
-from . import notices
+from .demand import HEAD_START, Due, Tip
+from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
-from .source import HEAD_START, Due, Source, Tip
+from .source import DueSource
 from .wake import WakeSignal
 
 # After a failed question: a server that elects returns within seconds.
@@ -45,7 +46,8 @@ class Waker:
 
     def __init__(
         self,
-        source: Source[Any, Any],
+        source: DueSource,
+        observer: LoopObserver,
         wake: WakeSignal,
         pauses: Pauses,
         *,
@@ -53,6 +55,7 @@ class Waker:
         transaction_interval: float,
     ) -> None:
         self._source = source
+        self._observer = observer
         self._pauses = pauses
         self._wake = wake
         self._poll_interval = poll_interval
@@ -188,7 +191,7 @@ class Waker:
             if not self._source.is_transient(error):
                 raise
             if self.progress.fail(error):
-                self._source.tell(notices.ClaimFailed(error))
+                self._observer.claiming_failed(error)
             self._is_known = False
             self._changed = trio.Event()
             with self._pauses.timeout_after_fault(RETRY):

@@ -11,7 +11,6 @@ import threading
 import time
 import traceback
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
 from types import FrameType
 from typing import Any, Final
 
@@ -20,6 +19,7 @@ import trio
 from ..clock import MOST_DISAGREEMENT, seconds_suspended
 from ..errors import is_shortage
 from ..log import OwnLines, logger_of
+from ..trio_thread import TrioThread
 from .run import Run
 
 logger = logger_of("engine")
@@ -65,18 +65,18 @@ class Watchdog:
 
     async def run(self) -> None:
         """Watches the loop that it is called in, until cancelled."""
-        token = trio.lowlevel.current_trio_token()
+        thread = TrioThread()
         try:
-            while not self._has_started(token):  # noqa: ASYNC110  # No event tells that a thread can be started.
+            while not self._has_started(thread):  # noqa: ASYNC110  # No event tells that a thread can be started.
                 await trio.sleep(BLOCKED_AFTER)
             await trio.sleep_forever()
         finally:
             # Not joined: it ends at once, unless a log handler is slow, or wants something of this loop.
             self._ended.set()
 
-    def _has_started(self, token: trio.lowlevel.TrioToken) -> bool:
+    def _has_started(self, loop: TrioThread) -> bool:
         thread = threading.Thread(
-            target=self._watch, args=(token, threading.get_ident()), name="trio_monque watchdog", daemon=True
+            target=self._watch, args=(loop, threading.get_ident()), name="trio_monque watchdog", daemon=True
         )
         try:
             thread.start()
@@ -90,7 +90,7 @@ class Watchdog:
     def _answer(self) -> None:
         self._answered_at = time.monotonic()
 
-    def _watch(self, token: trio.lowlevel.TrioToken, loop: int) -> None:
+    def _watch(self, thread: TrioThread, ident: int) -> None:
         looked_at = time.monotonic()
         asked_at = told_at = self._answered_at = 0.0
         slept = seconds_suspended()
@@ -98,30 +98,28 @@ class Watchdog:
             now = time.monotonic()
             before, slept = slept, seconds_suspended()
             if slept - before > MOST_DISAGREEMENT:
-                self._tell_resumed(token, slept - before)
+                self._tell_resumed(thread, slept - before)
             stood_still = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
             if self._answered_at >= asked_at:
                 self._tell_answer(self._answered_at - asked_at, was_told=told_at > 0.0)
                 told_at, asked_at = 0.0, now
                 self._asked_at = asked_at
-                with suppress(trio.RunFinishedError):
-                    token.run_sync_soon(self._answer, idempotent=True)
+                thread.call_soon(self._answer, idempotent=True)
             elif stood_still:
                 continue  # So did this thread: the answer may be on its way.
             elif now - asked_at >= BLOCKED_AFTER and self._is_worth_telling(now, asked_at, told_at):
                 if told_at == 0.0:
                     self.blocked += 1
                 told_at = now
-                self._tell(sys._current_frames().get(loop), now - asked_at)  # noqa: SLF001  # For exactly this.
+                self._tell(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001  # For exactly this.
 
-    def _tell_resumed(self, token: trio.lowlevel.TrioToken, seconds: float) -> None:
+    def _tell_resumed(self, thread: TrioThread, seconds: float) -> None:
         logger.warning(
             "the machine was suspended for %.1f s; no claim was renewed meanwhile, and jobs that came due start now",
             seconds,
         )
-        with suppress(trio.RunFinishedError):
-            token.run_sync_soon(self._resumed)
+        thread.call_soon(self._resumed)
 
     def _tell_answer(self, seconds: float, *, was_told: bool) -> None:
         if was_told:

@@ -3,18 +3,21 @@
 from __future__ import annotations
 
 import math
-from typing import Any, Final
+from typing import Final, Generic, TypeVar
 
 import trio
 
-from . import notices
 from .claimer import Claimer
+from .demand import Hints, StreamFailedError
 from .heartbeat import renew
-from .hints import Hints, HintStream, StreamFailedError
+from .observer import LoopObserver
 from .progress import Progress
 from .runner import Runner
-from .source import Source
+from .source import HintStream, RenewalSource
 from .waker import Waker
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
 
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 30.0
@@ -46,18 +49,17 @@ CLAIM_PATIENCE: Final = 1.0
 # Seconds to get out of the wait for hints when the end has come. Well within the engine's hard bound.
 LEAVING_PATIENCE: Final = 0.5
 
-_ANY_REQUEST: Final = Hints(is_asked_to_end=lambda _: True)
 
-
-class Watcher:
+class Watcher(Generic[ClaimT, SettlementT]):
     """The loop over the stream; and while that is up, polls are rare."""
 
     def __init__(
         self,
-        stream: HintStream,
-        source: Source[Any, Any],
-        runner: Runner[Any, Any],
-        claimer: Claimer[Any, Any],
+        stream: HintStream[ClaimT],
+        source: RenewalSource[ClaimT],
+        observer: LoopObserver,
+        runner: Runner[ClaimT, SettlementT],
+        claimer: Claimer[ClaimT, SettlementT],
         waker: Waker,
         *,
         poll_interval: float,
@@ -66,6 +68,7 @@ class Watcher:
         self.progress = Progress("watcher")
         self._stream = stream
         self._source = source
+        self._observer = observer
         self._runner = runner
         self._claimer = claimer
         self._waker = waker
@@ -91,7 +94,7 @@ class Watcher:
                         await self._ending.wait()
                 except StreamFailedError as failure:
                     if failure.is_final:
-                        self._source.tell(notices.StreamFallback(failure.error))
+                        self._observer.stream_fallback(failure.error)
                         return
                     await self._failed(failure)
         finally:
@@ -109,11 +112,12 @@ class Watcher:
             await self._ended.wait()
 
     async def _follow(self) -> None:
-        self._source.tell(notices.StreamConnected())
+        self._observer.stream_connected()
         # What happened before it was open nobody tells: this looks, too; and then for requests.
         self._waker.poll_every(self._safety_poll_interval, is_told=True)
         try:
-            await self._pass_on(_ANY_REQUEST)
+            await self._pass_on(Hints(is_asked_to_end=lambda _: True))
+            nothing: Hints[ClaimT] = Hints()
             wait = SHORT_WAIT
             while not self._ending.is_set():
                 hints = await self._next(wait)
@@ -123,16 +127,16 @@ class Watcher:
                 await self._pass_on(hints)
                 if hints.ended:
                     return
-                if hints != Hints():
+                if hints != nothing:
                     await trio.sleep(PACE if hints.tip is None else PACE_OF_ONE)
-                wait = await self._until_next(SHORT_WAIT if hints != Hints() else LONG_WAIT)
+                wait = await self._until_next(SHORT_WAIT if hints != nothing else LONG_WAIT)
         finally:
-            self._source.tell(notices.StreamClosed())
+            self._observer.stream_closed()
             if not self._ending.is_set():
                 self._waker.poll_every(self._poll_interval)
             await self._stream.close()
 
-    async def _next(self, wait: float) -> Hints:
+    async def _next(self, wait: float) -> Hints[ClaimT]:
         self._is_waiting = True
         try:
             return await self._stream.next(wait)
@@ -153,7 +157,7 @@ class Watcher:
         while self._claimer.is_behind:
             await self._runner.wait_changed()
 
-    async def _pass_on(self, hints: Hints) -> None:
+    async def _pass_on(self, hints: Hints[ClaimT]) -> None:
         # A wake alone finds what is due now; where something is due later, too, that must be asked for.
         if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
@@ -161,19 +165,19 @@ class Watcher:
             self._waker.expect(hints.due, hints.tip)
         if hints.is_asked_to_end is not None:
             # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
-            await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)
+            await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
             if self._claimer.is_claiming:
                 # It may be about what is claimed in this very moment, and not held yet.
                 with trio.move_on_after(CLAIM_PATIENCE):
                     await self._claimer.wait_claimed()
-                await renew(self._source, self._runner, self.progress, hints.is_asked_to_end)
+                await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1
         self.progress.fail(failure.error)
         if self._failures == 1:
-            self._source.tell(notices.StreamFailed(failure.error))
+            self._observer.stream_failed(failure.error)
         if self._failures == FAILURES_TO_TELL:
-            self._source.tell(notices.StreamFallback(failure.error))
+            self._observer.stream_fallback(failure.error)
         with trio.move_on_after(min(FIRST_DELAY * 2 ** min(self._failures - 1, 10), LONGEST_DELAY)):
             await self._ending.wait()

@@ -20,7 +20,7 @@ How it ends, and what the caller gets:
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AbstractContextManager, asynccontextmanager, nullcontext, suppress
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
@@ -28,7 +28,6 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from ..client.bus import GRACE, Bus
-from ..clock import is_on_run
 from ..engine.groups import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.nursery import Engine
@@ -94,7 +93,7 @@ class Host(Generic[ClaimT, ReportT]):
 
     def __init__(
         self,
-        engine: Engine[ClaimT, Any],
+        engine: Engine[ClaimT, Any, Any, Any, Any],
         bus: Bus,
         reporter: Reporter[ClaimT, ReportT],
         life: Life,
@@ -109,16 +108,10 @@ class Host(Generic[ClaimT, ReportT]):
         self._life = life
         self._start_timeout = start_timeout
         self._has_begun = False
-        self._token = trio.lowlevel.current_trio_token()
 
     def drain(self) -> None:
         """Begins the orderly end. From any thread; calling it again, or after the end, changes nothing."""
-        drain = self.engine.stop.drain
-        if is_on_run(self._token):
-            drain()
-        else:
-            with suppress(trio.RunFinishedError):
-                self._token.run_sync_soon(drain)
+        self.engine.on_trio_thread(self.engine.stop.drain)
 
     async def run(self, started: Callable[[], None]) -> ReportT:
         """The whole life: returns the report when it has ended, raises the crashes of its own loops.

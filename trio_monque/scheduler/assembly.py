@@ -18,12 +18,11 @@ from ..store.offload import Door
 from .job_source import JobSource
 from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
-from .own_run import OwnRun
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
 from .running_job import RunningJob
-from .settlements import JobSettlement
+from .settlements import JobEngine
 from .telling import Teller
 from .told import Told
 from .workers import Workers
@@ -34,7 +33,7 @@ class Parts:
     """What a scheduler holds on to; the rest is held by these."""
 
     source: JobSource
-    engine: Engine[Job, JobSettlement]
+    engine: JobEngine
     presence: Presence
     on_the_board: EngineOnTheBoard
 
@@ -45,30 +44,17 @@ def assembled(
     config: SchedulerConfig,
     workers: Workers,
     teller: Teller,
-    own_run: OwnRun,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
+    *,
+    rests: bool,
 ) -> Parts:
-    """The parts, on what a client stands on (`context` and `door`); nothing runs yet."""
-    rests = own_run.rests
+    """The parts, on what a client stands on (`context` and `door`); nothing runs yet. `rests` as in EngineLimits."""
     paused, told = PausedNames(door, rests=rests), Told()
-    context.clock_moved = partial(own_run.announce, None)
-    source = JobSource(
-        context,
-        door,
-        workers,
-        teller,
-        config,
-        running_job,
-        own_run.announce,
-        paused,
-        # Later than now: what is on the board is made of the engine, and the engine of this source.
-        lambda: on_the_board.has_claimed(),
-        own_run.do,
-    )
+    source = JobSource(context, door, workers, teller, config, running_job, paused)
     stream = JobStream(context, door, workers, paused, config.instance_id, told)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
     is_streamed = config.change_stream and not rests
-    engine = Engine(source, _limits(config, rests=rests), stream if is_streamed else None)
+    engine: JobEngine = Engine(source, teller, _limits(config, rests=rests), stream if is_streamed else None)
     presence = Presence(
         context,
         door,

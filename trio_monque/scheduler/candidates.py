@@ -7,9 +7,8 @@ from datetime import datetime
 from functools import partial
 
 from ..client.context import ClientContext
-from ..engine.candidates import Found
+from ..engine.demand import Demand, Found
 from ..engine.fairness import Turns, suspect_alone
-from ..engine.source import Demand
 from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
 from ..store import looking

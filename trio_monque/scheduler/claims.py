@@ -17,8 +17,8 @@ from ..client.context import ClientContext
 from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.contention import Contention
+from ..engine.demand import HEAD_START, Demand, Due, Granted, Tip
 from ..engine.disowned import DisownedClaims
-from ..engine.source import HEAD_START, Demand, Due, Granted, Tip
 from ..errors import MonqueConnectionError
 from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp

@@ -13,13 +13,14 @@ import trio
 
 from ..client.context import ClientContext
 from ..client.rescued import Rescued
+from ..client.wake_board import Announcer, neighbours
 from ..clock import virtual_time
-from ..engine import notices
 from ..engine.beats import Beats
+from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
 from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
-from ..engine.source import ClaimState, Demand, Due, Granted, Tip
+from ..engine.source import Control
 from ..errors import (
     BrokenDocumentError,
     ClaimLostError,
@@ -63,7 +64,16 @@ MOST_ROUNDS: Final = 10
 
 
 class JobSource:
-    """Claims, runs and settles jobs. Used on the run's own thread; its store calls go through the door."""
+    """Claims, runs and settles jobs. Used on the run's own thread; its store calls go through the door.
+
+    Attributes:
+        claims: Made when the engine attaches itself.
+    """
+
+    claims: Claims
+    _announcer: Announcer
+    _control: Control[Job, JobSettlement]
+    _rescues: Rescues
 
     def __init__(
         self,
@@ -73,10 +83,7 @@ class JobSource:
         teller: Teller,
         config: SchedulerConfig,
         running_job: Callable[[Run[Job]], RunningJob[Any]],
-        announce: Callable[[Sequence[Job] | None], None],
         paused: PausedNames,
-        claimed: Callable[[], None] = lambda: None,
-        on_the_run: Callable[[Callable[[], None]], None] = lambda do: do(),
     ) -> None:
         self._context = context
         self._door = door
@@ -84,8 +91,7 @@ class JobSource:
         self._teller = teller
         self._config = config
         self._running_job = running_job
-        self._announce = announce
-        self._rescues = Rescues(context, door, config, teller, announce, on_the_run)
+        self._paused = paused
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         lock_timeout = config.lock_timeout
@@ -95,18 +101,36 @@ class JobSource:
         self._disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
             lambda stamp, held: claiming.release_all(context.jobs, stamp, context.now(), but=held)
         )
+
+    def attach(self, control: Control[Job, JobSettlement]) -> None:
+        self._control = control
+        self._announcer = Announcer(self._context.jobs.collection.full_name)
+        self._rescues = Rescues(self._context, self._door, self._config, self._teller, self._announce, control)
         self.claims = Claims(
-            context,
-            door,
-            workers,
-            config,
-            paused,
+            self._context,
+            self._door,
+            self._workers,
+            self._config,
+            self._paused,
             self._beats,
             self._disowned,
-            announce,
-            claimed,
-            teller.tell_set_aside,
+            self._announce,
+            self._has_claimed,
+            self._teller.tell_set_aside,
         )
+        # Timers were set by the time that was taken for the server's.
+        self._context.when_clock_moves(partial(self._announce, None))
+
+    def _announce(self, jobs: Sequence[Job] | None) -> None:
+        """From any thread: tells the schedulers of the run of these jobs; None for jobs that nothing is known of."""
+        announcer = self._announcer
+        announce = announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs)
+        self._control.on_trio_thread(announce)
+
+    def _has_claimed(self) -> None:
+        """The others of the run watch what this scheduler holds."""
+        for neighbour in neighbours(self._context.jobs.collection.full_name):
+            neighbour.watch(self._control.is_idle)
 
     # --- What a claim is ---
 
@@ -265,16 +289,18 @@ class JobSource:
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
         return await self._rescues.rescue(claims)
 
-    def has_errands(self) -> bool:
+    def rescue_abandoned(self) -> None:
+        self._announce(None)
+
+    def has_orphaned_claims(self) -> bool:
         return bool(self._disowned)
 
-    async def do_errands(self) -> None:
+    async def release_orphaned_claims(self) -> None:
         if self._disowned or virtual_time() is None:
-            await self._door.call(
-                partial(self._do_errands, trio.current_time()), channel=Channel.CLAIMS, abandon_on_cancel=True
-            )
+            release = partial(self._release_orphaned_claims, trio.current_time())
+            await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
-    def _do_errands(self, moment: float) -> None:
+    def _release_orphaned_claims(self, moment: float) -> None:
         """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
         if virtual_time() is None:
             self._context.measure_clock_offset()
@@ -299,12 +325,7 @@ class JobSource:
             raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
         return value
 
-    # --- Telling ---
+    # --- Errors ---
 
     def is_transient(self, error: Exception) -> bool:
         return is_outage(error)
-
-    def tell(self, notice: object) -> None:
-        if isinstance(notice, notices.RescueUnanswered):
-            self._announce(None)
-        self._teller.tell(notice)

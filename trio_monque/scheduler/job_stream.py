@@ -7,11 +7,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, TypeVar
+from typing import TypeVar
 
 from ..client.context import ClientContext
-from ..engine.hints import Hints, StreamFailedError
-from ..engine.source import Tip
+from ..engine.demand import Hints, StreamFailedError, Tip
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..store import watch
@@ -75,7 +74,7 @@ class JobStream:
         self._paused.forget()
         self._paused.is_told = True
 
-    async def next(self, wait: float) -> Hints:
+    async def next(self, wait: float) -> Hints[Job]:
         opened = self._opened
         digest = await self._call(lambda: self._digest(opened.read(wait)), lambda _: opened.close())
         cancelled = digest.cancelled
@@ -162,6 +161,5 @@ def _close(opened: Watch | None) -> None:
         opened.close()
 
 
-def _is_among(ids: set[ObjectId], claim: Any) -> bool:
-    assert isinstance(claim, Job)
+def _is_among(ids: set[ObjectId], claim: Job) -> bool:
     return claim.id in ids

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
 
 import trio
 
 from ..client.context import ClientContext
-from ..client.wake_board import neighbours
-from ..engine.nursery import Engine
-from ..engine.source import Tip
+from ..engine.demand import Tip
 from ..jobs.job import Job
 from .paused_names import PausedNames
+from .settlements import JobEngine
 from .told import JobKey, Told
 
 
@@ -20,7 +18,7 @@ class EngineOnTheBoard:
     """Hears of jobs, on the collection's time; the engine's timers are on trio's clock. And says whether it works."""
 
     def __init__(
-        self, engine: Engine[Any, Any], context: ClientContext, paused: PausedNames, told: Told, instance_id: str
+        self, engine: JobEngine, context: ClientContext, paused: PausedNames, told: Told, instance_id: str
     ) -> None:
         self.instance_id = instance_id
         self._context = context
@@ -30,15 +28,13 @@ class EngineOnTheBoard:
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
         self.look_for_the_dead = engine.reaper.look
-        self.watch = engine.reaper.watch
+        self._reaper = engine.reaper
         self.look_while = engine.waker.look_while
         self._expect = engine.waker.expect
 
-    def has_claimed(self) -> None:
-        """The others of the run watch what it holds."""
-        for neighbour in neighbours(self._context.jobs.collection.full_name):
-            if neighbour is not self:
-                neighbour.watch(self.is_idle)
+    def watch(self, is_idle: Callable[[], bool]) -> None:
+        if is_idle != self.is_idle:  # What this scheduler holds it renews itself.
+            self._reaper.watch(is_idle)
 
     def look_for_pauses(self) -> None:
         self._paused.forget()

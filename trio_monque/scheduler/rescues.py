@@ -11,7 +11,7 @@ import trio
 from ..client.context import ClientContext
 from ..client.rescued import Rescued, pending_again
 from ..client.rescuing import Rescuer, Taking
-from ..engine import notices
+from ..engine.source import Control
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.instance import evidence_of, is_of_a_stranger
@@ -19,6 +19,7 @@ from ..jobs.job import Job
 from ..observations import Sighting
 from ..options import SchedulerConfig
 from ..store.offload import Channel, Door
+from .settlements import JobSettlement
 from .telling import Teller
 
 REMINDED_AFTER_BEATS: Final = 10
@@ -35,7 +36,7 @@ class Rescues:
         config: SchedulerConfig,
         teller: Teller,
         announce: Callable[[Sequence[Job] | None], None],
-        on_the_run: Callable[[Callable[[], None]], None],
+        control: Control[Job, JobSettlement],
     ) -> None:
         self._context = context
         self._door = door
@@ -43,7 +44,7 @@ class Rescues:
         self._id = config.instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
-        self._on_the_run = on_the_run
+        self._control = control
         self._rescuer = Rescuer(context)
         self._unanswered: Taking | None = None
 
@@ -85,8 +86,8 @@ class Rescues:
         """In a thread that nobody waits for: the scheduler leaves."""
         if taking.is_unknown:
             self._announce(None)
-        self._on_the_run(partial(self._tell, self._announced(taking)))
+        self._control.on_trio_thread(partial(self._tell, self._announced(taking)))
 
     def _tell(self, rescued: Sequence[Rescued]) -> None:
         if rescued:
-            self._teller.tell(notices.ClaimsRescued(rescued))
+            self._teller.claims_rescued(rescued)

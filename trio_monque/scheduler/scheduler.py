@@ -12,6 +12,7 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
+from ..clock import virtual_time
 from ..engine.run import Run
 from ..errors import AsyncWithError, MonqueError
 from ..events import Event
@@ -24,7 +25,6 @@ from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
-from .own_run import OwnRun
 from .running_job import Resources, RunningJob
 from .scheduler_client import SchedulerClient
 from .start import SchedulerStart
@@ -74,8 +74,10 @@ class Scheduler(SchedulerClient):
         self._workers = Workers.copied(workers)
         self._bus.add_all({} if listeners is None else listeners)
         self._teller = Teller(self._bus, config.instance_id)
-        own_run = OwnRun(self._announcer)
-        parts = assembled(self._context, self._door, config, self._workers, self._teller, own_run, self._running_job)
+        rests = (virtual := virtual_time()) is not None
+        parts = assembled(
+            self._context, self._door, config, self._workers, self._teller, self._running_job, rests=rests
+        )
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
         self._presence = parts.presence
@@ -88,7 +90,7 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._bus, self._teller, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._teller, own_run, config.instance_id)
+        self._runs_on(host, self._teller, virtual, config.instance_id)
         self._body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
@@ -133,7 +135,7 @@ class Scheduler(SchedulerClient):
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
-            self._own_run.do(partial(self._open_lane, name))
+            self._engine.on_trio_thread(partial(self._open_lane, name))
             return worker
 
         return add if handler is None else add(handler)

@@ -11,11 +11,10 @@ from datetime import datetime
 
 from ..call_context import async_calls
 from ..client.monque import Monque
-from ..clock import in_time_of
+from ..clock import VirtualTime, in_time_of
 from ..host.host import Host
 from ..jobs.job import Job
 from .health import Health, health_of
-from .own_run import OwnRun
 from .statistics import Statistics, statistics_of
 from .telling import SchedulerReport, Teller
 
@@ -32,13 +31,15 @@ class SchedulerClient(Monque):
 
     id: str
 
-    def _runs_on(self, host: Host[Job, SchedulerReport], teller: Teller, own_run: OwnRun, instance_id: str) -> None:
+    def _runs_on(
+        self, host: Host[Job, SchedulerReport], teller: Teller, virtual: VirtualTime | None, instance_id: str
+    ) -> None:
         """Called once, by the constructor of Scheduler, which makes these parts."""
         self.id = instance_id
         self._host = host
         self._engine = host.engine
         self._teller = teller
-        self._own_run = own_run
+        self._virtual = virtual
 
     @property
     def report(self) -> SchedulerReport | None:
@@ -86,5 +87,5 @@ class SchedulerClient(Monque):
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
-        with in_time_of(self._own_run.virtual):
+        with in_time_of(self._virtual):
             return self._context.clock.now()

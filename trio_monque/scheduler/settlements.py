@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
+from ..client.rescued import Rescued
+from ..engine.nursery import Engine
 from ..errors import ScheduleEndedError
 from ..exception_text import name_of
 from ..jobs import transitions
@@ -85,6 +87,10 @@ class Batch:
 
     settlements: Sequence[JobSettlement]
     statements: list[Statement]
+
+
+JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]
+"""The engine, for jobs."""
 
 
 def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix: str) -> Batch:

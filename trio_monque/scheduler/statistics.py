@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
-from ..engine.nursery import Engine
+from .settlements import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -86,7 +85,7 @@ class Tally:
     unclaimable: int = 0
 
 
-def statistics_of(engine: Engine[Any, Any], tally: Tally, broken: int) -> Statistics:
+def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
     claims, settlements, renewals, rescues = (
         engine.vitals.progress_of(name).batches for name in ("claimer", "settler", "heartbeat", "reaper")
     )

@@ -12,8 +12,7 @@ import trio
 
 from .. import events
 from ..client.bus import Bus
-from ..client.rescued import log_and_events_of
-from ..engine import notices
+from ..client.rescued import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.job import Job, JobStatus
@@ -65,7 +64,7 @@ NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 
 
 class Teller(Reporter[Job, SchedulerReport]):
-    """Turns notices into events and log records, and counts. Events tell what the database has accepted."""
+    """The observer of the engine: makes events and log records, and counts. Events tell what the database accepted."""
 
     def __init__(self, bus: Bus, instance: str = "") -> None:
         super().__init__(bus, logger, "scheduler", instance)
@@ -122,57 +121,68 @@ class Teller(Reporter[Job, SchedulerReport]):
             else:
                 self._bus.emit(events.SchedulerErrorOccurred(error, one.job))
 
-    def tell(self, notice: object) -> None:
-        # The two of every run, first and cheaply: an event that nobody hears is not made, nor the job as it was left.
-        if type(notice) is notices.RunStarted:
-            if self._bus.is_heard(events.JobStarted):
-                self._bus.emit(events.JobStarted(notice.claim))
-        elif type(notice) is notices.RunSettled:
-            self._tell_settled(notice.settlement)
-        else:
-            self._tell_of_trouble(notice)
+    # --- The observer of the engine ---
 
-    def _tell_of_trouble(self, notice: object) -> None:
-        match notice:
-            case notices.RunLost(job):
-                self.tally.claims_lost += 1
-                logger.warning(
-                    "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
-                    job,
-                    extra=about(job),
-                )
-                self._bus.emit(events.JobClaimLost(job))
-            case notices.Draining(cause):
-                self.log_draining(cause)
-            case notices.CutShort(jobs):
-                logger.warning("the scheduler leaves and cuts short %s", named(jobs))
-                self._bus.emit(events.ShutdownTimedOut(jobs))
-            case notices.RenewalFailed(error):
-                logger.warning("claims could not be renewed, and will be soon: %s", error)
-                self._bus.emit(events.HeartbeatFailed(error))
-            case notices.ClaimsRescued(rescued):
-                for event in log_and_events_of(rescued):
-                    self._bus.emit(event)
-                    if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
-                        self._count_ended_schedule(event.job)
-            case notices.RescueDelayed(error) | notices.ClaimFailed(error) | notices.SettlementDelayed(error):
-                logger.warning("%s; it is tried again", error)
-                self._bus.emit(events.SchedulerErrorOccurred(error))
-            case _:
-                self._tell_of_stream(notice)
+    def run_started(self, claim: Job) -> None:
+        # Of every run, and so cheap: an event without a listener is not made, nor the job as it was left.
+        if self._bus.is_heard(events.JobStarted):
+            self._bus.emit(events.JobStarted(claim))
 
-    def _tell_of_stream(self, notice: object) -> None:
-        match notice:
-            case notices.StreamConnected():
-                self._bus.emit(events.ChangeStreamConnected())
-            case notices.StreamFailed(error):
-                logger.info("the change stream failed, and is opened again: %s", error)
-                self._bus.emit(events.ChangeStreamFailed(error))
-            case notices.StreamClosed():
-                self._bus.emit(events.ChangeStreamClosed())
-            case notices.StreamFallback(error):
-                logger.warning("without a change stream, jobs of others are found by polls: %s", error)
-                self._bus.emit(events.ChangeStreamFallback(error))
+    def run_settled(self, settlement: JobSettlement) -> None:
+        self._tell_settled(settlement)
+
+    def claim_lost(self, claim: Job) -> None:
+        self.tally.claims_lost += 1
+        logger.warning(
+            "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
+            claim,
+            extra=about(claim),
+        )
+        self._bus.emit(events.JobClaimLost(claim))
+
+    def draining(self, cause: str) -> None:
+        self.log_draining(cause)
+
+    def runs_cut_short(self, claims: Sequence[Job]) -> None:
+        logger.warning("the scheduler leaves and cuts short %s", named(claims))
+        self._bus.emit(events.ShutdownTimedOut(tuple(claims)))
+
+    def renewal_failed(self, error: Exception) -> None:
+        logger.warning("claims could not be renewed, and will be soon: %s", error)
+        self._bus.emit(events.HeartbeatFailed(error))
+
+    def claiming_failed(self, error: Exception) -> None:
+        self._tell_tried_again(error)
+
+    def settlement_delayed(self, error: Exception) -> None:
+        self._tell_tried_again(error)
+
+    def rescue_delayed(self, error: Exception) -> None:
+        self._tell_tried_again(error)
+
+    def _tell_tried_again(self, error: Exception) -> None:
+        logger.warning("%s; it is tried again", error)
+        self._bus.emit(events.SchedulerErrorOccurred(error))
+
+    def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
+        for event in log_and_events_of(rescued):
+            self._bus.emit(event)
+            if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
+                self._count_ended_schedule(event.job)
+
+    def stream_connected(self) -> None:
+        self._bus.emit(events.ChangeStreamConnected())
+
+    def stream_failed(self, error: Exception) -> None:
+        logger.info("the change stream failed, and is opened again: %s", error)
+        self._bus.emit(events.ChangeStreamFailed(error))
+
+    def stream_closed(self) -> None:
+        self._bus.emit(events.ChangeStreamClosed())
+
+    def stream_fallback(self, error: Exception) -> None:
+        logger.warning("without a change stream, jobs of others are found by polls: %s", error)
+        self._bus.emit(events.ChangeStreamFallback(error))
 
     def _tell_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Any, TypeVar, Unpack, cast, overload
 
@@ -16,7 +16,6 @@ from ..engine.lease import LeaseTerms
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.runner import Runner
-from ..engine.settler import Settler
 from ..engine.slots import Slots
 from ..engine.wake import WakeSignal
 from ..errors import MonqueError, UnreadablePayloadError
@@ -207,10 +206,6 @@ def _error_of(
     return error
 
 
-def _nobody_hears(jobs: Sequence[Job] | None) -> None:
-    """There is no other scheduler in the run that would have to look for them."""
-
-
 class _Alone(JobSource):
     """The port of the engine for one run: what it would write is kept."""
 
@@ -225,7 +220,7 @@ class _Alone(JobSource):
 
         door = Door()
         paused = PausedNames(door, rests=True)
-        super().__init__(context, door, workers, Teller(Bus()), config, make, _nobody_hears, paused)
+        super().__init__(context, door, workers, Teller(Bus()), config, make, paused)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 
@@ -244,26 +239,37 @@ class _Alone(JobSource):
         self.reports.append((name, value))
         return value
 
-    def tell(self, notice: object) -> None:
-        """Nobody listens, and nobody reads logs."""
+
+class _Silent:
+    """The observer of the run: it makes neither events nor log records."""
+
+    def run_started(self, claim: Job) -> None: ...
+
+    def run_settled(self, settlement: JobSettlement) -> None: ...
+
+    def claim_lost(self, claim: Job) -> None: ...
 
 
 class _Accepting:
-    """Stands for the settler: whatever is settled is written at once."""
+    """Stands for the settler: every settlement is written at once."""
 
     def __init__(self) -> None:
         self.settlements: list[JobSettlement] = []
 
-    def settle(self, settlement: JobSettlement, written: Callable[[bool], None]) -> None:
+    def settle(self, settlement: JobSettlement, written: Callable[[bool | None], None]) -> None:
         self.settlements.append(settlement)
         written(True)  # noqa: FBT003
+
+    def await_answer(self, answered: trio.Event) -> None:
+        answered.set()
+
+    def forget_answer(self, answered: trio.Event) -> None: ...
 
 
 async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettlement:
     accepting = _Accepting()
-    settler = cast("Settler[JobSettlement]", accepting)
     stop = Stop()
-    runner: Runner[Job, JobSettlement] = Runner(source, Slots(None), settler, WakeSignal(), stop, terms)
+    runner: Runner[Job, JobSettlement] = Runner(source, _Silent(), Slots(None), accepting, WakeSignal(), stop, terms)
     run = runner.hold(job, trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cut_when_cancelled, run)

@@ -1,0 +1,91 @@
+"""What the engine reports while it works. Events, log lines and counters are the matter of its observer."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol, TypeVar
+
+ClaimT_contra = TypeVar("ClaimT_contra", contravariant=True)
+SettlementT_contra = TypeVar("SettlementT_contra", contravariant=True)
+RescuedT_contra = TypeVar("RescuedT_contra", contravariant=True)
+
+
+class RunObserver(Protocol[ClaimT_contra, SettlementT_contra]):
+    """What happens to each run. These methods are on the hot path."""
+
+    def run_started(self, claim: ClaimT_contra) -> None:
+        """The handler is about to be called."""
+        ...
+
+    def run_settled(self, settlement: SettlementT_contra) -> None:
+        """The source has written the end of a run under its claim."""
+        ...
+
+    def claim_lost(self, claim: ClaimT_contra) -> None:
+        """The claim is gone, or was not renewed in time, or it is unknown whether the end of its run was written."""
+        ...
+
+
+class LoopObserver(Protocol):
+    """What happens to the loops of the engine. An outage is reported once, not once for each attempt in it."""
+
+    def claiming_failed(self, error: Exception) -> None:
+        """A claim, or the question what is due next, failed in an outage. The engine tries again."""
+        ...
+
+    def renewal_failed(self, error: Exception) -> None:
+        """The claims could not be renewed in an outage. The engine tries again soon."""
+        ...
+
+    def settlement_delayed(self, error: Exception) -> None:
+        """A batch of settlements could not be written in an outage. The engine sends the same batch again."""
+        ...
+
+    def stream_connected(self) -> None:
+        """The stream of hints is open."""
+        ...
+
+    def stream_failed(self, error: Exception) -> None:
+        """The stream could not be opened, or broke. The engine opens it again."""
+        ...
+
+    def stream_closed(self) -> None:
+        """The stream was open, and is no longer."""
+        ...
+
+    def stream_fallback(self, error: Exception) -> None:
+        """The engine polls in place of the stream: for more than a moment, or for good."""
+        ...
+
+
+class RescueObserver(Protocol[RescuedT_contra]):
+    """What the reaper does."""
+
+    def rescue_delayed(self, error: Exception) -> None:
+        """The claims of others could not be read, or dead ones not be taken, in an outage. The engine tries again."""
+        ...
+
+    def claims_rescued(self, rescued: Sequence[RescuedT_contra]) -> None:
+        """The source has taken away these claims, whose holders had died. At least one."""
+        ...
+
+
+class Observer(
+    RunObserver[ClaimT_contra, SettlementT_contra],
+    LoopObserver,
+    RescueObserver[RescuedT_contra],
+    Protocol[ClaimT_contra, SettlementT_contra, RescuedT_contra],
+):
+    """One method for each thing that happens, so that a type checker finds the one that was forgotten.
+
+    The engine calls them on the thread of its run. They must neither wait nor raise: an error ends the engine in
+    order, as a bug in one of its own loops does.
+    """
+
+    def draining(self, cause: str) -> None:
+        """The engine stops claiming. `cause` says why, in words."""
+        ...
+
+    def runs_cut_short(self, claims: Sequence[ClaimT_contra]) -> None:
+        """The engine has cancelled the runs of these claims, because it ends."""
+        ...
