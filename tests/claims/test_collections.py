@@ -18,6 +18,7 @@ from trio.testing import MockClock
 
 from tests.claims.kit import DONE, OPEN, fill, finish
 from tests.support.interception import Recorder
+from tests.support.thoroughly import one_in
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.claims import create_claim_index, dead_letters, readmit
 from trio_monque.claims.options import ClaimConfig
@@ -71,7 +72,7 @@ IDS: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize("name", OPTIONS)
+@pytest.mark.parametrize("name", one_in(2, list(OPTIONS)))
 async def test_every_id_and_every_handle(things: Collection, autojump_clock: MockClock, name: str) -> None:
     things.insert_many([{"_id": one, "state": "new", "at": datetime(2020, 1, 1, tzinfo=UTC)} for one in IDS])
     handle = things.with_options(codec_options=OPTIONS[name])

@@ -19,7 +19,7 @@ from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
-from tests.support.thoroughly import examples
+from tests.support.thoroughly import examples, in_full
 from trio_monque import JobFilter, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.client import bulk
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
@@ -290,7 +290,8 @@ def selected(document: dict[str, Any], selection: dict[str, Any]) -> bool:
     )
 
 
-@settings(max_examples=examples(40, 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
+@pytest.mark.larger_in_full
+@settings(max_examples=examples(in_full(15, 40), 80), suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     action=st.sampled_from(sorted(CALLS)),
     documents=st.lists(DOCUMENTS, max_size=12),

@@ -17,6 +17,7 @@ from trio.testing import MockClock
 
 from tests.support.impatience import impatient_driver
 from tests.support.interception import Recorder
+from tests.support.thoroughly import in_full
 from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import (
@@ -146,12 +147,14 @@ def test_c23_c24_c25_ended_jobs_other_names_other_keys_and_no_key_do_not_block(d
     assert jobs.count_documents({}) == 8
 
 
+@pytest.mark.larger_in_full
 async def test_c26_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and_no_error_each(
     db: Database, jobs: Collection
 ) -> None:
     """From two clients, so that nothing but the database decides; what an error did would surface."""
     monques = [Monque(db), Monque(db)]
-    for number in range(100):
+    rounds = in_full(25, 100)
+    for number in range(rounds):
         got: list[ObjectId] = []
 
         async def enqueue(monque: Monque, key: str, got: list[ObjectId] = got) -> None:
@@ -162,7 +165,7 @@ async def test_c26_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and
                 nursery.start_soon(enqueue, monques[caller % 2], f"key-{number}")
         assert len(got) == 20
         assert len(set(got)) == 1
-    assert jobs.count_documents({}) == 100
+    assert jobs.count_documents({}) == rounds
 
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "x" * 256])

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
-from tests.support.thoroughly import examples
+from tests.support.thoroughly import examples, in_full
 from trio_monque import Job, JobFilter, JobStatus, Monque
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.answers import page_of
@@ -142,7 +142,8 @@ def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
 
 
 EACH = settings(
-    max_examples=examples(25, 60), suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow]
+    max_examples=examples(in_full(8, 25), 60),
+    suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 
 
@@ -164,6 +165,7 @@ def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: py
     limit=st.integers(1, 7),
     cap=st.none() | st.integers(1, 9),
 )
+@pytest.mark.larger_in_full
 @EACH
 def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
     client_of_many: Monque,
@@ -211,6 +213,7 @@ def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
 
 
 @given(documents=collections(), sort=SORTS, data=st.data())
+@pytest.mark.larger_in_full
 @EACH
 def test_j106_filter_and_direction_may_change_from_page_to_page(
     client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], sort: JobSort, data: st.DataObject
@@ -244,6 +247,7 @@ CHANGES = st.lists(
 
 
 @given(documents=collections(), sort=SORTS, wanted=FILTERS, direction=DIRECTIONS, data=st.data())
+@pytest.mark.larger_in_full
 @EACH
 def test_j108_what_does_not_change_is_seen_exactly_once_while_others_do(
     client_of_many: Monque,
@@ -291,6 +295,7 @@ def _change(jobs: Collection, document: dict[str, Any], change: str, new_id: Obj
 
 
 @given(documents=collections(), wanted=STATUS_FILTERS, name=st.none() | st.sampled_from(NAMES), data=st.data())
+@pytest.mark.larger_in_full
 @EACH
 def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
     client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], wanted: Any, name: Any, data: Any

@@ -64,6 +64,7 @@ def test_server_of_the_environment_is_not_made_to_step_down(mongod: EmbeddedServ
         EmbeddedServer(mongod.uri).step_down()
 
 
+@pytest.mark.full  # One member keeps its data in a test that is part of the normal run.
 def test_kept_set_comes_back_on_other_ports(tmp_path: Path) -> None:
     with embedded_mongod(members=3, folder=tmp_path) as first, Client(first.uri) as client:
         client["kept"]["jobs"].insert_one({"_id": "first run"})

@@ -61,7 +61,10 @@ def enqueuing(
             yield
 
 
-@pytest.mark.parametrize("first", [True, False], ids=["the first half", "the other half"])
+@pytest.mark.parametrize(
+    "first",
+    [pytest.param(True, id="the first half"), pytest.param(False, id="the other half", marks=pytest.mark.full)],
+)
 def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_again(
     scenario: Scenario, address: tuple[str, int | None], first: bool
 ) -> None:

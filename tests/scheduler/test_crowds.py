@@ -16,6 +16,7 @@ from trio.testing import MockClock
 from tests.support.examined import examined
 from tests.support.interception import Recorder
 from tests.support.store import PAST, handle, insert
+from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers
 from trio_monque.store import crowds, indexes, known, looking
 from trio_monque.store.connection import JobCollection
@@ -23,7 +24,9 @@ from trio_monque.store.looking import Seen
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
-MANY = 4000
+pytestmark = pytest.mark.larger_in_full
+
+MANY = in_full(1500, 4000)
 BAD: dict[str, dict[str, Any]] = {
     "wrong type": {"failCount": "7"},
     "bears an owner": {"claimedBy": "who?"},

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from tests.jobs.test_transitions import LATER, claimed, pending
 from tests.support.malformed import ELEMENTS, with_field
-from tests.support.thoroughly import examples
+from tests.support.thoroughly import examples, in_full
 from trio_monque import Job
 from trio_monque.errors import BrokenDocumentError
 from trio_monque.jobs import transitions
@@ -100,7 +100,8 @@ def test_every_kind_of_field_is_tried() -> None:
 
 
 @pytest.mark.parametrize("reading", READINGS)
-@settings(max_examples=examples(120, 300))
+@pytest.mark.larger_in_full
+@settings(max_examples=examples(in_full(40, 120), 300))
 @given(documents())
 @example({**WHOLE, "failCount": -1})
 @example({**WHOLE, "maxRetries": True})

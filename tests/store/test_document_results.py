@@ -21,7 +21,7 @@ from pymongo import errors as driver
 from tests.support.bson_values import KEYS, SCALARS, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
-from tests.support.thoroughly import the_same_examples
+from tests.support.thoroughly import in_full, one_in, the_same_examples
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store import document_results
 from trio_monque.store.document_endings import (
@@ -321,7 +321,8 @@ def _raw(documents: Collection) -> list[bytes]:
     return [one.raw for one in documents.with_options(codec_options=options).find(sort={"_id": 1})]
 
 
-@the_same_examples(80, 250)
+@pytest.mark.larger_in_full
+@the_same_examples(in_full(30, 80), 250)
 @given(
     ids=st.lists(IDS, min_size=3, max_size=5),
     names=st.lists(NAMES, min_size=1, max_size=4, unique=True),
@@ -370,7 +371,7 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
 # --- What change streams are told ---
 
 
-@pytest.mark.parametrize("room", range(0, 90, 3))
+@pytest.mark.parametrize("room", one_in(3, range(0, 90, 3)))
 @pytest.mark.parametrize(
     "there", [{}, {"n": 0}, {"n": "x" * 50, "done": False}, {"n": {"a": 1, "b": 2}}, {"n": [1, 2]}]
 )

@@ -22,7 +22,7 @@ from tests.support.bson_values import ABSENT, NOTHING, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.interception import Recorder
 from tests.support.store import PAST, claim, handle, stamp
-from tests.support.thoroughly import the_same_examples
+from tests.support.thoroughly import in_full, the_same_examples
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import claim_id
@@ -211,7 +211,8 @@ def raw_of(jobs: Collection, job: Job) -> dict[str, bytes]:
     return {name: bson.encode({"": value}) for name, value in raw.items()}
 
 
-@the_same_examples(50, 150)
+@pytest.mark.larger_in_full
+@the_same_examples(in_full(20, 50), 150)
 @given(results=st.lists(VALUES, min_size=2, max_size=5), before=VALUES | NOTHING, data=VALUES)
 @example(results=[{"a": 1}, {"b": 2}], before={"a": {"c": 3}, "b": 3}, data={"$id": 1, "a.b": 2})
 @example(results=[1.0, True, -0.0], before=1, data=None)

@@ -6,8 +6,11 @@ MONQUE_TEST_FULL=1: the numbers that are promised, in minutes. MONQUE_TEST_THORO
 from __future__ import annotations
 
 import os
-from typing import Final
+from collections.abc import Sequence
+from itertools import product
+from typing import Any, Final
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
@@ -33,3 +36,15 @@ def the_same_examples(normally: int, thoroughly: int) -> settings:
         max_examples=examples(normally, thoroughly),
         suppress_health_check=list(HealthCheck),
     )
+
+
+def one_in(step: int, *columns: Sequence[object], first: int = 0) -> list[Any]:
+    """For `pytest.mark.parametrize`: all combinations, of which a normal run tries one in so many.
+
+    These lie on diagonals: each value of a column is tried, unless all other columns together have fewer values than
+    `step`.
+    """
+    return [
+        pytest.param(*values, marks=() if sum(places) % step == first else pytest.mark.full)
+        for places, values in zip(product(*(range(len(column)) for column in columns)), product(*columns), strict=True)
+    ]
