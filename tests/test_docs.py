@@ -321,7 +321,7 @@ def test_table_of_transitions_names_functions_that_lead_where_it_says() -> None:
 
 
 def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> None:
-    named = {row[2].strip("`") for row in rows("explanation/behaviours.md", "# What users") if row[2].startswith("`")}
+    named = {row[1].strip("`") for row in rows("explanation/behaviours.md", "# What users") if row[1].startswith("`")}
     assert len(named) > 40
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests").rglob("test_*.py"))
     assert [name for name in sorted(named) if f"def {name}(" not in sources] == []

@@ -1,4 +1,4 @@
-"""Many jobs at once: BEHAVIOURS lines 28 and 99 to 102, and what is selected by what."""
+"""Many jobs at once: cancelling, retrying and deleting them, and what each selector selects."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ EVENT = {"cancel": JobsCancelled, "retry": JobsRetried, "delete": JobsDeleted}
 # --- What each action does ---
 
 
-async def test_b99_bulk_cancel_touches_pending_only_and_is_told_if_there_were_any(
+async def test_bulk_cancel_touches_pending_jobs_only_and_emits_an_event_if_there_were_any(
     db: Database, jobs: Collection
 ) -> None:
     monque = Monque(db)
@@ -85,7 +85,7 @@ async def test_b99_bulk_cancel_touches_pending_only_and_is_told_if_there_were_an
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry"])
-async def test_b99_status_that_the_action_is_not_possible_for_asks_nobody(
+async def test_status_that_the_action_is_not_possible_for_sends_no_command(
     monque_client: MongoClient[Any], db: Database, action: str
 ) -> None:
     recorder = Recorder()
@@ -97,9 +97,7 @@ async def test_b99_status_that_the_action_is_not_possible_for_asks_nobody(
     assert told == []
 
 
-async def test_b100_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(
-    db: Database, jobs: Collection
-) -> None:
+async def test_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     told = listening(monque)
     before: dict[str, Any] = {
@@ -127,7 +125,7 @@ async def test_b100_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_wi
     assert tenths == set(range(10))
 
 
-async def test_b100_bulk_retry_is_for_the_requested_statuses(db: Database, jobs: Collection) -> None:
+async def test_bulk_retry_is_for_the_requested_statuses(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     for status in STATUSES:
         put(jobs, status)
@@ -135,7 +133,7 @@ async def test_b100_bulk_retry_is_for_the_requested_statuses(db: Database, jobs:
     assert statuses(jobs) == {"pending": 2, "processing": 1, "completed": 1, "cancelled": 1}
 
 
-async def test_b101_bulk_delete_by_status_and_age_is_told_with_its_count(db: Database, jobs: Collection) -> None:
+async def test_bulk_delete_by_status_and_age_emits_an_event_with_its_count(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     told = listening(monque)
     for day in range(10):
@@ -164,7 +162,7 @@ async def test_delete_without_a_selector_is_refused_unless_everything_is_said(db
     assert jobs.count_documents({}) == 0
 
 
-async def test_b28_bulk_retry_with_conflicting_keys_retries_the_others_and_reports_conflicts(
+async def test_bulk_retry_with_conflicting_keys_retries_the_others_and_reports_conflicts(
     db: Database, jobs: Collection
 ) -> None:
     monque = Monque(db)
@@ -183,7 +181,7 @@ async def test_b28_bulk_retry_with_conflicting_keys_retries_the_others_and_repor
     assert told == [JobsRetried(4, {"greet": 4})]
 
 
-async def test_b100_retried_jobs_wake_the_schedulers_of_the_run_and_start_when_they_are_due(
+async def test_retried_jobs_wake_the_schedulers_of_the_run_and_start_when_they_are_due(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     starts: list[float] = []
@@ -207,7 +205,7 @@ async def test_b100_retried_jobs_wake_the_schedulers_of_the_run_and_start_when_t
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("action", CALLS)
-async def test_b102_look_that_fails_after_the_write_does_not_fail_the_call(
+async def test_query_that_fails_after_the_bulk_write_does_not_fail_the_call(
     db: Database, jobs: Collection, interceptor: Interceptor, watched: Monque, action: str
 ) -> None:
     """One job was changed by somebody else between choosing and writing: who was done is asked for, in vain."""
@@ -530,7 +528,7 @@ async def test_later_batch_that_fails_leaves_what_was_done_told(db: Database, jo
     ("command", "fault"),
     [("choose jobs", ExecutionTimeout("slow", 50)), ("cancel jobs", OperationFailure("not authorized", 13))],
 )
-async def test_b103_failure_before_anything_was_done_is_a_plain_one(
+async def test_bulk_call_that_fails_before_it_changed_a_job_raises_the_plain_error(
     db: Database, jobs: Collection, command: str, fault: OperationFailure
 ) -> None:
     monque = Monque(db)

@@ -1,4 +1,4 @@
-"""Intake, job by job: sections B, C and D of the behaviours, through the client."""
+"""enqueue: what it stores, unique keys, and what it refuses."""
 
 from __future__ import annotations
 
@@ -37,9 +37,7 @@ class Email:
     copies: list[str]
 
 
-async def test_b13_b17_new_job_is_pending_and_due_now_by_enqueue_and_by_now(
-    db: Database, autojump_clock: MockClock
-) -> None:
+async def test_new_job_is_pending_and_due_now_by_enqueue_and_by_now(db: Database, autojump_clock: MockClock) -> None:
     monque = Monque(db)
     before = (await monque.enqueue("clock")).created_at
     await trio.sleep(5)
@@ -50,7 +48,7 @@ async def test_b13_b17_new_job_is_pending_and_due_now_by_enqueue_and_by_now(
     assert await monque.get_job(job.id) == job
 
 
-async def test_b14_moment_is_stored_to_the_millisecond_and_a_past_one_is_due_at_once(
+async def test_moment_is_stored_to_the_millisecond_and_a_past_one_is_due_at_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
@@ -65,7 +63,7 @@ async def test_b14_moment_is_stored_to_the_millisecond_and_a_past_one_is_due_at_
 
 
 @pytest.mark.parametrize("data", ["text", 7, -2.5, {"a": {"b": [1, {"c": None}]}}, [1, "x", [True, False]], None, True])
-def test_b15_payload_round_trips(db: Database, data: Any) -> None:
+def test_payload_round_trips(db: Database, data: Any) -> None:
     monque = Monque(db)
     job = monque.sync.enqueue("greet", data)
     found = monque.sync.get_job(job.id)
@@ -74,7 +72,7 @@ def test_b15_payload_round_trips(db: Database, data: Any) -> None:
     assert monque.sync.enqueue_many([NewJob(name="greet", data=data)])[0].data == data
 
 
-def test_b16_what_was_not_given_is_absent_and_what_was_given_is_there(db: Database, jobs: Collection) -> None:
+def test_what_was_not_given_is_absent_and_what_was_given_is_there(db: Database, jobs: Collection) -> None:
     always = {"_id", "name", "data", "status", "nextRunAt", "failCount", "createdAt", "updatedAt"}
     options: dict[str, Any] = {"unique_key": "k", "max_attempts": 0, "max_rescues": 0, "timeout": 9}
     monque = Monque(db)
@@ -87,7 +85,7 @@ def test_b16_what_was_not_given_is_absent_and_what_was_given_is_there(db: Databa
     }  # fmt: skip
 
 
-async def test_b18_b20_client_that_runs_nothing_leaves_its_job_pending_and_wakes_nobody(
+async def test_client_that_runs_nothing_leaves_its_job_pending_and_wakes_no_scheduler(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     ran: list[str] = []
@@ -100,7 +98,7 @@ async def test_b18_b20_client_that_runs_nothing_leaves_its_job_pending_and_wakes
     assert jobs.count_documents({"status": "pending"}) == 1
 
 
-async def test_b19_failed_insert_is_a_connection_error_with_its_cause(unused_port: int) -> None:
+async def test_failed_insert_is_a_connection_error_with_its_cause(unused_port: int) -> None:
     with impatient_driver(), MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"], operation_timeout=0.05)
         calls: list[Callable[[], Any]] = [
@@ -118,7 +116,7 @@ async def test_b19_failed_insert_is_a_connection_error_with_its_cause(unused_por
 
 
 @pytest.mark.parametrize("status", ["pending", "processing"])
-async def test_c21_c22_live_job_keeps_its_key_and_its_data(db: Database, jobs: Collection, status: str) -> None:
+async def test_live_job_keeps_its_key_and_its_data(db: Database, jobs: Collection, status: str) -> None:
     monque = Monque(db)
     first = await monque.enqueue("greet", "first", unique_key="k")
     jobs.update_one({}, {"$set": {"status": status}})
@@ -131,7 +129,7 @@ async def test_c21_c22_live_job_keeps_its_key_and_its_data(db: Database, jobs: C
     assert jobs.count_documents({}) == 1
 
 
-def test_c23_c24_c25_ended_jobs_other_names_other_keys_and_no_key_do_not_block(db: Database, jobs: Collection) -> None:
+def test_ended_jobs_other_names_other_keys_and_no_key_do_not_block(db: Database, jobs: Collection) -> None:
     sync = Monque(db).sync
     for status in ("completed", "failed", "cancelled"):
         sync.enqueue("greet", unique_key="k")
@@ -148,7 +146,7 @@ def test_c23_c24_c25_ended_jobs_other_names_other_keys_and_no_key_do_not_block(d
 
 
 @pytest.mark.larger_in_full
-async def test_c26_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and_no_error_each(
+async def test_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and_no_error_each(
     db: Database, jobs: Collection
 ) -> None:
     """From two clients, so that nothing but the database decides; what an error did would surface."""
@@ -170,7 +168,7 @@ async def test_c26_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and
 
 @pytest.mark.parametrize("name", ["", " ", "a b", "a\nb", "a\0b", "x" * 256])
 @pytest.mark.parametrize("call", ["enqueue", "schedule", "document", "enqueue_many"])
-async def test_d29_d31_name_that_cannot_be_is_refused_before_any_call(unused_port: int, call: str, name: str) -> None:
+async def test_invalid_name_is_refused_before_any_call(unused_port: int, call: str, name: str) -> None:
     with MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"])
         calls: dict[str, Callable[[], Any]] = {
@@ -185,7 +183,7 @@ async def test_d29_d31_name_that_cannot_be_is_refused_before_any_call(unused_por
 
 
 @pytest.mark.parametrize("key", ["", "  ", "a\nb", "a\0b", "x" * 1025])
-async def test_d30_d31_unique_key_that_cannot_be_is_refused_before_any_call(unused_port: int, key: str) -> None:
+async def test_invalid_unique_key_is_refused_before_any_call(unused_port: int, key: str) -> None:
     with MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"])
         for call in (
@@ -198,14 +196,14 @@ async def test_d30_d31_unique_key_that_cannot_be_is_refused_before_any_call(unus
             assert (caught.value.field, caught.value.value) == ("unique_key", key)
 
 
-async def test_d29_d30_names_and_keys_that_can_be_are_stored(db: Database, jobs: Collection) -> None:
+async def test_valid_names_and_unique_keys_are_stored(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     for name in ("email:send.v2_worker-1", "job-*/15-*", "x" * 255):
         await monque.enqueue(name, unique_key="order 7 / line 3")
     assert jobs.count_documents({"uniqueKey": "order 7 / line 3"}) == 3
 
 
-async def test_d32_d34_payload_may_be_as_large_as_the_limit_and_no_larger(db: Database, jobs: Collection) -> None:
+async def test_payload_may_be_as_large_as_the_limit_and_no_larger(db: Database, jobs: Collection) -> None:
     monque = Monque(db, max_payload_size=100)
     fits, large = "x" * 95, "x" * 96  # A string is 5 bytes more in BSON.
     await monque.enqueue("greet", fits)
@@ -225,7 +223,7 @@ async def test_d32_d34_payload_may_be_as_large_as_the_limit_and_no_larger(db: Da
 
 
 @pytest.mark.parametrize("data", [object(), {1, 2}, {1: "a"}, 1 << 70, "\ud800"])
-async def test_d33_payload_that_bson_does_not_know_is_refused_with_its_cause(unused_port: int, data: Any) -> None:
+async def test_enqueue_refuses_a_payload_that_bson_does_not_know_with_its_cause(unused_port: int, data: Any) -> None:
     with MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"])
         for call in (monque.enqueue("greet", data), monque.schedule("@daily", "greet", data)):

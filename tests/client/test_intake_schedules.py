@@ -1,4 +1,4 @@
-"""schedule and preview: section E of the behaviours as the client shows it, and what a second declaration means."""
+"""schedule and preview: what they store, show and refuse, and what a second declaration means."""
 
 from __future__ import annotations
 
@@ -30,9 +30,7 @@ def setting(jobs: Collection, fields: dict[str, Any]) -> Callable[[], None]:
 @pytest.mark.parametrize(
     "cron", ["not a cron", "60 * * * *", "0 25 * * *", "", "* * *", "* * * * * *", "* * * * * * *"]
 )
-async def test_e37_e38_expression_that_cannot_be_understood_is_refused_with_an_example(
-    unused_port: int, cron: str
-) -> None:
+async def test_invalid_cron_expression_is_refused_with_an_example(unused_port: int, cron: str) -> None:
     with MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"])
         calls: list[Callable[[], Any]] = [lambda: monque.schedule(cron, "report"), lambda: monque.preview(cron)]
@@ -55,7 +53,7 @@ async def test_options_that_cannot_be_are_refused_by_name(unused_port: int) -> N
             await monque.preview("@daily", count=0)
 
 
-async def test_e40_schedule_stores_a_pending_job_with_five_fields_and_no_default(
+async def test_schedule_stores_a_pending_job_with_five_fields_and_no_default(
     db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     monque = Monque(db)
@@ -71,7 +69,9 @@ async def test_e40_schedule_stores_a_pending_job_with_five_fields_and_no_default
     assert (stored["timezone"], stored["onExhausted"], stored["nextRunAt"].hour) == ("Asia/Tokyo", "fail", 0)
 
 
-async def test_e41_without_a_key_there_are_two_and_with_one_the_first_is_kept(db: Database, jobs: Collection) -> None:
+async def test_schedules_without_a_key_are_two_jobs_and_with_a_key_the_first_is_kept(
+    db: Database, jobs: Collection
+) -> None:
     monque = Monque(db)
     first, second = [await monque.schedule("0 9 * * *", "report") for _ in range(2)]
     assert first.id != second.id
@@ -178,7 +178,7 @@ async def test_concurrent_declarations_give_one_schedule(db: Database, jobs: Col
     assert document["rev"] <= 19
 
 
-async def test_e39_preview_tells_what_a_schedule_means_and_stores_nothing(
+async def test_preview_shows_what_a_schedule_means_and_stores_nothing(
     db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     start_virtual_time(datetime(2026, 5, 1, 12, tzinfo=UTC))

@@ -1,4 +1,4 @@
-"""Management of one job: BEHAVIOURS section I, the single-job lines (94 to 98, 27, 103)."""
+"""Management of one job: cancel, retry, put off and delete it, and what is refused."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ async def job_in(monque: Monque, jobs: Collection, status: str, **fields: Any) -
     return job.id
 
 
-async def test_b94_pending_job_is_cancelled_and_told_once(db: Database, jobs: Collection) -> None:
+async def test_pending_job_is_cancelled_with_one_event(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     told: list[Event] = []
     monque.on(Event, told.append)
@@ -43,7 +43,7 @@ async def test_b94_pending_job_is_cancelled_and_told_once(db: Database, jobs: Co
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
-async def test_b94_ended_job_cannot_be_cancelled(db: Database, jobs: Collection, status: str) -> None:
+async def test_ended_job_cannot_be_cancelled(db: Database, jobs: Collection, status: str) -> None:
     monque = Monque(db)
     job_id = await job_in(monque, jobs, status)
     with pytest.raises(JobStateError, match=f"cannot cancel job {job_id}: its status is '{status}'") as caught:
@@ -51,7 +51,7 @@ async def test_b94_ended_job_cannot_be_cancelled(db: Database, jobs: Collection,
     assert (caught.value.job_id, caught.value.status, caught.value.action) == (str(job_id), status, "cancel")
 
 
-async def test_b94_claim_of_another_library_cannot_be_cancelled(db: Database, jobs: Collection) -> None:
+async def test_claim_of_another_library_cannot_be_cancelled(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     job = await monque.enqueue("greet")
     jobs.update_one({"_id": job.id}, {"$set": {"claimToken": "an old one of ours"}})
@@ -62,7 +62,7 @@ async def test_b94_claim_of_another_library_cannot_be_cancelled(db: Database, jo
 
 
 @pytest.mark.parametrize("job_id", UNKNOWN)
-async def test_b94_b97_unknown_ids_are_no_error(db: Database, job_id: Any) -> None:
+async def test_unknown_ids_are_not_errors(db: Database, job_id: Any) -> None:
     monque = Monque(db)
     assert await monque.cancel_job(job_id) is None
     assert await monque.retry_job(job_id) is None
@@ -71,7 +71,7 @@ async def test_b94_b97_unknown_ids_are_no_error(db: Database, job_id: Any) -> No
 
 
 @pytest.mark.parametrize("status", ["failed", "cancelled"])
-async def test_b95_ended_job_gets_new_tries_and_runs_again(
+async def test_ended_job_gets_new_tries_and_runs_again(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, status: str
 ) -> None:
     workers = Workers()
@@ -100,7 +100,7 @@ async def test_b95_ended_job_gets_new_tries_and_runs_again(
 
 
 @pytest.mark.parametrize("status", ["pending", "processing", "completed"])
-async def test_b95_job_that_has_tries_left_or_is_done_cannot_be_retried(
+async def test_job_that_has_tries_left_or_is_done_cannot_be_retried(
     db: Database, jobs: Collection, status: str
 ) -> None:
     monque = Monque(db)
@@ -111,7 +111,7 @@ async def test_b95_job_that_has_tries_left_or_is_done_cannot_be_retried(
     assert jobs.find_one({"_id": job_id}) == before
 
 
-async def test_b27_retry_of_a_job_whose_key_is_in_use_is_a_state_error(db: Database, jobs: Collection) -> None:
+async def test_retry_of_a_job_whose_key_is_in_use_is_a_state_error(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     old = await monque.enqueue("greet", unique_key="k")
     jobs.update_one({"_id": old.id}, {"$set": {"status": "failed"}})
@@ -121,7 +121,7 @@ async def test_b27_retry_of_a_job_whose_key_is_in_use_is_a_state_error(db: Datab
     assert jobs.count_documents({"_id": old.id, "status": "failed"}) == 1
 
 
-async def test_b96_pending_job_is_moved_and_starts_then(
+async def test_pending_job_is_moved_and_starts_then(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
@@ -143,7 +143,7 @@ async def test_b96_pending_job_is_moved_and_starts_then(
 
 
 @pytest.mark.parametrize("status", ["processing", "completed", "failed", "cancelled"])
-async def test_b96_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: Collection, status: str) -> None:
+async def test_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: Collection, status: str) -> None:
     monque = Monque(db)
     job_id = await job_in(monque, jobs, status)
     with pytest.raises(JobStateError, match=f"cannot reschedule .* '{status}'"):
@@ -153,7 +153,7 @@ async def test_b96_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: C
 
 
 @pytest.mark.parametrize("status", ["pending", "processing", "completed", "failed", "cancelled", "no status at all"])
-async def test_b97_job_in_any_state_is_deleted_and_told(db: Database, jobs: Collection, status: str) -> None:
+async def test_job_in_any_state_is_deleted_with_an_event(db: Database, jobs: Collection, status: str) -> None:
     monque = Monque(db)
     told: list[Event] = []
     monque.on(JobDeleted, told.append)
@@ -163,7 +163,7 @@ async def test_b97_job_in_any_state_is_deleted_and_told(db: Database, jobs: Coll
     assert told == [JobDeleted(job_id)]
 
 
-async def test_b98_state_that_changes_between_write_and_read_is_told_as_it_is(
+async def test_state_that_changes_between_write_and_read_is_reported_as_it_is(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monque = Monque(db)
@@ -179,7 +179,7 @@ async def test_b98_state_that_changes_between_write_and_read_is_told_as_it_is(
     assert await monque.retry_job(job_id) is None
 
 
-async def test_b98_action_that_became_possible_meanwhile_is_done(
+async def test_action_that_became_possible_meanwhile_is_done(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monque = Monque(db)

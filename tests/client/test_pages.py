@@ -167,7 +167,7 @@ def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: py
 )
 @pytest.mark.larger_in_full
 @EACH
-def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
+def test_walk_sees_each_job_once_in_order_with_broken_documents_between(
     client_of_many: Monque,
     jobs: Collection,
     documents: list[dict[str, Any]],
@@ -215,7 +215,7 @@ def test_j108_walk_sees_each_job_once_in_order_with_broken_documents_between(
 @given(documents=collections(), sort=SORTS, data=st.data())
 @pytest.mark.larger_in_full
 @EACH
-def test_j106_filter_and_direction_may_change_from_page_to_page(
+def test_filter_and_direction_may_change_from_page_to_page(
     client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], sort: JobSort, data: st.DataObject
 ) -> None:
     """Each page holds what lies behind the anchor then, whatever was asked for before."""
@@ -249,7 +249,7 @@ CHANGES = st.lists(
 @given(documents=collections(), sort=SORTS, wanted=FILTERS, direction=DIRECTIONS, data=st.data())
 @pytest.mark.larger_in_full
 @EACH
-def test_j108_what_does_not_change_is_seen_exactly_once_while_others_do(
+def test_walk_sees_unchanged_jobs_exactly_once_while_others_change(
     client_of_many: Monque,
     jobs: Collection,
     documents: list[dict[str, Any]],
@@ -297,7 +297,7 @@ def _change(jobs: Collection, document: dict[str, Any], change: str, new_id: Obj
 @given(documents=collections(), wanted=STATUS_FILTERS, name=st.none() | st.sampled_from(NAMES), data=st.data())
 @pytest.mark.larger_in_full
 @EACH
-def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
+def test_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
     client_of_many: Monque, jobs: Collection, documents: list[dict[str, Any]], wanted: Any, name: Any, data: Any
 ) -> None:
     fill(jobs, documents)
@@ -307,7 +307,7 @@ def test_j104_get_jobs_are_earliest_first_and_pages_by_skip_do_not_overlap(
     assert [job.id for job in found] == truth[skip : skip + limit]
 
 
-def test_j104_what_passed_over_jobs_carry_is_not_read(monque_client: MongoClient[Any], db: Database) -> None:
+def test_payloads_of_jobs_that_a_page_skips_are_not_read(monque_client: MongoClient[Any], db: Database) -> None:
     recorder = Recorder()
     with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
         monque = Monque(client[db.name]).sync
@@ -321,7 +321,7 @@ def test_j104_what_passed_over_jobs_carry_is_not_read(monque_client: MongoClient
     assert "projection" not in last
 
 
-def test_j104_get_jobs_gives_a_hundred_by_default_and_a_page_fifty(monque: Monque, jobs: Collection) -> None:
+def test_get_jobs_gives_a_hundred_by_default_and_a_page_fifty(monque: Monque, jobs: Collection) -> None:
     jobs.insert_many(
         {
             "name": "a",

@@ -61,7 +61,7 @@ def counts(recorder: Recorder) -> int:
     return recorder.count(lambda name, _: name == "aggregate")
 
 
-async def test_j110_answer_is_given_again_for_its_time_by_the_clock_of_the_run(
+async def test_cached_statistics_are_reused_for_their_time_by_the_clock_of_the_run(
     watched: Database, recorder: Recorder, autojump_clock: MockClock
 ) -> None:
     monque = Monque(watched)
@@ -77,7 +77,7 @@ async def test_j110_answer_is_given_again_for_its_time_by_the_clock_of_the_run(
     assert counts(recorder) == 2
 
 
-async def test_j110_answers_are_kept_by_name(watched: Database, recorder: Recorder, autojump_clock: MockClock) -> None:
+async def test_statistics_are_cached_by_name(watched: Database, recorder: Recorder, autojump_clock: MockClock) -> None:
     monque = Monque(watched)
     await monque.enqueue("a")
     for _ in range(2):
@@ -85,7 +85,7 @@ async def test_j110_answers_are_kept_by_name(watched: Database, recorder: Record
     assert counts(recorder) == 3
 
 
-def test_j110_time_of_zero_keeps_nothing(watched: Database, recorder: Recorder) -> None:
+def test_statistics_are_not_cached_with_a_time_of_zero(watched: Database, recorder: Recorder) -> None:
     monque = Monque(watched, stats_cache_ttl=0)
     for _ in range(3):
         monque.sync.get_queue_stats()
@@ -94,7 +94,7 @@ def test_j110_time_of_zero_keeps_nothing(watched: Database, recorder: Recorder) 
         Monque(watched, stats_cache_ttl=-1)
 
 
-def test_j110_at_most_a_hundred_names_are_kept_and_the_oldest_goes_first() -> None:
+def test_statistics_cache_keeps_a_hundred_names_and_drops_the_oldest_first() -> None:
     cache: StatsCache[QueueStats] = StatsCache(5.0)
     for number in range(stats_cache.MOST_NAMES + 1):
         cache.get(str(number), lambda number=number: QueueStats(pending=number))  # type: ignore[misc]
@@ -103,7 +103,7 @@ def test_j110_at_most_a_hundred_names_are_kept_and_the_oldest_goes_first() -> No
     assert cache.known("1") == QueueStats(pending=1)
 
 
-async def test_j110_cache_is_cleared_when_the_scheduler_ends(db: Database, jobs: Collection) -> None:
+async def test_statistics_cache_is_cleared_when_the_scheduler_ends(db: Database, jobs: Collection) -> None:
     async with open_scheduler(db) as scheduler:
         assert (await scheduler.get_queue_stats()).total == 0
         await scheduler.enqueue("nobody-runs-it")
@@ -111,7 +111,7 @@ async def test_j110_cache_is_cleared_when_the_scheduler_ends(db: Database, jobs:
     assert scheduler.sync_in_loop.get_queue_stats().total == 1
 
 
-def test_j110_answer_of_one_timeline_is_none_in_another(db: Database) -> None:
+def test_cached_statistics_of_one_timeline_are_not_used_in_another(db: Database) -> None:
     monque = Monque(db)
 
     async def count() -> int:
@@ -222,7 +222,7 @@ async def test_error_is_told_to_all_who_wait_and_is_not_kept(db: Database, monke
     assert (await monque.get_queue_stats()).pending == question.times
 
 
-async def test_j111_other_errors_are_connection_errors(db: Database, autojump_clock: MockClock) -> None:
+async def test_other_errors_of_statistics_are_connection_errors(db: Database, autojump_clock: MockClock) -> None:
     monque = Monque(db, stats_cache_ttl=0)
     gone = driver.AutoReconnect("gone")
     with fail_next(monque, gone, command="^count jobs$"), pytest.raises(MonqueConnectionError) as caught:

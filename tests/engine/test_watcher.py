@@ -103,7 +103,7 @@ def told(shelf: Shelf) -> list[str]:
     return [name for name, _ in shelf.told if name in TOLD]
 
 
-async def test_k113_connected_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
+async def test_change_stream_is_opened_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf)):
         await trio.sleep(1)
@@ -113,7 +113,9 @@ async def test_k113_connected_at_the_start_and_closed_at_the_end(autojump_clock:
     assert trio.current_time() == 1.0
 
 
-async def test_k113_nothing_is_opened_after_the_end_was_asked_for_during_a_delay(autojump_clock: MockClock) -> None:
+async def test_change_stream_is_not_opened_again_once_the_shutdown_began_during_a_delay(
+    autojump_clock: MockClock,
+) -> None:
     shelf, stream = Shelf(), Script([broken()] * 50)
     async with running(engine_with(stream, shelf)):
         await trio.sleep(3.5)
@@ -122,7 +124,7 @@ async def test_k113_nothing_is_opened_after_the_end_was_asked_for_during_a_delay
     assert stream.opened_at == [0.0, 1.0, 3.0]
 
 
-async def test_k116_what_is_told_to_be_due_later_is_looked_for_then(autojump_clock: MockClock) -> None:
+async def test_look_happens_when_an_announced_item_is_due(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         await trio.sleep(1)
@@ -134,7 +136,7 @@ async def test_k116_what_is_told_to_be_due_later_is_looked_for_then(autojump_clo
         shelf.due = [40.5]
 
 
-async def test_k117_what_is_due_later_is_not_lost_beside_what_is_due_now(autojump_clock: MockClock) -> None:
+async def test_item_that_is_due_later_is_not_lost_beside_one_that_is_due_now(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         await trio.sleep(1)
@@ -146,7 +148,7 @@ async def test_k117_what_is_due_later_is_not_lost_beside_what_is_due_now(autojum
     assert shelf.claimed_at[before:] == [1.0, 20.25, 31.5]
 
 
-async def test_k117_two_future_items_are_on_time_under_steady_traffic(autojump_clock: MockClock) -> None:
+async def test_two_future_items_are_on_time_under_steady_traffic(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     shelf.due = [20.25, 31.5]
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
@@ -159,7 +161,7 @@ async def test_k117_two_future_items_are_on_time_under_steady_traffic(autojump_c
     assert {20.25, 31.5} <= set(shelf.claimed_at)
 
 
-async def test_k118_steady_stream_of_hints_puts_nothing_off(autojump_clock: MockClock) -> None:
+async def test_steady_stream_of_hints_delays_no_look(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)) as nursery:
         await trio.sleep(1)
@@ -241,7 +243,9 @@ async def test_slots_that_are_all_taken_for_long_are_no_backlog_to_keep_pace_wit
         nursery.cancel_scope.cancel()
 
 
-async def test_k119_reconnects_with_growing_delays_tells_once_and_never_gives_up(autojump_clock: MockClock) -> None:
+async def test_broken_stream_reconnects_with_growing_delays_reports_once_and_never_gives_up(
+    autojump_clock: MockClock,
+) -> None:
     shelf, stream = Shelf(), Script([broken()] * 12)
     async with running(engine_with(stream, shelf)):
         await trio.sleep(4000)
@@ -251,7 +255,7 @@ async def test_k119_reconnects_with_growing_delays_tells_once_and_never_gives_up
         assert told(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
 
 
-async def test_k119_stream_that_breaks_is_told_and_opened_again(autojump_clock: MockClock) -> None:
+async def test_stream_that_breaks_is_reported_and_opened_again(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf)):
         await trio.sleep(10)
@@ -273,7 +277,7 @@ async def test_one_that_opens_and_breaks_at_once_again_and_again_is_not_up(autoj
         assert told(shelf).count("stream_fallback") == 1
 
 
-async def test_k119_each_outage_is_told_as_a_fallback_once(autojump_clock: MockClock) -> None:
+async def test_each_outage_of_the_stream_is_reported_once(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([broken()] * 5)
     async with running(engine_with(stream, shelf)):
         await trio.sleep(100)
@@ -295,7 +299,7 @@ async def test_stream_that_ends_in_order_again_and_again_is_no_busy_loop(autojum
         assert stream.opened_at == [0.0, 1.0, 2.0, 3.0, 4.0]
 
 
-async def test_k120_where_there_is_no_stream_it_is_told_once_and_polls_go_on(autojump_clock: MockClock) -> None:
+async def test_source_without_a_stream_is_polled_and_the_fallback_is_reported_once(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([StreamFailedError(PermissionError("no"), is_final=True)])
     async with running(engine_with(stream, shelf, poll_interval=5.0)):
         await trio.sleep(21)
@@ -304,7 +308,7 @@ async def test_k120_where_there_is_no_stream_it_is_told_once_and_polls_go_on(aut
     assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
 
 
-async def test_k121_and_k122_polls_follow_the_mode_and_each_change_looks_at_once(autojump_clock: MockClock) -> None:
+async def test_polls_follow_the_mode_and_each_change_looks_at_once(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([broken(), broken()])
     async with running(engine_with(stream, shelf, poll_interval=2.0, safety_poll_interval=50.0)):
         await trio.sleep(100)

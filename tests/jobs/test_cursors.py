@@ -35,13 +35,13 @@ def structured(**changes: Any) -> dict[str, Any]:
     return {"id": changes.get("id", str(ID)), "sort": sort}
 
 
-def test_j107_forms_are_those_of_monque_to_the_letter() -> None:
+def test_cursors_equal_those_of_monque_byte_for_byte() -> None:
     assert encode(Anchor(ID), "id", "asc", backward=False) == string(ID.binary)
     assert encode(Anchor(ID), "id", "asc", backward=True) == string(ID.binary, "B")
     assert encode(Anchor(ID, MOMENT), "created_at", "desc", backward=False) == string(structured())
 
 
-def test_j107_forms_of_monque_are_understood() -> None:
+def test_cursors_of_monque_are_understood() -> None:
     for letter in "FB":  # It binds nobody.
         assert decode(string(ID.binary, letter), "id", "asc") == Anchor(ID)
         assert decode(string(structured(), letter), "created_at", "desc") == Anchor(ID, MOMENT)
@@ -56,7 +56,7 @@ NODES: list[dict[str, Any]] = json.loads(Path(__file__).with_name("data").joinpa
 @pytest.mark.parametrize(
     "vector", NODES, ids=lambda one: f"{one['by']}-{one['direction']}-{one['page']}-{one['id'][:4]}"
 )
-def test_j107_node_and_this_library_make_the_same_cursor_and_read_it(vector: dict[str, Any]) -> None:
+def test_node_and_this_library_make_the_same_cursor_and_read_it(vector: dict[str, Any]) -> None:
     (by,) = (name for name, theirs in ORDERS.items() if theirs == vector["by"])
     value = None if vector["value"] is None else datetime.fromisoformat(vector["value"])
     anchor = Anchor(ObjectId(vector["id"]), value)
@@ -70,7 +70,7 @@ def test_cursor_by_descending_id_of_an_older_release_is_understood() -> None:
     assert decode(string(content), "id", "desc") == Anchor(ID)
 
 
-def test_j107_id_that_begins_with_the_byte_of_a_brace_is_an_id() -> None:
+def test_cursor_id_that_begins_with_the_byte_of_a_brace_is_an_id() -> None:
     brace = ObjectId(b"{" + bytes(11))
     assert decode(string(brace.binary), "id", "asc") == Anchor(brace)
 
@@ -84,7 +84,7 @@ MOMENTS = st.datetimes(
 
 
 @given(IDS, MOMENTS, st.sampled_from(["id", "created_at", "updated_at", "next_run_at"]), st.booleans(), st.booleans())
-def test_j107_what_is_encoded_is_decoded(
+def test_decoding_an_encoded_cursor_gives_the_same_place(
     job_id: ObjectId, moment: datetime, by: str, ascends: bool, backward: bool
 ) -> None:
     direction = "asc" if ascends else "desc"
@@ -138,7 +138,7 @@ MALFORMED: dict[str, Any] = {
 
 
 @pytest.mark.parametrize("which", MALFORMED)
-def test_j107_malformed_cursor_is_refused(which: str) -> None:
+def test_malformed_cursor_is_refused(which: str) -> None:
     for by, direction in (("id", "asc"), ("created_at", "desc")):
         with pytest.raises(InvalidCursorError):
             decode(MALFORMED[which], by, direction)
@@ -155,13 +155,13 @@ def test_j107_malformed_cursor_is_refused(which: str) -> None:
         ("an unknown direction", "unknown order"),
     ],
 )
-def test_j107_error_names_what_is_wrong_with_a_cursor(which: str, problem: str) -> None:
+def test_error_names_what_is_wrong_with_a_cursor(which: str, problem: str) -> None:
     with pytest.raises(InvalidCursorError, match=problem):
         decode(MALFORMED[which], "created_at", "desc")
 
 
 @given(st.text(max_size=80) | st.binary(max_size=60).map(lambda data: string(data)))
-def test_j107_whatever_is_given_is_a_place_or_refused(cursor: str) -> None:
+def test_any_string_is_a_valid_cursor_or_refused(cursor: str) -> None:
     try:
         anchor = decode(cursor, "created_at", "desc")
     except InvalidCursorError:
@@ -179,7 +179,7 @@ def test_j107_whatever_is_given_is_a_place_or_refused(cursor: str) -> None:
         (string(structured()), "id", "asc"),
     ],
 )
-def test_j107_cursor_of_another_order_is_refused(cursor: str, by: str, direction: str) -> None:
+def test_cursor_of_another_order_is_refused(cursor: str, by: str, direction: str) -> None:
     with pytest.raises(InvalidCursorError, match="belongs to the order by"):
         decode(cursor, by, direction)
 

@@ -1,7 +1,4 @@
-"""A scheduler hears what others do, at once. On a real clock, with polls so rare that they cannot be what was heard.
-
-The numbers in the names are the lines of the list of behaviours that this library is held to.
-"""
+"""A scheduler sees changes by other processes at once. On a real clock, with polls too rare to be the cause."""
 
 from __future__ import annotations
 
@@ -106,7 +103,7 @@ def soon(seconds: float = 0.0) -> datetime:
     return datetime.now(UTC) + timedelta(seconds=seconds)
 
 
-async def test_k113_connected_at_the_start_and_closed_at_the_end(db: Database) -> None:
+async def test_change_stream_is_opened_at_the_start_and_closed_at_the_end(db: Database) -> None:
     heard = Heard()
     async with heard.open(db):
         await heard.wait_connected()
@@ -114,7 +111,7 @@ async def test_k113_connected_at_the_start_and_closed_at_the_end(db: Database) -
     assert heard.stream == ["ChangeStreamConnected", "ChangeStreamClosed"]
 
 
-async def test_k113_without_the_option_there_is_no_stream(db: Database) -> None:
+async def test_without_the_option_no_change_stream_is_opened(db: Database) -> None:
     heard = Heard()
     async with heard.open(db, change_stream=False, poll_interval=0.01) as scheduler:
         job = await scheduler.enqueue("greet")
@@ -122,14 +119,14 @@ async def test_k113_without_the_option_there_is_no_stream(db: Database) -> None:
     assert heard.stream == []
 
 
-async def test_k114_job_of_another_process_starts_at_once(db: Database, node: NodePeer) -> None:
+async def test_job_of_another_process_starts_at_once(db: Database, node: NodePeer) -> None:
     heard = Heard()
     async with heard.open(db):
         await heard.wait_connected()
         await heard.wait_started(node.enqueue("greet"))
 
 
-async def test_k114_job_that_becomes_pending_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
+async def test_job_that_becomes_pending_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
     failed = node.enqueue("greet", status="failed", nextRunAt=soon())
     heard = Heard()
     async with heard.open(db):
@@ -138,7 +135,7 @@ async def test_k114_job_that_becomes_pending_starts_at_once(db: Database, jobs: 
         await heard.wait_started(failed)
 
 
-async def test_k114_job_that_is_brought_forward_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
+async def test_job_that_is_brought_forward_starts_at_once(db: Database, jobs: Collection, node: NodePeer) -> None:
     later = node.enqueue("greet", nextRunAt=soon(1000))
     heard = Heard()
     async with heard.open(db):
@@ -147,7 +144,9 @@ async def test_k114_job_that_is_brought_forward_starts_at_once(db: Database, job
         await heard.wait_started(later)
 
 
-async def test_k115_burst_costs_few_looks_and_names_of_others_none(mongod: Any, db: Database, jobs: Collection) -> None:
+async def test_burst_of_changes_costs_few_looks_and_names_without_a_worker_none(
+    mongod: Any, db: Database, jobs: Collection
+) -> None:
     heard, recorder, monque = Heard("greet", "mine"), Recorder(), Monque(db).sync_in_loop
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
         async with heard.open(client[db.name]):
@@ -185,7 +184,7 @@ class Sleepers:
         return [start - self.woke[moment] for start, moment in zip(started, self.moments, strict=True)]
 
 
-async def test_k116_delayed_jobs_of_another_process_start_on_time(db: Database, node: NodePeer) -> None:
+async def test_delayed_jobs_of_another_process_start_on_time(db: Database, node: NodePeer) -> None:
     heard = Heard()
     async with heard.open(db), trio.open_nursery() as nursery:
         await heard.wait_connected()
@@ -203,7 +202,7 @@ async def test_k116_delayed_jobs_of_another_process_start_on_time(db: Database, 
     assert last not in heard.started
 
 
-async def test_k117_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database, jobs: Collection) -> None:
+async def test_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database, jobs: Collection) -> None:
     heard, monque = Heard("now", "later"), Monque(db).sync_in_loop
     async with heard.open(db), trio.open_nursery() as nursery:
         await heard.wait_connected()
@@ -217,9 +216,7 @@ async def test_k117_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Dat
     assert max(sleepers.lags(later)) < 1.0
 
 
-async def test_k117_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(
-    db: Database, node: NodePeer
-) -> None:
+async def test_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(db: Database, node: NodePeer) -> None:
     heard = Heard("early", "late", "noise")
     async with heard.open(db), trio.open_nursery() as nursery:
         await heard.wait_connected()
@@ -242,7 +239,7 @@ async def test_k117_two_delayed_names_start_on_time_under_steady_traffic_of_a_th
     assert max(sleepers.lags(heard.started[early], heard.started[late])) < 0.4
 
 
-async def test_k118_steady_events_do_not_put_off_a_job(db: Database, jobs: Collection, node: NodePeer) -> None:
+async def test_steady_events_do_not_delay_a_job(db: Database, jobs: Collection, node: NodePeer) -> None:
     heard = Heard()
     target = node.enqueue("elsewhere")
     ended = threading.Event()
@@ -265,7 +262,7 @@ async def test_k118_steady_events_do_not_put_off_a_job(db: Database, jobs: Colle
     assert statistics.median(waits) < 0.25
 
 
-async def test_k119_stream_that_is_killed_is_told_and_opened_again(
+async def test_stream_that_is_killed_is_reported_and_opened_again(
     db: Database, client: MongoClient[Any], node: NodePeer
 ) -> None:
     heard = Heard()
@@ -291,7 +288,7 @@ def _kill_stream(client: MongoClient[Any], database: str) -> None:
     NodePeer(client[database]["monque_jobs"]).enqueue("theirs")
 
 
-async def test_k119_what_happened_while_there_was_no_stream_is_found_when_it_is_back(
+async def test_jobs_enqueued_during_an_outage_of_the_stream_are_found_when_it_is_back(
     db: Database, client: MongoClient[Any], jobs: Collection, node: NodePeer
 ) -> None:
     heard = Heard()
@@ -303,7 +300,7 @@ async def test_k119_what_happened_while_there_was_no_stream_is_found_when_it_is_
         await heard.wait_started(job)
 
 
-async def test_k119_server_that_is_restarted_is_heard_again(tmp_path: Path, unused_port: int) -> None:
+async def test_changes_are_received_again_after_a_server_restart(tmp_path: Path, unused_port: int) -> None:
     heard = Heard()
     async with embedded_mongod(port=unused_port, folder=tmp_path) as server:
         client = MongoClient[Any](server.uri, tz_aware=True)
@@ -321,7 +318,7 @@ async def test_k119_server_that_is_restarted_is_heard_again(tmp_path: Path, unus
 
 
 @pytest.mark.parametrize("code", [280, 286])
-async def test_k119_stream_whose_place_is_lost_is_opened_again_and_what_was_missed_is_found(
+async def test_stream_that_cannot_resume_is_opened_again_and_missed_changes_are_found(
     db: Database, node: NodePeer, code: int
 ) -> None:
     heard = Heard()
@@ -336,7 +333,7 @@ async def test_k119_stream_whose_place_is_lost_is_opened_again_and_what_was_miss
     assert heard.stream.count("ChangeStreamFailed") == 1
 
 
-async def test_k120_user_without_the_right_polls_and_that_is_told_once() -> None:
+async def test_user_without_the_right_polls_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:
         async with heard.open(restricted["x"], poll_interval=0.1):
@@ -346,7 +343,7 @@ async def test_k120_user_without_the_right_polls_and_that_is_told_once() -> None
     assert heard.stream == ["ChangeStreamFallback"]
 
 
-async def test_k120_standalone_server_is_polled_and_that_is_told_once() -> None:
+async def test_standalone_server_is_polled_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
         async with heard.open(alone["x"], poll_interval=0.1) as scheduler:
@@ -358,7 +355,7 @@ async def test_k120_standalone_server_is_polled_and_that_is_told_once() -> None:
 
 
 @pytest.mark.parametrize("change_stream", [True, False])
-async def test_k121_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Database, change_stream: bool) -> None:
+async def test_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Database, change_stream: bool) -> None:
     heard, recorder = Heard(), Recorder()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as client:
         async with heard.open(client[db.name], poll_interval=0.02, change_stream=change_stream):
@@ -377,7 +374,7 @@ async def test_k121_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Datab
 
 @pytest.mark.parametrize("how", ["drop", "rename", "drop database", "replace", "drop and make again"])
 @pytest.mark.parametrize("change_stream", [True, False])
-async def test_k122_indexes_of_a_collection_that_vanished_are_made_again_and_jobs_run(
+async def test_indexes_of_a_collection_that_vanished_are_made_again_and_jobs_run(
     db: Database, jobs: Collection, client: MongoClient[Any], node: NodePeer, how: str, change_stream: bool
 ) -> None:
     heard = Heard()
@@ -413,7 +410,7 @@ async def test_k122_indexes_of_a_collection_that_vanished_are_made_again_and_job
         await heard.wait_started(node.enqueue("greet"), (await scheduler.enqueue("greet")).id)
 
 
-async def test_k122_indexes_that_cannot_be_made_again_yet_end_no_scheduler(db: Database, jobs: Collection) -> None:
+async def test_scheduler_survives_while_its_indexes_cannot_be_made_again(db: Database, jobs: Collection) -> None:
     heard, monque = Heard(), Monque(db).sync_in_loop
     async with heard.open(db):
         await heard.wait_connected()
@@ -426,7 +423,7 @@ async def test_k122_indexes_that_cannot_be_made_again_yet_end_no_scheduler(db: D
         await heard.wait_started(NodePeer(jobs).enqueue("greet"))
 
 
-async def test_k122_database_that_is_being_dropped_ends_no_scheduler(db: Database, node: NodePeer) -> None:
+async def test_scheduler_survives_while_its_database_is_dropped(db: Database, node: NodePeer) -> None:
     heard = Heard()
     async with heard.open(db) as scheduler:
         await heard.wait_connected()

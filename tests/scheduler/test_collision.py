@@ -34,7 +34,7 @@ def waiting(starts: list[int]) -> Workers:
     return workers
 
 
-async def test_h92_id_of_an_idle_twin_that_lives_is_refused_however_long_it_idles(
+async def test_instance_id_of_a_live_idle_scheduler_is_refused_however_long_it_idles(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     async with open_test_scheduler(instance_id="us") as first:
@@ -50,7 +50,7 @@ async def test_h92_id_of_an_idle_twin_that_lives_is_refused_however_long_it_idle
         pass
 
 
-async def test_h92_id_of_an_idle_twin_is_refused_in_real_time_too(db: Database) -> None:
+async def test_instance_id_of_a_live_idle_scheduler_is_refused_in_real_time_too(db: Database) -> None:
     async with open_scheduler(db, instance_id="us", heartbeat_interval=0.2) as first:
         before = (await first.instances())[0].last_heartbeat
         # More than a lease later it still lives, by its beats.
@@ -61,7 +61,7 @@ async def test_h92_id_of_an_idle_twin_is_refused_in_real_time_too(db: Database) 
                 pytest.fail("both run")
 
 
-async def test_h92_id_under_which_a_live_job_is_processing_is_refused_and_both_are_named(
+async def test_instance_id_with_a_live_running_job_is_refused_and_the_error_names_both(
     open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
 ) -> None:
     """Also where its entry is gone."""
@@ -77,7 +77,7 @@ async def test_h92_id_under_which_a_live_job_is_processing_is_refused_and_both_a
         await crash(first)
 
 
-async def test_h92_id_under_which_a_node_peer_works_is_refused(
+async def test_instance_id_under_which_node_works_is_refused(
     open_test_scheduler: SchedulerOpener, jobs: Collection
 ) -> None:
     node = NodePeer(jobs, instance="us")
@@ -88,7 +88,7 @@ async def test_h92_id_under_which_a_node_peer_works_is_refused(
             pytest.fail("both run")
 
 
-async def test_h93_id_is_accepted_after_a_clean_stop(
+async def test_instance_id_is_accepted_after_a_clean_stop(
     open_test_scheduler: SchedulerOpener, db: Database, autojump_clock: MockClock
 ) -> None:
     starts: list[int] = []
@@ -102,7 +102,7 @@ async def test_h93_id_is_accepted_after_a_clean_stop(
     assert starts == [1, 2]
 
 
-async def test_h93_id_of_the_dead_is_accepted_when_its_heartbeat_is_stale_and_not_before(
+async def test_instance_id_of_a_dead_scheduler_is_accepted_when_its_heartbeat_is_stale_and_not_before(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     starts: list[int] = []
@@ -123,7 +123,7 @@ async def test_h93_id_of_the_dead_is_accepted_when_its_heartbeat_is_stale_and_no
     assert starts == [1, 2]
 
 
-async def test_h93_foreign_claim_that_is_recovered_at_the_start_is_no_collision(
+async def test_foreign_claim_that_the_start_recovers_does_not_block_the_instance_id(
     open_test_scheduler: SchedulerOpener, jobs: Collection
 ) -> None:
     """What the start recovers has been silent for three intervals; what collides has not been for two."""

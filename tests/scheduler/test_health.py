@@ -40,10 +40,10 @@ def loop_of(health: Health, name: str) -> LoopHealth:
     return loop
 
 
-# --- BEHAVIOURS 11 ---
+# --- When a scheduler is healthy ---
 
 
-async def test_a11_scheduler_is_healthy_while_it_runs_and_neither_before_nor_after(
+async def test_scheduler_is_healthy_while_it_runs_and_neither_before_nor_after(
     db: Database, autojump_clock: MockClock
 ) -> None:
     workers = Workers()

@@ -23,7 +23,7 @@ from trio_monque.testing import SchedulerOpener, quiesce
 FAR = datetime(2090, 1, 1, tzinfo=UTC)
 
 
-async def test_j112_views_are_of_stored_names_of_workers_and_of_both_sorted_and_immutable(
+async def test_views_of_stored_names_of_workers_and_of_both_are_sorted_and_immutable(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()

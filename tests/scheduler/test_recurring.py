@@ -1,4 +1,4 @@
-"""Recurring jobs, from occurrence to occurrence: BEHAVIOURS 42 to 48."""
+"""Recurring jobs, from occurrence to occurrence."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def hourly(jobs: Collection, **fields: Any) -> ObjectId:
     )
 
 
-async def test_b42_b43_b46_success_moves_to_the_next_occurrence_from_now_and_is_told(
+async def test_success_moves_a_schedule_to_its_next_occurrence_from_now_and_emits_an_event(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     start_virtual_time(START)
@@ -49,7 +49,7 @@ async def test_b42_b43_b46_success_moves_to_the_next_occurrence_from_now_and_is_
     assert told[0].job.status is JobStatus.PENDING
 
 
-async def test_b44_failure_waits_for_the_backoff_and_the_next_success_for_the_schedule(
+async def test_failed_schedule_waits_for_the_backoff_and_then_again_for_its_next_occurrence(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     start_virtual_time(START)
@@ -76,7 +76,7 @@ async def test_b44_failure_waits_for_the_backoff_and_the_next_success_for_the_sc
     assert (stored.next_run_at, stored.fail_reason) == (datetime(2026, 3, 1, 13, tzinfo=UTC), None)
 
 
-async def test_b45_job_without_a_schedule_runs_once(
+async def test_job_without_a_schedule_runs_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
@@ -89,7 +89,7 @@ async def test_b45_job_without_a_schedule_runs_once(
     assert jobs.count_documents({"status": "completed"}) == 1
 
 
-async def test_b48_completion_under_a_lost_claim_writes_nothing(
+async def test_completion_under_a_lost_claim_writes_nothing(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     job_id = hourly(jobs)
@@ -112,7 +112,7 @@ async def test_b48_completion_under_a_lost_claim_writes_nothing(
 
 
 @pytest.mark.parametrize("ending", ["success", "failure", "lost", "snooze"])
-async def test_b79_slot_is_free_again_however_a_run_ends(
+async def test_slot_is_free_again_however_a_run_ends(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, ending: str
 ) -> None:
     from trio_monque import Snooze

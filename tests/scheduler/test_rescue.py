@@ -65,10 +65,10 @@ async def dead_instance(
         yield scheduler
 
 
-# --- BEHAVIOURS 86 to 91 ---
+# --- Which claims are rescued, and when ---
 
 
-async def test_h86_h88_foreign_claim_beyond_lock_timeout_and_without_heartbeat_is_pending_at_startup_and_runs(
+async def test_foreign_claim_beyond_lock_timeout_and_without_heartbeat_is_pending_at_startup_and_runs(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     peer, ran, told = NodePeer(jobs), [], list[Any]()
@@ -100,7 +100,7 @@ async def test_h86_h88_foreign_claim_beyond_lock_timeout_and_without_heartbeat_i
         ({"recover_stale_jobs": False}, None),
     ],
 )
-async def test_h87_claim_within_the_timeout_is_untouched_and_recovery_can_be_disabled_at_start_and_continuously(
+async def test_claim_within_the_timeout_is_untouched_and_recovery_can_be_disabled_at_start_and_continuously(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
     autojump_clock: MockClock,
@@ -121,7 +121,7 @@ async def test_h87_claim_within_the_timeout_is_untouched_and_recovery_can_be_dis
 
 
 @pytest.mark.parametrize("lived", [0.0, 1.0, 14.0, 16.0, 29.0, 30.0, 44.0, 59.0, 299.0])
-async def test_h89_crashed_instances_jobs_are_run_by_a_living_one_within_one_lease_and_one_pass(
+async def test_crashed_instances_jobs_are_run_by_a_living_one_within_one_lease_and_one_pass(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, lived: float
 ) -> None:
     work, told = Jobs(), list[Any]()
@@ -144,7 +144,7 @@ async def test_h89_crashed_instances_jobs_are_run_by_a_living_one_within_one_lea
     assert sum(event.count for event in told) == 2
 
 
-async def test_h89_jobs_of_the_only_instance_come_back_when_one_starts_later(
+async def test_jobs_of_the_only_instance_come_back_when_one_starts_later(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     work = Jobs()
@@ -159,7 +159,7 @@ async def test_h89_jobs_of_the_only_instance_come_back_when_one_starts_later(
     assert [at for at, attempt in work.starts if attempt == 2] == [started + LEASE]
 
 
-async def test_h90_run_with_live_heartbeats_is_never_handed_out_and_ends_by_its_own_lock_timeout(
+async def test_job_with_live_heartbeats_is_never_claimed_again_and_its_run_ends_by_its_own_time_limit(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     work, other = Jobs(), Jobs()
@@ -174,7 +174,7 @@ async def test_h90_run_with_live_heartbeats_is_never_handed_out_and_ends_by_its_
             assert work.reasons == [CancelReason.TIMEOUT]
 
 
-async def test_h91_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
+async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     told: list[Any] = []

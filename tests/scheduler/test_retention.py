@@ -72,7 +72,7 @@ def pruner_of(scheduler: Scheduler) -> LoopHealth:
     return found
 
 
-async def test_l123_old_ended_jobs_go_at_the_start_and_at_every_interval_and_recent_ones_stay(
+async def test_retention_deletes_old_ended_jobs_at_the_start_and_at_every_interval_and_keeps_recent_ones(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trio_monque.scheduler")
@@ -98,7 +98,7 @@ async def test_l123_old_ended_jobs_go_at_the_start_and_at_every_interval_and_rec
     assert told == [f"retention has deleted jobs: {count}" for count in counts]
 
 
-def test_l123_off_by_default_nothing_goes_and_nobody_asks(mongod: EmbeddedServer, db: Database) -> None:
+def test_retention_is_off_by_default_and_sends_no_command(mongod: EmbeddedServer, db: Database) -> None:
     commands = Recorder()
 
     async def main(db: Database) -> None:
@@ -192,7 +192,7 @@ async def test_keep_last_keeps_the_newest_of_each_name_and_status_however_old(
     assert {*alone} <= left(jobs)
 
 
-async def test_l123_job_that_is_retried_between_the_choice_and_the_deletion_stays(
+async def test_retention_keeps_a_job_that_is_retried_between_choice_and_deletion(
     mongod: EmbeddedServer, db: Database, jobs: Collection, monque: Monque, autojump_clock: MockClock
 ) -> None:
     interceptor = Interceptor()
@@ -214,7 +214,7 @@ async def test_l123_job_that_is_retried_between_the_choice_and_the_deletion_stay
     assert deleted not in left(jobs)
 
 
-async def test_l123_huge_backlog_goes_in_bounded_batches_and_what_is_retried_meanwhile_stays(
+async def test_retention_deletes_in_bounded_batches_and_keeps_jobs_that_are_retried_meanwhile(
     mongod: EmbeddedServer, db: Database, jobs: Collection, monque: Monque, autojump_clock: MockClock
 ) -> None:
     interceptor, commands = Interceptor(), Recorder()
@@ -241,7 +241,7 @@ async def test_l123_huge_backlog_goes_in_bounded_batches_and_what_is_retried_mea
         assert set(one["updatedAt"]) == {"$lt"}
 
 
-async def test_l123_two_instances_that_delete_at_once_are_harmless(
+async def test_two_instances_may_run_retention_at_once(
     mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     """As after a lock that ran out under its holder: another one deletes the same jobs in the open window."""
@@ -276,7 +276,7 @@ def _in_a_thread(function: Any) -> None:
     thread.join()
 
 
-async def test_l123_of_two_instances_one_works_at_a_time(
+async def test_one_of_two_instances_runs_retention_at_a_time(
     mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     interceptor, commands = Interceptor(), Recorder()

@@ -84,7 +84,7 @@ def served() -> Iterator[Any]:
 @pytest.mark.parametrize(("by", "which"), list(served()))
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("order", ["asc", "desc"])
-def test_j106_page_examines_what_it_shows_and_a_constant(
+def test_page_examines_what_it_shows_and_a_constant(
     many: Database, by: Any, which: JobFilter, direction: Any, order: Any
 ) -> None:
     monque = Monque(many)
@@ -163,7 +163,7 @@ def test_page_of_some_statuses_by_next_run_at_is_capped_where_there_are_too_many
 
 
 @pytest.mark.parametrize("name", [None, "mail", RARE_NAME, "nobody"])
-def test_j109_statistics_are_counted_from_indexes_and_say_where_they_stopped(
+def test_statistics_are_counted_from_indexes_and_say_where_they_stopped(
     many: Database, store: JobCollection, name: str | None
 ) -> None:
     most, averaged = 1_000, 500
@@ -181,21 +181,21 @@ def test_j109_statistics_are_counted_from_indexes_and_say_where_they_stopped(
     assert cost.keys <= stats.total + len(stats.capped) + stats.averaged + RUNNING + RANGES, cost
 
 
-def test_j109_hundred_thousand_jobs_are_counted_exactly_within_five_seconds(store: JobCollection) -> None:
+def test_hundred_thousand_jobs_are_counted_exactly_within_five_seconds(store: JobCollection) -> None:
     stats = statistics.queue_stats(handle(store.collection.database, operation_timeout=5.0), None)
     assert stats.total == NUMBER
     assert stats.capped == frozenset()
     assert 0 <= (stats.average_lifetime or -1) < 50
 
 
-def test_j112_names_cost_a_key_each_and_what_runs(many: Database, store: JobCollection) -> None:
+def test_list_of_names_reads_a_key_for_each_name_and_each_running_job(many: Database, store: JobCollection) -> None:
     found, cost = examined(many, lambda: names.names(store))
     assert found == {*many_jobs.NAMES, RARE_NAME}
     assert cost.documents <= RUNNING
     assert cost.keys <= RUNNING + RANGES
 
 
-def test_j111_time_limit_of_the_server_is_an_error_of_its_own(many: Database) -> None:
+def test_statistics_that_reach_the_time_limit_of_the_server_raise_an_error_of_their_own(many: Database) -> None:
     hasty = Monque(many, operation_timeout=0.004, stats_cache_ttl=0)
     with pytest.raises(AggregationTimeoutError, match="operation_timeout") as caught:
         hasty.sync.get_queue_stats()
@@ -213,7 +213,7 @@ def test_j111_time_limit_of_the_server_is_an_error_of_its_own(many: Database) ->
         (lambda monque: monque.get_jobs(status=list(JobStatus), limit=5), 5, 5),
     ],
 )
-def test_j104_get_jobs_examines_what_it_returns_and_passes_over(
+def test_get_jobs_examines_what_it_returns_and_passes_over(
     many: Database, call: Callable[[Any], Any], most_documents: int, most_keys: int
 ) -> None:
     _, cost = examined(many, lambda: call(Monque(many).sync))
@@ -233,7 +233,7 @@ SERVED_BY = {"polling": "trio_monque_updated"}
 
 
 @pytest.mark.parametrize("which", DOCUMENTED_BY_MONQUE)
-def test_a4_each_documented_query_of_monque_is_served_by_an_index_of_ours(many: Database, which: str) -> None:
+def test_each_documented_query_of_monque_is_served_by_an_index_of_ours(many: Database, which: str) -> None:
     command = {"find": "monque_jobs", "filter": DOCUMENTED_BY_MONQUE[which]}
     explained = many.command({"explain": command, "verbosity": "executionStats"})
     text = str(explained["queryPlanner"]["winningPlan"])
@@ -245,7 +245,7 @@ def test_a4_each_documented_query_of_monque_is_served_by_an_index_of_ours(many: 
 
 
 @pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
-def test_a5_retention_is_served_by_the_index_of_lists_and_needs_none_of_its_own(many: Database, status: str) -> None:
+def test_retention_is_served_by_the_index_of_lists_and_needs_none_of_its_own(many: Database, status: str) -> None:
     old = {"status": status, "updatedAt": {"$lt": BEGIN + timedelta(milliseconds=500)}}
     command = {"find": "monque_jobs", "filter": old, "sort": {"updatedAt": 1}, "limit": 100}
     explained = many.command({"explain": command, "verbosity": "executionStats"})

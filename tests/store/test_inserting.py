@@ -40,7 +40,7 @@ def parcel(jobs: JobCollection, **fields: Any) -> Parcel:
     ],
 )  # fmt: skip
 def test_payload_encoded_beforehand_makes_the_same_document(db: Database, data: Any) -> None:
-    """B15: any value round-trips, as it would if the document were encoded in one."""
+    """Any value round-trips, as it would if the document were encoded in one."""
     jobs = handle(db)
     one = parcel(jobs, data=data, unique_key="k", timeout=3)
     assert bson.decode(one.document.raw, jobs.codec.callers) == {  # type: ignore[union-attr]  # It is raw.
@@ -89,7 +89,6 @@ def test_payload_keeps_the_callers_codec_options_beside_our_own_fields(db: Datab
 
 
 def test_fields_that_were_not_given_are_absent(db: Database, jobs: Collection) -> None:
-    """B16."""
     insert(handle(db), data=1)
     (document,) = jobs.find()
     assert set(document) == {

@@ -49,7 +49,7 @@ def prune(store: JobCollection, ranges: Sequence[Expired]) -> int:
     return count
 
 
-def test_a5_index_of_retention_is_there_only_where_it_is_wanted_and_holds_ended_jobs_only(
+def test_index_of_retention_is_there_only_where_it_is_wanted_and_holds_ended_jobs_only(
     store: JobCollection, jobs: Collection
 ) -> None:
     indexes.ensure(store)
@@ -68,7 +68,7 @@ def test_a5_index_of_retention_is_there_only_where_it_is_wanted_and_holds_ended_
         assert walked["executionStats"]["nReturned"] == 3
 
 
-async def test_a5_scheduler_makes_the_index_of_its_retention_and_makes_it_again(db: Database, jobs: Collection) -> None:
+async def test_scheduler_makes_the_index_of_its_retention_and_makes_it_again(db: Database, jobs: Collection) -> None:
     async with open_scheduler(db):
         await Monque(db).enqueue("greet")
         assert "trio_monque_ended" not in jobs.index_information()

@@ -1,4 +1,4 @@
-"""Opening, opening again, and leaving: BEHAVIOURS 1 to 12 and 124 to 128, as far as no older test has them."""
+"""Opening a scheduler, opening it again, and shutting it down."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def is_index_creation(name: str, _: Any) -> bool:
 # --- Indexes ---
 
 
-async def test_a2_indexes_are_asked_for_once_by_each_client_and_opening_again_changes_none(
+async def test_indexes_are_asked_for_once_by_each_client_and_opening_again_changes_none(
     watched: Database, jobs: Collection, recorder: Recorder, autojump_clock: MockClock
 ) -> None:
     monque = Monque(watched)
@@ -101,7 +101,7 @@ def explainable(name: str, command: Mapping[str, Any]) -> Iterator[dict[str, Any
         yield {key: command[key] for key in own if key in command}
 
 
-async def test_a7_a8_whatever_a_scheduler_asks_is_answered_by_an_index_without_a_sort(
+async def test_each_query_of_a_scheduler_uses_an_index_without_a_sort(
     watched: Database, db: Database, recorder: Recorder, autojump_clock: MockClock
 ) -> None:
     """Looks, claims, owners, heartbeats, settlements and releases, as they are sent in a scheduler's whole life."""
@@ -157,7 +157,7 @@ async def test_a7_a8_whatever_a_scheduler_asks_is_answered_by_an_index_without_a
     ],
     ids=["polling", "owner"],  # Those of recovery and monitoring come with rescues.
 )
-def test_a4_queries_of_the_originals_documentation_are_served(db: Database, documented: dict[str, Any]) -> None:
+def test_queries_that_the_documentation_of_monque_shows_use_an_index(db: Database, documented: dict[str, Any]) -> None:
     indexes.ensure(handle(db))
     found = {stage["stage"] for stage in stages(plan_of(db, {"find": "monque_jobs", "filter": documented}))}
     assert "IXSCAN" in found
@@ -167,7 +167,7 @@ def test_a4_queries_of_the_originals_documentation_are_served(db: Database, docu
 # --- Opening and opening again ---
 
 
-async def test_a3_scheduler_whose_start_failed_can_be_opened_again(
+async def test_scheduler_whose_start_failed_can_be_opened_again(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ran = Ran()
@@ -193,7 +193,7 @@ class BodyError(Exception):
 
 @pytest.mark.parametrize("instance_id", [None, "us"])
 @pytest.mark.parametrize("left", ["in order", "by an error", "by cancellation"])
-async def test_a12_opening_again_after_leaving_works_with_the_same_workers_database_and_id(
+async def test_opening_again_after_leaving_works_with_the_same_workers_database_and_id(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
     jobs: Collection,
@@ -228,7 +228,7 @@ async def test_a12_opening_again_after_leaving_works_with_the_same_workers_datab
     assert jobs.count_documents({"status": "completed", "attempts": 1}) == 8
 
 
-async def test_a12_job_that_was_cut_short_is_run_again_by_the_next_life_of_its_instance(
+async def test_job_that_was_cut_short_is_run_again_by_the_next_life_of_its_instance(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     ran = Ran(seconds=100)
@@ -258,7 +258,7 @@ async def test_error_of_the_body_keeps_the_cause_and_the_context_that_it_had(
     assert (error.__cause__, error.__context__) == (cause, context)
 
 
-async def test_l124_everybody_who_asks_for_the_end_waits_for_all_of_it_and_nothing_more_is_claimed(
+async def test_all_callers_of_the_shutdown_wait_for_its_end_and_nothing_more_is_claimed(
     db: Database, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     ran = Ran(seconds=20)

@@ -1,4 +1,4 @@
-"""Who gets which job, when, and how many at a time: BEHAVIOURS 49 to 65, as far as no older test has them."""
+"""Which scheduler claims which job, in which order, and how many at a time."""
 
 from __future__ import annotations
 
@@ -70,7 +70,7 @@ class Log:
 # --- Which jobs are claimed ---
 
 
-async def test_f49_claim_writes_who_holds_the_job_and_since_when(
+async def test_claim_writes_who_holds_the_job_and_since_when(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     start_virtual_time(START)
@@ -98,7 +98,7 @@ async def test_f49_claim_writes_who_holds_the_job_and_since_when(
     assert token.startswith(scheduler.id)
 
 
-async def test_f49_pending_job_that_bears_an_owner_is_told_once_and_not_claimed(
+async def test_pending_job_that_has_an_owner_is_reported_once_and_not_claimed(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
     jobs: Collection,
@@ -122,7 +122,7 @@ async def test_f49_pending_job_that_bears_an_owner_is_told_once_and_not_claimed(
     assert caplog.text.count("still bears claimedBy='long gone'") == 3
 
 
-async def test_f49_job_whose_owner_was_unset_is_claimed(
+async def test_job_whose_owner_was_unset_is_claimed(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log = Log(0)
@@ -135,7 +135,7 @@ async def test_f49_job_whose_owner_was_unset_is_claimed(
     assert log.runs == {job.id: 1}
 
 
-def test_f52_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Database, jobs: Collection) -> None:
+def test_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Database, jobs: Collection) -> None:
     store = handle(db)
     job = insert(store)
     everybody_has_seen_it = threading.Barrier(20)
@@ -153,7 +153,7 @@ def test_f52_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Databas
     assert (document["claimedBy"], document["attempts"]) == (winners[0], 1)
 
 
-async def test_f53_hundred_jobs_are_run_once_each_by_three_instances(
+async def test_hundred_jobs_are_run_once_each_by_three_instances(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log = Log(1)
@@ -166,7 +166,7 @@ async def test_f53_hundred_jobs_are_run_once_each_by_three_instances(
     assert jobs.count_documents({"status": "completed", "attempts": 1}) == 100
 
 
-async def test_f54_polls_every_ten_milliseconds_claim_nothing_twice(
+async def test_polls_every_ten_milliseconds_claim_nothing_twice(
     mongod: EmbeddedServer, db: Database, polling: None, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log, recorder = Log(0.2), Recorder()
@@ -181,7 +181,7 @@ async def test_f54_polls_every_ten_milliseconds_claim_nothing_twice(
     assert jobs.count_documents({"status": "completed", "attempts": 1}) == 12
 
 
-async def test_f55_jobs_that_another_instance_holds_are_left_alone(
+async def test_jobs_that_another_instance_holds_are_left_alone(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log, peer = Log(50), NodePeer(jobs)
@@ -204,7 +204,7 @@ async def test_f55_jobs_that_another_instance_holds_are_left_alone(
 # --- How many at a time ---
 
 
-async def test_f56_worker_runs_no_more_than_it_may_however_often_it_is_made_to_look(
+async def test_worker_runs_no_more_than_it_may_however_often_it_is_made_to_look(
     open_test_scheduler: SchedulerOpener, polling: None, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log = Log(0)
@@ -219,7 +219,7 @@ async def test_f56_worker_runs_no_more_than_it_may_however_often_it_is_made_to_l
     assert jobs.count_documents({"status": "completed", "attempts": 1}) == 12
 
 
-async def test_f58_wakes_during_a_look_cause_one_full_look_more(
+async def test_wakes_during_a_look_cause_one_full_look_more(
     mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     log, interceptor, recorder = Log(1000), Interceptor(), Recorder()
@@ -257,7 +257,7 @@ async def test_f58_wakes_during_a_look_cause_one_full_look_more(
         pytest.param("m", 5, marks=pytest.mark.full),
     ],
 )
-async def test_f60_job_of_another_worker_starts_within_a_round_although_others_never_rest(
+async def test_job_of_another_worker_starts_within_a_round_although_others_never_rest(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, slots: int, name: str
 ) -> None:
     lasts = {"b": 1.0, "n": 1.125, "y": 1.25, name: 1.0}
@@ -321,7 +321,7 @@ def _raise(error: Exception) -> None:
 
 @pytest.mark.parametrize("concurrency", [1, 2])
 @pytest.mark.parametrize("end", ENDS)
-async def test_f61_slot_is_refilled_at_the_instant_at_which_it_is_free(
+async def test_slot_is_refilled_at_the_instant_at_which_it_is_free(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
     jobs: Collection,
@@ -346,7 +346,7 @@ async def test_f61_slot_is_refilled_at_the_instant_at_which_it_is_free(
 
 
 @pytest.mark.parametrize("poll_interval", [0.05, 1.0, 3600.0])
-async def test_f62_backlog_takes_as_long_as_its_jobs_whatever_the_poll_interval(
+async def test_backlog_takes_as_long_as_its_jobs_whatever_the_poll_interval(
     open_test_scheduler: SchedulerOpener,
     polling: None,
     monque: Monque,
@@ -363,7 +363,7 @@ async def test_f62_backlog_takes_as_long_as_its_jobs_whatever_the_poll_interval(
 
 
 @pytest.mark.parametrize("command", ["^look for due jobs$", "^claim jobs$"])
-async def test_f65_claim_that_fails_is_tried_again_though_nothing_else_happens(
+async def test_claim_that_fails_is_tried_again_though_nothing_else_happens(
     open_test_scheduler: SchedulerOpener,
     autojump_clock: MockClock,
     monkeypatch: pytest.MonkeyPatch,
