@@ -5,7 +5,7 @@ import random
 import pytest
 
 from trio_monque.backoff import Backoff
-from trio_monque.jobs.rescues import RescuePolicy
+from trio_monque.jobs.rescue_policy import RescuePolicy
 from trio_monque.options import SchedulerConfig
 
 

@@ -30,8 +30,9 @@ from trio_monque.document_lock import LockStamp, freed, laid_aside
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition
 from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store import indexes, leases, settling
 from trio_monque.store.connection import JobCollection
@@ -112,11 +113,11 @@ def test_index_page_has_every_index() -> None:
 BEAT = PAST + timedelta(seconds=1)
 SETTLEMENTS: Mapping[str, Callable[[Job], Transition]] = {
     "complete": lambda job: transitions.complete(job, PAST),
-    "fail": lambda job: transitions.fail(job, PAST, transitions.Failure("no")),
+    "fail": lambda job: transitions.fail(job, PAST, Failure("no")),
     "cancel_claimed": lambda job: transitions.cancel_claimed(job, PAST),
     "release": lambda job: transitions.release(job, PAST),
     "rescue": lambda job: transitions.rescue(replace(job, last_heartbeat=BEAT, renewed_at=BEAT), PAST, job.next_run_at),
-    "retry": lambda job: transitions.retry(job, PAST, transitions.Failure("no"), PAST + timedelta(seconds=2)),
+    "retry": lambda job: transitions.retry(job, PAST, Failure("no"), PAST + timedelta(seconds=2)),
     "snooze": lambda job: transitions.snooze(job, PAST, PAST + timedelta(seconds=2)),
     "go_on": lambda job: transitions.go_on(job, PAST, PAST + timedelta(hours=1)),
 }

@@ -10,7 +10,8 @@ import bson
 import pytest
 
 from tests.support.hostile_errors import HOSTILE, TextOfItsOwnError
-from trio_monque.exception_text import UnprintableError, loggable, message_of, text_of, traceback_of
+from trio_monque.log import UnprintableError, loggable
+from trio_monque.safe_text import message_of, text_of, traceback_of
 
 LONGEST = 500
 

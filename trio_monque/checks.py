@@ -1,17 +1,19 @@
-"""What a value may be: the checks of options, and of the arguments of calls. Pure.
+"""Checks of options and of the arguments of calls, and of functions that users pass as handlers. Pure.
 
-Each raises InvalidOptionError, which names the option or argument and says what it must be, unless it is as told.
+Each `check_...` raises InvalidOptionError with the name of the option or argument and what it must be.
 """
 
 from __future__ import annotations
 
+import inspect
 import math
 import re
-from collections.abc import Collection, Mapping
-from datetime import timedelta
+from collections.abc import Callable, Collection, Mapping
+from datetime import UTC, datetime, timedelta
 from difflib import get_close_matches
+from functools import partial
+from typing import Any
 
-from .callables import is_async
 from .errors import InvalidOptionError
 
 LARGEST_NUMBER = 3.2e9
@@ -63,6 +65,26 @@ def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
         check_number(option, value, at_least=0)
     else:
         check_number(option, value, above=0)
+
+
+# BSON dates reach further, Python's datetimes do not.
+_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
+
+
+def checked_moment(option: str, moment: object) -> datetime:
+    """A moment as it can be stored: UTC, in whole milliseconds. Raises InvalidOptionError for a naive one."""
+    if not isinstance(moment, datetime):
+        problem = "must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
+        raise InvalidOptionError(option, moment, problem)
+    if moment.tzinfo is None or moment.utcoffset() is None:
+        raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime.now(UTC)")
+    if moment > _LATEST:
+        raise InvalidOptionError(option, moment, "lies beyond the year 9998")
+    try:
+        moment = moment.astimezone(UTC)
+    except OverflowError as error:
+        raise InvalidOptionError(option, moment, "lies before the year 1") from error
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 # What other libraries call an option, where the closest name of ours by spelling is missing or is a different option.
@@ -146,3 +168,54 @@ def check_write_concern(value: object) -> None:
         value,
         'must be "majority" (or a number of members from 1, which voids guarantees 1 to 4)',
     )
+
+
+# --- What can be called ---
+
+
+def is_async(function: Callable[..., Any]) -> bool:
+    """Whether calling it gives something to await; sees through partials, methods and callable objects."""
+    while isinstance(function, partial):
+        function = function.func
+    if inspect.iscoroutinefunction(function):
+        return True
+    return inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # Not whether, but how.
+
+
+def problem_of_handler(handler: Any, argument: str) -> str | None:
+    """Why it cannot be called with one argument, the job or the claim; None where it can, or where nothing is known."""
+    if inspect.iscoroutine(handler):
+        handler.close()  # It will not be awaited, which is no second fault.
+        name = handler.__name__
+        return f"its handler was called already: register the function itself, {name} and not {name}()"
+    if not callable(handler):
+        return f"its handler {handler!r} is not callable"
+    if inspect.isclass(handler):
+        return f"its handler is the class {handler.__name__}: register a function, or a method of an instance"
+    if inspect.isasyncgenfunction(handler) or inspect.isgeneratorfunction(handler):
+        return "its handler is a generator: a handler returns, it does not yield"
+    try:
+        signature = inspect.signature(handler)
+    except (TypeError, ValueError):  # Of some that are written in C nothing is known.
+        return None
+    try:
+        signature.bind(None)
+    except TypeError:
+        needs, advice = _needs(signature), _advice(signature)
+        return f"its handler takes {needs}, and is called with one argument, the {argument}: {advice}"
+    return None
+
+
+def _needs(signature: inspect.Signature) -> str:
+    needed = [name for name, one in signature.parameters.items() if one.default is one.empty and one.kind not in _REST]
+    return f"{len(needed)} argument{'s' * (len(needed) > 1)} ({', '.join(needed)})" if needed else "no argument"
+
+
+def _advice(signature: inspect.Signature) -> str:
+    first = next(iter(signature.parameters), "")
+    if first in ("self", "cls"):
+        return "register the method of an instance"
+    return "bind the others with functools.partial, or use resources=" if first else "add it, also where it is unused"
+
+
+_REST = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

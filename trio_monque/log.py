@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Final
 
-from .exception_text import loggable
-from .safe_text import LONGEST_TEXT, one_line, shown, without_secrets
+from .safe_text import LONGEST_TEXT, one_line, shown, text_of, without_secrets
 
 _LOOKED_AT: Final = 4 * LONGEST_TEXT
 """Characters of a text in which secrets are looked for: more than is shown, so that none is cut in two."""
@@ -59,3 +58,48 @@ class _Fit:
 
     def __repr__(self) -> str:
         return shown(self._value, LONGEST_TEXT)
+
+
+class UnprintableError(Exception):
+    """Stands in a log record for an exception whose own text cannot be shown, or is too long. Has its traceback."""
+
+
+def loggable(error: BaseException, longest: int = 10_000) -> BaseException:
+    """The error, for `exc_info` of a log record; or a stand-in with its traceback.
+
+    `logging` asks for the text of the error, its causes and its group. Where that raises, `logging` prints what was
+    raised, and its context is the same error again: then the call of the logger raises, in whichever loop it is.
+    """
+    if all(_is_printable(one, longest) for one in _with_causes(error)):
+        return error
+    stand_in = UnprintableError(text_of(error, longest))
+    return stand_in.with_traceback(error.__traceback__)
+
+
+def _is_printable(error: BaseException, longest: int) -> bool:
+    try:
+        notes = getattr(error, "__notes__", None) or []
+        if type(notes) is not list:
+            return False
+        texts = [str(error), *notes]
+        if not (all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest):
+            return False
+        for text in texts:
+            text.encode()  # A lone surrogate would make the handler raise that writes the record to a file.
+        return True
+    except BaseException:  # noqa: BLE001  # The same.
+        return False
+
+
+def _with_causes(error: BaseException) -> Iterator[BaseException]:
+    seen: set[int] = set()
+    left: list[BaseException | None] = [error]
+    while left:
+        one = left.pop()
+        if one is None or id(one) in seen:
+            continue
+        seen.add(id(one))
+        yield one
+        left += [one.__cause__, one.__context__]
+        if isinstance(one, BaseExceptionGroup):
+            left += one.exceptions

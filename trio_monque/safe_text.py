@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import re
 import reprlib
+import traceback
 from collections.abc import Mapping
 from itertools import islice
 from typing import Any, Final
@@ -137,3 +138,63 @@ class _Repr(reprlib.Repr):
 
 
 _REPR: Final = _Repr()
+
+
+# --- The text of an exception ---
+
+_LOOKED_AT: Final = 4
+"""Secrets are looked for in a text of this many times the length that is kept."""
+
+NO_MESSAGE: Final = "(its message cannot be shown)"
+
+
+def name_of(error: BaseException) -> str:
+    """The name of its class."""
+    try:
+        return plain(type(error).__name__, 200)
+    except BaseException:  # noqa: BLE001  # A metaclass may do whatever it likes, too.
+        return "an exception"
+
+
+def message_of(error: BaseException, longest: int) -> str:
+    """Its message, cut to `longest` characters, as BSON can hold it."""
+    try:
+        return plain(without_secrets(plain(str(error), _LOOKED_AT * longest)), longest)
+    except BaseException:  # noqa: BLE001  # Not an interrupt of ours: Ctrl-C is held back wherever this is called.
+        return NO_MESSAGE
+
+
+def text_of(error: BaseException, longest: int = 2000) -> str:
+    """Its name and its message."""
+    message = message_of(error, longest)
+    return f"{name_of(error)}: {message}" if message else name_of(error)
+
+
+def traceback_of(error: BaseException, longest: int) -> str:
+    """Its traceback with its causes, as BSON can hold it.
+
+    Each line is cut before they are joined: a long message must not push the frames out. Of what is too long then, the
+    end is kept: it says where the error happened.
+    """
+    try:
+        lines = traceback.TracebackException.from_exception(error).format()
+        # Secrets first: of a connection string that was cut, no password would be known as one.
+        text = "".join(_cut(without_secrets(_cut(line, _LOOKED_AT * longest)), longest // 2) for line in lines)
+    except BaseException:  # noqa: BLE001  # The same.
+        return ""
+    return plain(text[-longest:], longest)
+
+
+def _cut(line: str, longest: int) -> str:
+    exact = str.__getitem__(line, slice(0, longest + 1))
+    return exact if len(exact) <= longest else exact[: longest - 2] + "…\n"
+
+
+def plain(text: str, longest: int) -> str:
+    """As BSON can hold it: an exact string, no longer than that, without lone surrogates.
+
+    Cut first: encoding 100 MB would block the event loop. One surrogate would spoil the batch that it is written in.
+    """
+    exact = str.__getitem__(text, slice(0, longest + 1))  # Never a subclass, whose methods are not to be called.
+    exact = exact.encode("utf-8", "backslashreplace").decode()
+    return exact if len(exact) <= longest else exact[: longest - 1] + "…"

@@ -23,9 +23,9 @@ import trio
 
 from .clock import VirtualTime, in_time_of, virtual_time
 from .errors import MonqueError, ShortageError, is_shortage
-from .exception_text import text_of
 from .hold import clock_hold
 from .log import logger_of
+from .safe_text import text_of
 
 logger = logger_of()
 

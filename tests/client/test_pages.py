@@ -16,8 +16,8 @@ from tests.support.interception import Recorder
 from tests.support.thoroughly import examples, in_full
 from trio_monque import Job, JobFilter, JobStatus, Monque
 from trio_monque.jobs import JobSort
-from trio_monque.jobs.answers import page_of
-from trio_monque.jobs.selection import page_query
+from trio_monque.jobs.job_query import page_query
+from trio_monque.jobs.views import page_of
 from trio_monque.store import paths, queries
 from trio_monque.store.types import Collection, Database
 

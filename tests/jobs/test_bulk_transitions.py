@@ -11,10 +11,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from trio_monque.jobs import transitions
-from trio_monque.jobs.bulk_transitions import cancel_selected, retry_selected, spread_over
+from trio_monque.jobs.bulk_changes import cancel_selected, retry_selected, spread_over
+from trio_monque.jobs.conditional_write import Containing, OneOf, Within, applied
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.selectors import JobSelector
-from trio_monque.jobs.transition import Containing, OneOf, Within, applied
+from trio_monque.jobs.job_selector import JobSelector
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(seconds=7)

@@ -17,7 +17,7 @@ from trio_monque import JobFilter, JobStatus
 from trio_monque.errors import InvalidCursorError, InvalidOptionError
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.cursors import ORDERS, Anchor, decode, encode
-from trio_monque.jobs.selection import job_query, page_query
+from trio_monque.jobs.job_query import job_query, page_query
 
 ID = ObjectId("65a1b2c3d4e5f60718293a4b")
 MOMENT = datetime(2026, 3, 4, 5, 6, 7, 89_000, tzinfo=UTC)

@@ -15,8 +15,8 @@ from bson import ObjectId
 
 from trio_monque import Job
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.jobs.transition import applied
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 NEW: dict[str, Any] = {"name": "greet", "data": {"n": 1}, "next_run_at": NOW, "created_at": NOW, "updated_at": NOW}

@@ -13,9 +13,10 @@ from bson import ObjectId
 from trio_monque.backoff import Backoff
 from trio_monque.errors import InvalidCronError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.rescues import (
+from trio_monque.jobs.rescue_policy import (
     DiedTooOftenError,
     RescuePolicy,
     decide_rescue,
@@ -24,7 +25,6 @@ from trio_monque.jobs.rescues import (
     mark_of,
     protected_for,
 )
-from trio_monque.jobs.transition import applied
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 POLICY = RescuePolicy(max_rescues=3, backoff=Backoff(base=1.0, cap=60.0, jitter=0.0))

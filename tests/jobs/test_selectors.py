@@ -9,9 +9,9 @@ import pytest
 
 from trio_monque import JobFilter
 from trio_monque.errors import InvalidOptionError
+from trio_monque.jobs.conditional_write import Containing, OneOf, Within
 from trio_monque.jobs.job import JobStatus
-from trio_monque.jobs.selectors import LONGEST_TEXT, JobSelector, checked_name, checked_statuses, one_of, within
-from trio_monque.jobs.transition import Containing, OneOf, Within
+from trio_monque.jobs.job_selector import LONGEST_TEXT, JobSelector, checked_name, checked_statuses, one_of, within
 
 AT = datetime(2026, 3, 1, 12, 0, 0, 5000, tzinfo=UTC)
 MICROSECOND = timedelta(microseconds=1)

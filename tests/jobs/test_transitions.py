@@ -9,10 +9,10 @@ from bson import ObjectId
 
 from trio_monque.jobs import transitions
 from trio_monque.jobs.claimable import pins
+from trio_monque.jobs.conditional_write import AtMost, OneOf, Transition, applied
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import CLAIM_FIELDS, ClaimStamp, is_ours
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.transition import AtMost, OneOf, Transition, applied
-from trio_monque.jobs.transitions import Failure
 
 NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 LATER = NOW + timedelta(hours=1)

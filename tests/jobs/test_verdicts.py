@@ -8,25 +8,11 @@ import pytest
 from tests.jobs.test_transitions import LATER, claimed
 from trio_monque.backoff import Backoff
 from trio_monque.errors import ScheduleEndedError
+from trio_monque.jobs.conditional_write import applied
+from trio_monque.jobs.error_history import LONGEST_REASON, reason_of
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.transition import applied
-from trio_monque.jobs.verdicts import (
-    LONGEST_REASON,
-    CutShort,
-    Discarded,
-    Failed,
-    Retry,
-    RetryPolicy,
-    Snooze,
-    Snoozed,
-    Succeeded,
-    Verdict,
-    decide,
-    end_of_schedule,
-    judged,
-    reason_of,
-    will_retry,
-)
+from trio_monque.jobs.retry_policy import RetryPolicy, decide, end_of_schedule, judged, will_retry
+from trio_monque.jobs.verdicts import CutShort, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict
 
 POLICY = RetryPolicy(max_attempts=3, backoff=Backoff(base=1, cap=60, jitter=0))
 

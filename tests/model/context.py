@@ -11,21 +11,11 @@ from bson import ObjectId
 from trio_monque.backoff import Backoff
 from trio_monque.client.context import ClientContext
 from trio_monque.clock import ServerClock
+from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.rescues import RescuePolicy, decide_rescue
-from trio_monque.jobs.transition import Transition
-from trio_monque.jobs.verdicts import (
-    CutShort,
-    Discard,
-    Discarded,
-    Failed,
-    RetryPolicy,
-    Snooze,
-    Snoozed,
-    Succeeded,
-    Verdict,
-    decide,
-)
+from trio_monque.jobs.rescue_policy import RescuePolicy, decide_rescue
+from trio_monque.jobs.retry_policy import RetryPolicy, decide
+from trio_monque.jobs.verdicts import CutShort, Discard, Discarded, Failed, Snooze, Snoozed, Succeeded, Verdict
 from trio_monque.options import ClientConfig
 from trio_monque.store import inserting
 from trio_monque.store.connection import JobCollection

@@ -24,7 +24,7 @@ from pymongo.read_concern import ReadConcern
 from tests.support.store import handle
 from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
-from trio_monque.jobs.transition import Transition
+from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.transitions import TABLE
 from trio_monque.store import claiming, indexes, leases, settling, statements
 from trio_monque.store.connection import JobCollection

@@ -20,7 +20,7 @@ from bson import Binary, Decimal128, ObjectId
 from trio_monque import Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.payloads.payload_type import PayloadType
-from trio_monque.payloads.problem import ValueProblem
+from trio_monque.payloads.problems import ValueProblem
 
 from .everything import ITEM, NOW, ONE, Item
 

@@ -175,7 +175,7 @@ for name in ("pydantic", "pydantic_core", "msgspec", "cattrs"):
 import bson
 from tests.payloads.everything import Everything, example
 from trio_monque.payloads.payload_type import PayloadType
-from trio_monque.payloads.problem import ValueProblem
+from trio_monque.payloads.problems import ValueProblem
 payload = PayloadType(Everything)
 stored = bson.encode(payload.store(example()))
 assert payload.read(bson.decode(stored)) == example()

@@ -15,10 +15,10 @@ from bson import ObjectId
 
 from trio_monque.jobs import fences, transitions
 from trio_monque.jobs.claimable import claimable, pins
+from trio_monque.jobs.conditional_write import OneOf, Transition, applied
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.jobs.transition import OneOf, Transition, applied
-from trio_monque.jobs.transitions import Failure
 
 from .rules import ALL_OF_THE_FENCE, ENDS_THAT_OBEY, PINS
 from .state import Document

@@ -19,8 +19,8 @@ from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import JobClaimLost, JobCompleted, JobStarted
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition
 from trio_monque.store import settling
 from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database

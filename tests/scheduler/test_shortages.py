@@ -15,7 +15,7 @@ from trio_monque import JobStatus, Retention, Retry, RunningJob, Workers, open_s
 from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker
 from trio_monque.events import DocumentFailed, Event, JobCompleted, JobFailed
-from trio_monque.jobs.verdicts import LONGEST_REASON, LONGEST_TRACEBACK
+from trio_monque.jobs.error_history import LONGEST_REASON, LONGEST_TRACEBACK
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, assert_enqueued, drain

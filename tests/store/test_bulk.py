@@ -17,9 +17,9 @@ from tests.support.malformed import text, with_field
 from tests.support.store import PAST, handle, insert
 from trio_monque import JobFilter, Monque
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.bulk_transitions import cancel_selected
-from trio_monque.jobs.selectors import JobSelector
-from trio_monque.jobs.transition import Containing, Within
+from trio_monque.jobs.bulk_changes import cancel_selected
+from trio_monque.jobs.conditional_write import Containing, Within
+from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.store import bulk, indexes
 from trio_monque.store.codec import filter_of
 from trio_monque.store.connection import JobCollection

@@ -19,9 +19,9 @@ from trio_monque.client.rescuing import Rescuer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition
-from trio_monque.jobs.transitions import Failure
 from trio_monque.options import scheduler_config
 from trio_monque.store import leases, managing, queries, settling
 from trio_monque.store.connection import JobCollection

@@ -20,7 +20,7 @@ from tests.support.thoroughly import examples, in_full
 from trio_monque import Job
 from trio_monque.errors import BrokenDocumentError
 from trio_monque.jobs import transitions
-from trio_monque.jobs.transition import applied
+from trio_monque.jobs.conditional_write import applied
 from trio_monque.store import decoding
 from trio_monque.store.codec import LENIENT, OWN_OPTIONS, document_of
 from trio_monque.store.decoding import job_of, job_of_unusual

@@ -17,8 +17,8 @@ from tests.support.store import handle
 from trio_monque import JobFilter, JobStatus, Monque
 from trio_monque.errors import AggregationTimeoutError
 from trio_monque.jobs import JobSort
-from trio_monque.jobs.answers import page_of
-from trio_monque.jobs.selection import page_query
+from trio_monque.jobs.job_query import page_query
+from trio_monque.jobs.views import page_of
 from trio_monque.store import indexes, names, paths, queries, statistics
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database

@@ -15,8 +15,8 @@ from tests.support.store import PAST, claim, handle, insert
 from trio_monque.document_lock import freed
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.jobs.bulk_transitions import cancel_selected
-from trio_monque.jobs.selectors import JobSelector
+from trio_monque.jobs.bulk_changes import cancel_selected
+from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.store import bulk, document_endings, settling
 from trio_monque.store.document_endings import Ending
 from trio_monque.store.types import Database

@@ -23,8 +23,8 @@ from trio_monque.document_lock import Lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.jobs.bulk_transitions import cancel_selected
-from trio_monque.jobs.selectors import JobSelector
+from trio_monque.jobs.bulk_changes import cancel_selected
+from trio_monque.jobs.job_selector import JobSelector
 from trio_monque.store import bulk, claiming, document_endings, document_locks, inserting, leases, managing, settling
 from trio_monque.store.codec import document_of
 from trio_monque.store.connection import JobCollection

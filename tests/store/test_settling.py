@@ -16,10 +16,10 @@ from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition, applied
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition, applied
-from trio_monque.jobs.transitions import Failure
 from trio_monque.store import managing, queries, settling
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, grouped

@@ -25,9 +25,9 @@ from tests.support.store import PAST, claim, handle, stamp
 from tests.support.thoroughly import in_full, the_same_examples
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition
 from trio_monque.store import settling, statements
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.settling import Fate, Statement, grouped

@@ -12,9 +12,9 @@ from bson import ObjectId
 from tests.support.node_peer import Document, NodePeer
 from tests.support.store import handle, stamp
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import Transition
+from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import Transition
-from trio_monque.jobs.transitions import Failure
 from trio_monque.store import claiming, managing, queries, settling
 from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database

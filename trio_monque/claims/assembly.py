@@ -18,8 +18,8 @@ from ..errors import MissingIndexError, MonqueError
 from ..events import Event
 from ..host.host import Host, Life
 from ..host.limits import engine_limits
-from ..jobs.error_text import ErrorText
-from ..jobs.verdicts import RetryPolicy
+from ..jobs.error_history import ErrorText
+from ..jobs.retry_policy import RetryPolicy
 from ..safe_text import shown
 from ..store import document_indexes
 from ..store.connection import check_collection, check_pool

@@ -11,7 +11,7 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
-from ..callables import is_async, problem_of_handler
+from ..checks import is_async, problem_of_handler
 from ..errors import ClaimLostError, InvalidOptionError
 from ..host.host import Body
 from ..log import logger_of

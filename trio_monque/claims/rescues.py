@@ -11,7 +11,7 @@ from ..client.server_time import ServerTime
 from ..document_lock import NEVER
 from ..engine.source import Control
 from ..errors import MonqueError
-from ..jobs.verdicts import RetryPolicy
+from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import document_locks, document_looks
 from ..store.document_locks import Takeaway

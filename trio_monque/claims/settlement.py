@@ -9,7 +9,9 @@ from typing import Final
 from ..document_lock import NEVER, freed, laid_aside, shortened
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ClaimLostError
-from ..jobs.verdicts import CutShort, Discarded, Failed, RetryPolicy, Snoozed, Succeeded, awake_at, judged, kept_reason
+from ..jobs.error_history import kept_reason
+from ..jobs.retry_policy import RetryPolicy, awake_at, judged
+from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..store.document_endings import EncodedUpdate, Ending, Fate, Settled
 from .held import HeldDocument
 

@@ -20,7 +20,7 @@ from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import MonqueConnectionError, is_shortage
-from ..jobs.verdicts import RetryPolicy
+from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import document_endings, document_locks
 from ..store.document_endings import EncodedUpdate, Fate, Settled

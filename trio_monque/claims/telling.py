@@ -10,8 +10,8 @@ from .. import events
 from ..client.bus import Bus
 from ..document_lock import NEVER
 from ..host.reporting import HostEnd, Reporter, named
-from ..jobs.error_text import ErrorText
-from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, kept_reason
+from ..jobs.error_history import ErrorText, kept_reason
+from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import logger_of
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released

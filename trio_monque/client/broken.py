@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from ..checks import check_count
-from ..jobs.broken_document import BrokenDocument
+from ..jobs.views import BrokenDocument
 from ..store import broken
 from ..store.connection import JobCollection
 

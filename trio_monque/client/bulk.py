@@ -8,12 +8,11 @@ from contextlib import contextmanager
 from typing import Final, Unpack
 
 from .. import events
-from ..callables import is_async
-from ..checks import check_seconds
+from ..checks import check_seconds, is_async
 from ..errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
-from ..jobs.bulk_result import BulkResult, Tally
+from ..jobs.bulk_changes import BulkResult, Tally
 from ..jobs.job import Job
-from ..jobs.selectors import JobSelector, Selection
+from ..jobs.job_selector import JobSelector, Selection
 from ..store import bulk
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry

@@ -11,17 +11,9 @@ from typing import ClassVar
 
 from .. import events
 from ..errors import MonqueConnectionError
-from ..jobs.bulk_transitions import (
-    CANCELLABLE,
-    DELETABLE,
-    RETRIABLE,
-    Change,
-    cancel_selected,
-    retry_selected,
-    spread_over,
-)
+from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
-from ..jobs.selectors import JobSelector
+from ..jobs.job_selector import JobSelector
 from ..store import bulk
 from ..store.bulk import Sending, Written
 from ..store.types import ObjectId

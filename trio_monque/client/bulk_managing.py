@@ -7,9 +7,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Unpack
 
 from ..call_context import async_calls
-from ..jobs.broken_document import BrokenDocument
-from ..jobs.bulk_result import BulkResult
-from ..jobs.selectors import Selection
+from ..jobs.bulk_changes import BulkResult
+from ..jobs.job_selector import Selection
+from ..jobs.views import BrokenDocument
 from ..store.offload import Door
 from .broken import Sifting
 from .bulk import DEFAULT_SPREAD, Bulk, cancelling, check_on_progress, deleting, retrying

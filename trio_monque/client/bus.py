@@ -14,7 +14,7 @@ import anyio.to_thread
 import trio
 
 from ..async_with import entered_by_async_with
-from ..callables import is_async
+from ..checks import is_async
 from ..errors import InvalidOptionError
 from ..events import Event
 from ..log import logger_of

@@ -9,10 +9,10 @@ from typing import Final
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs import transitions
+from ..jobs.conditional_write import Transition, applied
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft
 from ..jobs.payload import check_payload
-from ..jobs.transition import Transition, applied
 from ..log import logger_of
 from ..store import managing
 from .context import ClientContext

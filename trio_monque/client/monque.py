@@ -10,10 +10,10 @@ import anyio.lowlevel
 
 from ..call_context import async_calls, blocking_calls
 from ..events import Event
-from ..jobs.answers import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..jobs.job import Job
-from ..jobs.selection import JobFilter, JobSort
-from ..jobs.selectors import Statuses, checked_name
+from ..jobs.job_query import JobFilter, JobSort
+from ..jobs.job_selector import Statuses, checked_name
+from ..jobs.views import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..log import logger_of
 from ..options import ClientConfig, ClientOptions, client_config
 from ..store.connection import JobCollection, check_database

@@ -6,13 +6,13 @@ from collections.abc import Callable
 from datetime import datetime
 
 from .. import events
+from ..checks import checked_moment
 from ..errors import JobStateError, MonqueConnectionError
 from ..jobs import transitions
+from ..jobs.conditional_write import Transition, applied
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import checked_moment
-from ..jobs.selection import object_id
-from ..jobs.transition import Transition, applied
+from ..jobs.job_query import object_id
 from ..store import managing, queries
 from ..store.managing import KeyInUseError
 from ..store.types import ObjectId

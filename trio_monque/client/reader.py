@@ -6,11 +6,10 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from functools import partial
 from typing import Final, Literal
 
-from ..jobs.answers import CursorPage, QueueStats, QueueView, WorkerView, page_of
-from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import Job
-from ..jobs.selection import JobFilter, JobSort, job_query, object_id, page_query
-from ..jobs.selectors import Statuses, checked_name
+from ..jobs.job_query import JobFilter, JobSort, job_query, object_id, page_query
+from ..jobs.job_selector import Statuses, checked_name
+from ..jobs.views import BrokenDocument, CursorPage, QueueStats, QueueView, WorkerView, page_of
 from ..store import names, queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting

@@ -10,11 +10,10 @@ from datetime import datetime
 from typing import Final
 
 from ..errors import BrokenDocumentError, MonqueConnectionError
+from ..jobs.conditional_write import LIGHTEST, applied, lightened
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job
-from ..jobs.lighter_writes import LIGHTEST, lightened
-from ..jobs.rescues import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
-from ..jobs.transition import applied
+from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
 from ..observations import Sighting
 from ..options import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling

@@ -12,7 +12,7 @@ from typing import Any, Final, cast
 import anyio
 import trio
 
-from ..callables import is_async
+from ..checks import is_async
 from ..errors import ShortageError
 from ..events import Event
 from ..log import logger_of

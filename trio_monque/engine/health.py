@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import trio
 
-from ..exception_text import text_of
+from ..safe_text import text_of
 from .guard import Stop
 from .progress import NEVER, Fault, Progress
 from .run import Run

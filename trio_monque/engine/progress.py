@@ -12,8 +12,8 @@ from typing import Final
 
 import trio
 
-from ..exception_text import text_of
 from ..log import logger_of
+from ..safe_text import text_of
 
 logger = logger_of("engine")
 

@@ -8,8 +8,8 @@ from typing import Final
 import trio
 
 from ..errors import MonqueConnectionError, is_outage
-from ..exception_text import text_of
 from ..log import logger_of
+from ..safe_text import text_of
 from .pauses import Pauses
 
 logger = logger_of("engine")

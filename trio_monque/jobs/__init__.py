@@ -1,15 +1,14 @@
 """What a job is and how it may change. Pure: no clock, no MongoDB, no trio."""
 
-from .answers import CursorPage, QueueStats, QueueView, WorkerView
-from .broken_document import BrokenDocument
-from .bulk_result import BulkFailure, BulkResult
+from .bulk_changes import BulkFailure, BulkResult
 from .cron import SchedulePreview
 from .instance import Instance
 from .job import Job, JobStatus
+from .job_query import JobFilter, JobSort
+from .job_selector import JobSelector, Selection
 from .new_job import NewJob
-from .selection import JobFilter, JobSort
-from .selectors import JobSelector, Selection
 from .verdicts import Discard, Retry, Snooze
+from .views import BrokenDocument, CursorPage, QueueStats, QueueView, WorkerView
 
 __all__ = [
     "BrokenDocument",

@@ -7,8 +7,8 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import Any, Final
 
+from .conditional_write import AtMost, OneOf
 from .job import Job, JobStatus
-from .transition import AtMost, OneOf
 
 
 def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:

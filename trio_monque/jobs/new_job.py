@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from dataclasses import KW_ONLY, dataclass
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import Enum
 from typing import (
     TYPE_CHECKING,
@@ -22,7 +22,7 @@ from typing import (
 
 from bson import Code, ObjectId
 
-from ..checks import check_count, check_seconds, check_whole
+from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
@@ -45,9 +45,6 @@ ON_EXHAUSTED: Final = ("continue", "fail")
 # Control characters, and lone surrogates: they cannot be encoded as UTF-8.
 _NOT_IN_KEYS: Final = re.compile(r"[\x00-\x1f\x7f-\x9f\ud800-\udfff]")
 _NOT_IN_NAMES: Final = re.compile(rf"\s|{_NOT_IN_KEYS.pattern}")
-
-# BSON dates reach further, Python's datetimes do not.
-_LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 @runtime_checkable
@@ -256,22 +253,6 @@ def _due(new: NewJob, now: datetime) -> datetime:
     if new.delay is not None:
         return now + timedelta(milliseconds=round(new.delay * 1000))
     return now if new.run_at is None else checked_moment("run_at", new.run_at)
-
-
-def checked_moment(option: str, moment: object) -> datetime:
-    """A moment as it can be stored: UTC, in whole milliseconds. Raises InvalidOptionError for a naive one."""
-    if not isinstance(moment, datetime):
-        problem = "must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
-        raise InvalidOptionError(option, moment, problem)
-    if moment.tzinfo is None or moment.utcoffset() is None:
-        raise InvalidOptionError(option, moment, "must be timezone-aware, for example datetime.now(UTC)")
-    if moment > _LATEST:
-        raise InvalidOptionError(option, moment, "lies beyond the year 9998")
-    try:
-        moment = moment.astimezone(UTC)
-    except OverflowError as error:
-        raise InvalidOptionError(option, moment, "lies before the year 1") from error
-    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 def check_order(cron: object, name: object) -> None:

@@ -13,9 +13,8 @@ from bson.codec_options import CodecOptions
 from ..errors import InvalidPayloadError, PayloadTooLargeError
 from ..options import LARGEST_PAYLOAD
 from ..payloads.payload_type import BUILTINS, stored_instance
-from ..payloads.problem import ValueProblem
+from ..payloads.problems import ValueProblem, why_unstorable
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
-from .unstorable import why_unstorable
 
 T = TypeVar("T")
 

@@ -16,15 +16,12 @@ from typing import Any, Final
 from bson import ObjectId
 
 from .claimable import claimable, pins
+from .conditional_write import OneOf, Transition
+from .error_history import Failure
 from .fences import CLAIM_FIELDS, ClaimStamp, cycle_fence, fence, is_ours, sign_of_life, stamp_fence
-from .job import Job, JobStatus
-from .occurrences import OF_ONE_OCCURRENCE, deaths_of, occurrence_of, resumed
-from .transition import OneOf, Transition
+from .job import OF_ONE_OCCURRENCE, Job, JobStatus, deaths_of, occurrence_of, resumed
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
-
-MOST_ERRORS: Final = 5
-"""How many of the last errors a job remembers."""
 
 PENDING, PROCESSING = JobStatus.PENDING, JobStatus.PROCESSING
 COMPLETED, FAILED, CANCELLED = JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.CANCELLED
@@ -61,25 +58,6 @@ TABLE: Final = (
     Row("request_cancel", PROCESSING, PROCESSING, "somebody asked for the run to be cancelled"),
 )
 """All changes of a job's status, and the changes of a pending or processing job that keep it. Deletion is from any."""
-
-
-@dataclass(frozen=True, slots=True)
-class Failure:
-    """What a failed try leaves in the job.
-
-    Attributes:
-        reason: `failReason`.
-        record: One entry of the history of errors.
-    """
-
-    reason: str
-    record: Mapping[str, Any] | None = None
-
-    def written(self, job: Job) -> dict[str, Any]:
-        """The fields; the history is the copy's, which the fence proves to be current."""
-        if self.record is None:
-            return {"fail_reason": self.reason}
-        return {"fail_reason": self.reason, "errors": [*job.errors, self.record][-MOST_ERRORS:]}
 
 
 # What no end of a claim leaves behind: the claim, and a request that was meant for it.

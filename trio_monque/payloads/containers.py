@@ -9,7 +9,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any, Final
 
-from .problem import ValueProblem, key_step, wrong
+from .problems import ValueProblem, key_step, wrong
 from .scalars import Read
 
 

@@ -16,7 +16,7 @@ from uuid import UUID
 from bson import Binary, Decimal128, Int64, ObjectId
 from bson.binary import UUID_SUBTYPE
 
-from .problem import ValueProblem
+from .problems import ValueProblem
 
 Read = Callable[[Any], Any]
 

@@ -7,9 +7,8 @@ from contextlib import suppress
 from enum import Enum
 from typing import Any, Final, NewType, get_origin
 
-from .hints import name_of
-from .kinds import Kind, fields_of, kind_of
-from .problem import ValueProblem, key_step
+from .declared_types import Kind, fields_of, kind_of, name_of
+from .problems import ValueProblem, key_step
 from .reading import Readers
 from .scalars import SCALARS, Read
 from .stored import TEXT_TYPES, stored_form

@@ -11,10 +11,9 @@ from enum import Enum
 from typing import Any, Final, Literal, NoReturn, Union, get_args, get_origin
 
 from .containers import CONTAINERS, Reader, anything, document_reader, named_tuple_reader, tuple_reader
-from .hints import field_hints, is_required, name_of, resolved
-from .kinds import Kind, fields_of, kind_of
+from .declared_types import Kind, field_hints, fields_of, is_required, kind_of, name_of, resolved
 from .libraries import msgspec_keys, msgspec_reader, pydantic_keys, pydantic_reader
-from .problem import ValueProblem, wrong
+from .problems import ValueProblem, wrong
 from .scalars import SCALARS, Read, enum_reader, literal_reader, text_reader
 from .stored import TEXT_TYPES
 

@@ -14,7 +14,7 @@ from bson import Binary, Code, Decimal128, ObjectId
 from bson.errors import InvalidId
 
 from .libraries import as_uuid, aware
-from .problem import wrong
+from .problems import wrong
 
 T = TypeVar("T")
 

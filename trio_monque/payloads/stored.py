@@ -32,9 +32,9 @@ from zoneinfo import ZoneInfo
 
 from bson import Binary, Decimal128, Int64, ObjectId
 
-from .kinds import Kind, fields_of, kind_of
+from .declared_types import Kind, fields_of, kind_of
 from .libraries import dumped_by_msgspec, dumped_by_pydantic, plain_of_pydantic
-from .problem import ValueProblem, key_step, shown
+from .problems import ValueProblem, described, key_step
 
 TEXT_TYPES: Final = (
     PurePath,
@@ -107,7 +107,7 @@ def _whole(value: int) -> int:
 
 def _moment(value: datetime) -> datetime:
     if value.tzinfo is None or value.utcoffset() is None:
-        raise ValueProblem(f"{shown(value)} has no time zone: give it one, for example datetime.now(UTC)")
+        raise ValueProblem(f"{described(value)} has no time zone: give it one, for example datetime.now(UTC)")
     return value
 
 
@@ -116,7 +116,7 @@ def _decimal(value: Decimal) -> Decimal128:
         return Decimal128(value)
     except DecimalException as error:
         raise ValueProblem(
-            f"{shown(value)} has more than the 34 digits, or a larger exponent, than BSON has"
+            f"{described(value)} has more than the 34 digits, or a larger exponent, than BSON has"
         ) from error
 
 
@@ -150,7 +150,7 @@ def _document(value: Mapping[Any, Any]) -> dict[str, Any]:
         try:
             name = _key(key)
             if name in document:
-                raise ValueProblem(f"the keys {shown(key)} and {name!r} would be one when stored")
+                raise ValueProblem(f"the keys {described(key)} and {name!r} would be one when stored")
             document[name] = stored_form(item)
         except ValueProblem as problem:
             problem.under(key_step(key))

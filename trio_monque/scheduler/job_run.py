@@ -12,7 +12,8 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ShortageError
 from ..jobs.job import Job
-from ..jobs.verdicts import CutShort, RetryPolicy, Succeeded, Verdict, judged, leaves_of
+from ..jobs.retry_policy import RetryPolicy, judged
+from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
 from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread

@@ -7,8 +7,8 @@ from typing import Any, cast
 from weakref import WeakKeyDictionary
 
 from ..backoff import Backoff, asked_backoff
-from ..jobs.error_text import ErrorText
-from ..jobs.verdicts import ErrorTypes, RetryPolicy
+from ..jobs.error_history import ErrorText
+from ..jobs.retry_policy import ErrorTypes, RetryPolicy
 from ..log import logger_of
 from ..options import SchedulerConfig
 from .worker import Worker

@@ -14,8 +14,7 @@ from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
-from ..jobs.job import Job
-from ..jobs.occurrences import checkpoint_of
+from ..jobs.job import Job, checkpoint_of
 from ..store.types import ObjectId
 from ..threads import call_on_run
 from .scheduler_client import SchedulerClient

@@ -18,8 +18,8 @@ from ..errors import AsyncWithError, MonqueError
 from ..events import Event
 from ..host.host import Body, Host, Life
 from ..host.reporting import MOST_NAMED
-from ..jobs.answers import WorkerView
 from ..jobs.job import Job
+from ..jobs.views import WorkerView
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
 from ..store.offload import CONNECTIONS_NEEDED

@@ -10,25 +10,15 @@ from typing import Final
 from ..client.rescued import Rescued
 from ..engine.nursery import Engine
 from ..errors import ScheduleEndedError
-from ..exception_text import name_of
 from ..jobs import transitions
+from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
+from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, JobStatus
-from ..jobs.lighter_writes import LIGHTEST, lightened
-from ..jobs.transition import Transition, applied
-from ..jobs.verdicts import (
-    CutShort,
-    Discarded,
-    Failed,
-    RetryPolicy,
-    Succeeded,
-    Verdict,
-    ambiguous_schedule,
-    decide,
-    end_of_schedule,
-    reason_of,
-)
+from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule
+from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
+from ..safe_text import name_of
 from ..store import settling
 from ..store.settling import Fate, Statement
 from .logs import about
@@ -136,7 +126,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         )
         settlement.verdict = Discarded(error)
         reason = f"{name_of(error)} while the end of the run was being decided"
-        return transitions.fail(settlement.job, now, transitions.Failure(reason))
+        return transitions.fail(settlement.job, now, Failure(reason))
 
 
 def _decided(settlement: JobSettlement, now: datetime) -> Transition:

@@ -11,7 +11,7 @@ from ..client.context import ClientContext
 from ..client.monque import SyncMonque
 from ..client.stats_cache import StatsCache
 from ..client.wake_board import on_the_board
-from ..jobs.answers import QueueStats
+from ..jobs.views import QueueStats
 from ..store.offload import Channel, Door
 from .neighbour import EngineOnTheBoard
 from .presence import Presence

@@ -15,17 +15,10 @@ from ..client.bus import Bus
 from ..client.rescued import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
+from ..jobs.error_history import kept_reason
 from ..jobs.job import Job, JobStatus
-from ..jobs.verdicts import (
-    CutShort,
-    Discarded,
-    Failed,
-    RetryPolicy,
-    Snoozed,
-    Succeeded,
-    kept_reason,
-    will_retry,
-)
+from ..jobs.retry_policy import RetryPolicy, will_retry
+from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..log import logger_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate

@@ -6,12 +6,12 @@ from collections.abc import Callable
 from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
-from ..callables import is_async
+from ..checks import is_async
 from ..errors import InvalidPayloadError, UnreadablePayloadError
 from ..jobs.payload import storing
 from ..jobs.verdicts import Discard, Retry, Snooze
 from ..payloads.payload_type import stored_instance
-from ..payloads.problem import ValueProblem
+from ..payloads.problems import ValueProblem
 from ..safe_text import one_line, without_secrets
 from .running_job import RunningJob, with_any
 from .worker_settings import WorkerSettings

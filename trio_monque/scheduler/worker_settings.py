@@ -9,7 +9,7 @@ from typing import Any, TypedDict
 from ..checks import check_count, check_known, check_seconds, check_whole
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.new_job import check_name
-from ..jobs.verdicts import ErrorTypes
+from ..jobs.retry_policy import ErrorTypes
 from ..payloads.payload_type import PayloadType
 
 HIGHEST_PRIORITY = 10

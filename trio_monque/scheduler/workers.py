@@ -8,12 +8,11 @@ from dataclasses import dataclass
 from types import MappingProxyType, UnionType
 from typing import Any, Generic, TypeVar, Unpack, get_args, get_origin, get_type_hints, overload
 
-from ..callables import problem_of_handler
+from ..checks import problem_of_handler
 from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_on_exhausted, check_order, check_version
-from ..payloads.hints import name_of
-from ..payloads.kinds import Kind, kind_of
+from ..payloads.declared_types import Kind, kind_of, name_of
 from .running_job import Resources, RunningJob
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions, WorkerSettings, checked_settings

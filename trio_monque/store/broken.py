@@ -10,8 +10,8 @@ from bson.errors import BSONError
 from pymongo.cursor import RawBatchCursor
 
 from ..errors import BrokenDocumentError
-from ..jobs.broken_document import BrokenDocument
 from ..jobs.job import JobStatus
+from ..jobs.views import BrokenDocument
 from ..log import logger_of
 from ..safe_text import shown
 from . import doubled_fields

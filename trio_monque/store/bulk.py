@@ -15,7 +15,7 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo.client_session import ClientSession
 
 from ..errors import BrokenDocumentError
-from ..jobs.bulk_transitions import Change
+from ..jobs.bulk_changes import Change
 from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, filter_of, update_of

@@ -15,8 +15,8 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 
 from ..errors import BrokenDocumentError
+from ..jobs.conditional_write import AtMost, Containing, OneOf, Transition, Within
 from ..jobs.job import Job
-from ..jobs.transition import AtMost, Containing, OneOf, Transition, Within
 from .decoding import job_of
 from .fields import DEFAULTS, FIELD, REQUIRED
 

@@ -21,7 +21,7 @@ from pymongo.read_concern import ReadConcern
 from pymongo.results import UpdateResult
 
 from ..errors import InvalidPayloadError, MonqueConnectionError, ShortageError, is_shortage
-from ..exception_text import text_of
+from ..safe_text import text_of
 from .driver_errors import (
     has_lost_sessions,
     is_about_document,

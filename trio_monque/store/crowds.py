@@ -20,9 +20,9 @@ from typing import Any, Final
 from bson import ObjectId
 
 from ..jobs.claimable import claimable, is_suspect
+from ..jobs.conditional_write import Within
 from ..jobs.cursors import Anchor
 from ..jobs.job import Job, JobStatus
-from ..jobs.transition import Within
 from . import indexes
 from .codec import OWN_OPTIONS, filter_of
 from .commands import BY_ID, command, of_ids

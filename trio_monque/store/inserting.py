@@ -16,8 +16,8 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..jobs.conditional_write import OneOf
 from ..jobs.job import Job, JobStatus
-from ..jobs.transition import OneOf
 from . import indexes
 from .codec import document_of, filter_of
 from .commands import by_majority, command, of_ids

@@ -11,9 +11,8 @@ from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
 from ..errors import MonqueError
+from ..jobs.conditional_write import LIGHTEST, Transition, applied, is_borne_by, lightened
 from ..jobs.job import Job
-from ..jobs.lighter_writes import LIGHTEST, lightened
-from ..jobs.transition import Transition, applied, is_borne_by
 from .codec import filter_of, update_of
 from .commands import by_majority, causal_session, command
 from .connection import JobCollection

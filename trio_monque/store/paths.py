@@ -20,11 +20,11 @@ from typing import Any, Final
 from bson import ObjectId
 from pymongo import ASCENDING, DESCENDING, IndexModel
 
+from ..jobs.conditional_write import Within
 from ..jobs.cursors import Anchor
 from ..jobs.job import JobStatus
-from ..jobs.selection import JobQuery
-from ..jobs.selectors import one_of
-from ..jobs.transition import Within
+from ..jobs.job_query import JobQuery
+from ..jobs.job_selector import one_of
 from . import indexes
 from .codec import filter_of
 from .fields import FIELD

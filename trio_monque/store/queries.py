@@ -10,10 +10,10 @@ from typing import Any, Final, TypeVar
 
 from bson import ObjectId
 
-from ..jobs.answers import Found
 from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job
-from ..jobs.selection import JobQuery
+from ..jobs.job_query import JobQuery
+from ..jobs.views import Found
 from . import indexes
 from .codec import OWN_OPTIONS
 from .commands import at_one_moment, command

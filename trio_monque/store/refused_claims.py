@@ -10,9 +10,8 @@ from typing import Final
 from bson import ObjectId
 from pymongo import UpdateOne
 
+from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.job import Job, JobStatus
-from ..jobs.lighter_writes import LIGHTEST, lightened
-from ..jobs.transition import Transition, applied
 from ..jobs.transitions import set_aside
 from ..log import logger_of
 from .codec import filter_of, update_of

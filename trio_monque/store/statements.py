@@ -12,9 +12,9 @@ from bson.codec_options import CodecOptions
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 
+from ..jobs.conditional_write import Transition
 from ..jobs.fences import ClaimId
 from ..jobs.job import JobStatus
-from ..jobs.transition import Transition
 from .codec import filter_of, update_of
 from .commands import BY_ID, in_chunks_by_size, of_ids
 from .fields import FIELD

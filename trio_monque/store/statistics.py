@@ -7,8 +7,8 @@ from typing import Any, Final
 
 from pymongo import DESCENDING
 
-from ..jobs.answers import QueueStats
 from ..jobs.job import JobStatus
+from ..jobs.views import QueueStats
 from . import indexes
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import command

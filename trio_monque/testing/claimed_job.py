@@ -11,11 +11,11 @@ from ..client.context import ClientContext
 from ..client.intake import Intake
 from ..errors import InvalidOptionError
 from ..jobs import transitions
+from ..jobs.conditional_write import applied
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob
 from ..jobs.payload import snapshot
-from ..jobs.transition import applied
 from ..scheduler.worker import Worker
 from ..scheduler.workers import Workers
 

@@ -19,11 +19,12 @@ from ..engine.runner import Runner
 from ..engine.slots import Slots
 from ..engine.wake import WakeSignal
 from ..errors import MonqueError, UnreadablePayloadError
+from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
-from ..jobs.transition import applied
-from ..jobs.verdicts import Discard, Discarded, ErrorTypes, Failed, Retry, Snooze, Verdict, leaves_of
+from ..jobs.retry_policy import ErrorTypes
+from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames

@@ -7,11 +7,12 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, TypedDict
 
+from ..checks import checked_moment
 from ..errors import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import Named, checked_moment, name_of
+from ..jobs.job_selector import checked_statuses
+from ..jobs.new_job import Named, name_of
 from ..jobs.payload import plain_data, snapshot
-from ..jobs.selectors import checked_statuses
 from ..store.types import CodecOptions
 from .differences import agreements, differences, shown
 

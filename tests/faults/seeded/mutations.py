@@ -12,9 +12,9 @@ from pymongo import UpdateMany, UpdateOne
 from trio_monque.client import rescuing
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
+from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
-from trio_monque.jobs.transition import applied
 from trio_monque.scheduler.claims import Claims
 from trio_monque.store import queries, settling, statements
 from trio_monque.store.types import ObjectId

@@ -11,7 +11,7 @@ import trio
 
 from ...client.monque import Monque
 from ...events import Event, JobClaimLost, JobCompleted, JobFailed, JobStarted, ShutdownTimedOut
-from ...jobs.answers import QueueStats
+from ...jobs.views import QueueStats
 from ...store.types import ObjectId
 
 POLL_INTERVAL: Final = 0.25

@@ -1,15 +1,15 @@
-"""What the answers to questions about jobs look like: pages, counts, views. Pure."""
+"""Answers to queries about jobs: pages, counts, views, and documents that are not jobs. Pure."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import Final
+from typing import Any, Final
 
 from .cursors import Anchor, anchor_of, encode
 from .job import Job, JobStatus
-from .selection import JobQuery
+from .job_query import JobQuery
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -128,3 +128,18 @@ class QueueView:
 
 
 NO_WORKERS: Final[Mapping[str, WorkerView]] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class BrokenDocument:
+    """A document in the jobs collection that no scheduler runs: it is not a job, or is pending and bears an owner.
+
+    Attributes:
+        document_id: Its `_id`, of whatever type.
+        reason: What is wrong with it.
+        document: What is in it, as far as it can be decoded. Of what is large there is only a note how large it is.
+    """
+
+    document_id: object
+    reason: str
+    document: Mapping[str, Any]

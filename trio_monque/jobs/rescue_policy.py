@@ -13,13 +13,13 @@ from ..checks import LARGEST_NUMBER
 from ..errors import InvalidCronError, ScheduleEndedError
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
+from .conditional_write import Transition
 from .cron import next_occurrence
+from .error_history import failure_of
 from .fences import is_ours, sign_of_life
 from .instance import clamped
-from .job import Job
-from .occurrences import deaths_of
-from .transition import Transition
-from .verdicts import Discard, failure_of
+from .job import Job, deaths_of
+from .verdicts import Discard
 
 _SECOND: Final = timedelta(seconds=1)
 

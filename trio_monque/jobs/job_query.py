@@ -12,7 +12,7 @@ from bson.errors import InvalidId
 from ..checks import check_count
 from ..errors import InvalidOptionError
 from .cursors import ORDERS, Anchor, decode
-from .selectors import JobSelector, Statuses, checked_name, within
+from .job_selector import JobSelector, Statuses, checked_name, within
 
 SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 

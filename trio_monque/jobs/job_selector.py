@@ -7,10 +7,10 @@ from dataclasses import dataclass, fields
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypedDict
 
+from ..checks import checked_moment
 from ..errors import InvalidOptionError
+from .conditional_write import Containing, OneOf, Within
 from .job import JobStatus
-from .new_job import checked_moment
-from .transition import Containing, OneOf, Within
 
 Statuses = JobStatus | str | Iterable[JobStatus | str]
 

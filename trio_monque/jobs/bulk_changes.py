@@ -1,0 +1,122 @@
+"""Bulk changes: the transitions of many jobs at once, and the result of a bulk action. Pure.
+
+Each transition is that of a single job, with the conditions of a whole selection in its guard.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from random import Random
+from typing import Any, Final
+
+from bson import ObjectId
+
+from .conditional_write import Transition
+from .job import Job, JobStatus
+from .job_selector import JobSelector
+from .transitions import cancel_pending, retry_again
+
+CANCELLABLE: Final = frozenset({JobStatus.PENDING})
+RETRIABLE: Final = frozenset({JobStatus.FAILED, JobStatus.CANCELLED})
+DELETABLE: Final = frozenset(JobStatus)
+
+_NO_JOB: Final = ObjectId("0" * 24)
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """One transition for the jobs that share it: its guard names no id."""
+
+    transition: Transition
+    jobs: tuple[Job, ...]
+
+
+def cancel_selected(selector: JobSelector, jobs: tuple[Job, ...], now: datetime) -> Change:
+    """pending -> cancelled, for those of the jobs that are still selected."""
+    return Change(_guarded(cancel_pending(_NO_JOB, now), selector.guard(CANCELLABLE)), jobs)
+
+
+def retry_selected(selector: JobSelector, job: Job, now: datetime, next_run_at: datetime) -> Change:
+    """failed or cancelled -> pending, due then, if the job is still selected."""
+    again = retry_again(_NO_JOB, now)
+    guard = {**selector.guard(selector.among(RETRIABLE)), "name": job.name}
+    return Change(replace(_guarded(again, guard), set={**again.set, "next_run_at": next_run_at}), (job,))
+
+
+def _guarded(one: Transition, guard: Mapping[str, Any]) -> Transition:
+    # The statuses of the selection are among those of the one transition, and stricter; a job's id is its only other
+    # condition. A test compares the two guards.
+    return replace(one, guard=guard)
+
+
+def spread_over(now: datetime, seconds: float, count: int, random: Random) -> list[datetime]:
+    """So many moments from `now` on, in whole milliseconds: evenly over the window, each by chance within its share."""
+    share = seconds * 1000 / count
+    return [now + timedelta(milliseconds=int((place + random.random()) * share)) for place in range(count)]
+
+
+# --- What it did ---
+
+MOST_ERRORS_LISTED: Final = 100
+MOST_NAMES_COUNTED: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class BulkFailure:
+    """A document that was selected and refused.
+
+    Attributes:
+        job_id: Its `_id`, as a hex string.
+        reason: Why.
+    """
+
+    job_id: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class BulkResult:
+    """What a bulk action did; for `on_progress`, so far.
+
+    A job that was no longer selected when its turn came is left alone, and counts nowhere.
+
+    Attributes:
+        count: How many jobs it changed or deleted, for certain.
+        errors: The first 100 of those that were refused, and why.
+        refused: How many were refused in all.
+        unknown: How many may have been changed or deleted: the answer was lost, and they have changed again or
+            are gone.
+    """
+
+    count: int = 0
+    errors: tuple[BulkFailure, ...] = ()
+    refused: int = 0
+    unknown: int = 0
+
+
+@dataclass(slots=True)
+class Tally:
+    """The same while it grows."""
+
+    count: int = 0
+    refused: int = 0
+    unknown: int = 0
+    errors: list[BulkFailure] = field(default_factory=list)
+    by_name: Counter[str] = field(default_factory=Counter)
+
+    def add(self, count: int, by_name: Mapping[str, int]) -> None:
+        self.count += count
+        for name, number in by_name.items():
+            if name in self.by_name or len(self.by_name) < MOST_NAMES_COUNTED:
+                self.by_name[name] += number
+
+    def refuse(self, document_id: object, reason: str) -> None:
+        self.refused += 1
+        if len(self.errors) < MOST_ERRORS_LISTED:
+            self.errors.append(BulkFailure(str(document_id), reason))
+
+    def result(self) -> BulkResult:
+        return BulkResult(self.count, tuple(self.errors), self.refused, self.unknown)

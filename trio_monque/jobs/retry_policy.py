@@ -1,0 +1,172 @@
+"""Decides whether a job is tried again after a run, and when. Pure: the moment and the chance are given.
+
+Two steps: `judged` turns an error into a verdict, `decide` turns a verdict into a transition.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any
+
+from ..backoff import SHORTEST, Backoff
+from ..errors import InvalidCronError, ScheduleEndedError, UnreadablePayloadError
+from . import transitions
+from .conditional_write import Transition
+from .cron import next_occurrence
+from .error_history import EVERYTHING, ErrorText, failure_of, kept_reason
+from .job import OF_ONE_OCCURRENCE, Job, JobStatus
+from .verdicts import CutShort, Discard, Discarded, Failed, Retry, Snooze, Snoozed, Succeeded, Verdict, leaves_of
+
+ErrorTypes = tuple[type[BaseException], ...]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RetryPolicy:
+    """What is tried again, how often, and how long it waits before that.
+
+    Attributes:
+        max_attempts: After how many failures a job has failed for good.
+        backoff: Computes the delay.
+        own_backoff: The worker's own instead: fixed (seconds), or asked with the number of failures and the error.
+        retry_on: Only these errors are tried again; None for all.
+        discard_on: These errors are never tried again.
+        error_text: What is kept of an error.
+    """
+
+    max_attempts: int
+    backoff: Backoff
+    own_backoff: float | Callable[[int, BaseException], float] | None = None
+    retry_on: ErrorTypes | None = None
+    discard_on: ErrorTypes = ()
+    error_text: ErrorText = EVERYTHING
+
+    def delay(self, failures: int, error: BaseException) -> float:
+        """Seconds until the next try: never at once, or a job that fails at once would spin."""
+        if self.own_backoff is None:
+            return self.backoff.delay(failures)
+        seconds = self.own_backoff(failures, error) if callable(self.own_backoff) else self.own_backoff
+        return max(SHORTEST, min(round(seconds, 3), self.backoff.cap))
+
+
+def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
+    """What an error means. Of a group, its leaves decide: Discard before errors before Retry before Snooze.
+
+    A handler's own nursery wraps what is raised inside, so a Retry may arrive in a group, and beside errors.
+    """
+    leaves = leaves_of(error)
+    errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
+    for leaf in errors:
+        if isinstance(leaf, (Discard, *policy.discard_on)):
+            return Discarded(leaf)
+    if errors:
+        final = [leaf for leaf in errors if not _is_tried_again(leaf, policy)]
+        return Discarded(final[0]) if final else Failed(error)
+    for leaf in leaves:
+        if isinstance(leaf, Retry):
+            return Failed(leaf, leaf.after)
+    (first, *_) = (leaf for leaf in leaves if isinstance(leaf, Snooze))
+    return Snoozed(first)
+
+
+def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
+    # A Ctrl-C or an exit says nothing about the job, and data that cannot be read says nothing about the handler: which
+    # of its errors are worth another try is not asked of them.
+    if isinstance(error, UnreadablePayloadError) or not isinstance(error, Exception):
+        return True
+    return policy.retry_on is None or isinstance(error, policy.retry_on)
+
+
+# --- What is written ---
+
+
+def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Transition:
+    """The one transition that a verdict means for a job that is claimed by us.
+
+    Raises:
+        ScheduleEndedError: The next occurrence cannot be computed; then `end_of_schedule` is what is written.
+    """
+    match verdict:
+        case CutShort():
+            return transitions.release(job, now)
+        case Succeeded(result) if job.repeat_interval is None:
+            return transitions.complete(job, now, result)
+        case Succeeded(result):
+            return _next_occurrence(job, now, policy.error_text, result=result)
+        case Snoozed(snooze):
+            return transitions.snooze(job, now, awake_at(snooze, now))
+        case Discarded(error):
+            return _give_up(job, now, error, policy.error_text)
+        case Failed(error, after):
+            return _after_failure(job, now, error, after, policy)
+
+
+def _after_failure(
+    job: Job, now: datetime, error: BaseException, after: float | None, policy: RetryPolicy
+) -> Transition:
+    failures = job.fail_count + 1
+    max_attempts = policy.max_attempts if job.max_attempts is None else job.max_attempts
+    if failures >= max_attempts:
+        return _give_up(job, now, error, policy.error_text)
+    delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
+    following = now + timedelta(milliseconds=round(delay * 1000))
+    return transitions.retry(job, now, failure_of(error, job, now, policy.error_text), following)
+
+
+def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> Transition:
+    # A schedule must not die unnoticed of one bad day: it goes on, unless it was told not to.
+    if job.repeat_interval is not None and job.on_exhausted != "fail":
+        return _next_occurrence(job, now, kept, error)
+    return transitions.fail(job, now, failure_of(error, job, now, kept))
+
+
+def _next_occurrence(
+    job: Job, now: datetime, kept: ErrorText, error: BaseException | None = None, result: Any = None
+) -> Transition:
+    assert job.repeat_interval is not None
+    try:
+        following = next_occurrence(job.repeat_interval, job.timezone, now)
+    except InvalidCronError as invalid:
+        # Monque for Node allows lines that this library does not: end loudly, and do not guess.
+        raise _schedule_ended(invalid, error, kept) from error
+    failure = None if error is None else failure_of(error, job, now, kept)
+    return transitions.go_on(job, now, following, failure, result)
+
+
+def _schedule_ended(invalid: InvalidCronError, error: BaseException | None, kept: ErrorText) -> ScheduleEndedError:
+    last_run = "its last run succeeded" if error is None else f"its last run failed: {kept_reason(error, kept)}"
+    return ScheduleEndedError(invalid, last_run)
+
+
+def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
+    """Why a job ends whose document has a field of its schedule twice: nothing tells which one is meant."""
+    error = verdict.error if isinstance(verdict, Failed | Discarded) else None
+    invalid = InvalidCronError(job.repeat_interval, f"the document has two fields called {field}")
+    ended = _schedule_ended(invalid, error, kept)
+    ended.__cause__ = error
+    return ended
+
+
+def end_of_schedule(
+    job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError, kept: ErrorText = EVERYTHING
+) -> Transition:
+    """What is written where `decide` raised: the job has failed. The result of a run that succeeded is stored."""
+    failed = transitions.fail(job, now, failure_of(ended, job, now, kept))
+    if not isinstance(verdict, Succeeded):
+        return failed
+    stored = {} if verdict.result is None else {"result": verdict.result}
+    # The occurrence is over: a retry by hand is another one.
+    return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
+
+
+def awake_at(snooze: Snooze, now: datetime) -> datetime:
+    """When what was snoozed is due again: later than now."""
+    if snooze.until is not None:
+        return max(snooze.until, now + timedelta(milliseconds=1))
+    return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))
+
+
+def will_retry(after: Job) -> bool:
+    """Whether the job that a failure left behind runs again by itself: told from what was stored."""
+    return after.status is JobStatus.PENDING
