@@ -26,7 +26,7 @@ from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.transitions import TABLE
-from trio_monque.store import claiming, indexes, leases, settling, statements
+from trio_monque.store import claiming, commands, indexes, leases, statements
 from trio_monque.store.connection import JobCollection
 from trio_monque.store.types import Database
 
@@ -64,7 +64,7 @@ def jobs(db: Database, monkeypatch: pytest.MonkeyPatch) -> JobCollection:
     jobs = handle(db, write_concern=1)
     indexes.ensure(jobs)
     # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
-    monkeypatch.setattr(settling, "ReadConcern", lambda level: ReadConcern("local"))
+    monkeypatch.setattr(commands, "MAJORITY", ReadConcern("local"))
     return jobs
 
 

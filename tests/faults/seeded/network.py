@@ -27,7 +27,7 @@ from trio_monque.client import rescuing
 from trio_monque.client.wake_board import have_all_look
 from trio_monque.engine import pauses
 from trio_monque.hold import clock_hold
-from trio_monque.store import claiming, inserting, leases, offload, settling
+from trio_monque.store import commands, offload
 from trio_monque.store.connection import JobCollection
 from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread, do_on_run
 
@@ -301,6 +301,5 @@ def in_the_way(network: Network) -> Iterator[None]:
         patch.setattr(pauses, "PATIENCE", 0.0)
         patch.setattr(rescuing, "TRY_AGAIN_AFTER", 0.0)
         # A majority's read waits for the journal, a tenth of a second each. On one member it finds the same.
-        for module in (claiming, inserting, leases, settling):
-            patch.setattr(module, "ReadConcern", lambda level: ReadConcern("local"))
+        patch.setattr(commands, "MAJORITY", ReadConcern("local"))
         yield
