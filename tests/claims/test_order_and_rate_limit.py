@@ -15,7 +15,7 @@ from tests.support.thoroughly import one_in
 from trio_monque import open_claims, run_claims
 from trio_monque.claims import create_claim_index
 from trio_monque.errors import MissingIndexError
-from trio_monque.store import document_indexes
+from trio_monque.store import documents
 from trio_monque.store.types import Collection
 
 
@@ -134,7 +134,7 @@ async def test_pace_holds_nothing_that_it_does_not_start(things: Collection, aut
 
 @pytest.fixture
 def large(things: Collection, monkeypatch: pytest.MonkeyPatch) -> Collection:
-    monkeypatch.setattr(document_indexes, "LARGE", 50)
+    monkeypatch.setattr(documents.indexes, "LARGE", 50)
     fill(things, 51)
     return things
 
@@ -184,10 +184,10 @@ async def test_index_that_was_there_is_good_enough(large: Collection, autojump_c
 async def test_small_collection_is_searched_without_an_index(
     things: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(document_indexes, "LARGE", 51)
+    monkeypatch.setattr(documents.indexes, "LARGE", 51)
     fill(things, 51)
     assert (await run_claims(things, OPEN, finish, wait=False)).finished == 51
 
 
 def test_large_is_what_is_told() -> None:
-    assert document_indexes.LARGE == 10_000
+    assert documents.indexes.LARGE == 10_000

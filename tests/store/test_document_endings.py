@@ -14,8 +14,9 @@ from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, rec
 from trio_monque.document_lock import LockStamp, freed, laid_aside
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
-from trio_monque.store.document_endings import GONE, MOVED, WRITTEN, Ending, Fate, encoded_update, settle
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents.locked_collection import LockedCollection
+from trio_monque.store.documents.settling import GONE, MOVED, WRITTEN, Fate, settle
+from trio_monque.store.documents.settling_statements import Ending, encoded_update
 from trio_monque.store.types import Collection, Database
 
 LATER = NOW + 90 * SECOND

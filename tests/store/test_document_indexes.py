@@ -11,8 +11,8 @@ from tests.support.locked import NOW, SECOND, explained, fence, handle, recorded
 from tests.support.thoroughly import one_in
 from trio_monque.document_lock import freed, laid_aside
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store import document_indexes, document_locks, document_looks
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents import claiming, dead_letters, due, indexes, leases, rescuing
+from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.types import Collection, Database
 
 HELD, WAITING, ASIDE, FREE = 20, 20, 20, 40
@@ -38,14 +38,14 @@ def fill(documents: Collection, meant: Mapping[str, Any], others: Mapping[str, A
 
 
 QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
-    "survey": lambda locked: document_looks.survey(locked, 10, NOW),
-    "survey all": lambda locked: document_looks.survey(locked, 500, NOW),
-    "next due": lambda locked: document_looks.next_due(locked, NOW),
-    "observe": document_looks.observe,
-    "is left": lambda locked: document_looks.is_anything_left(locked, NOW + 999 * SECOND),
-    "set aside": lambda locked: document_looks.dead_letters(locked, 5),
-    "release": lambda locked: document_locks.release_all(locked, stamp(), NOW),
-    "resolve": lambda locked: document_locks.resolve(locked, stamp(), NOW + 99 * SECOND),
+    "survey": lambda locked: due.survey(locked, 10, NOW),
+    "survey all": lambda locked: due.survey(locked, 500, NOW),
+    "next due": lambda locked: due.next_due(locked, NOW),
+    "observe": rescuing.observe,
+    "is left": lambda locked: due.is_anything_left(locked, NOW + 999 * SECOND),
+    "set aside": lambda locked: dead_letters.listed(locked, 5),
+    "release": lambda locked: claiming.release_all(locked, stamp(), NOW),
+    "resolve": lambda locked: claiming.resolve(locked, stamp(), NOW + 99 * SECOND),
 }
 
 
@@ -108,7 +108,7 @@ def test_partial_index_answers_whatever_the_rest_of_the_collection_is(
     sort: Any,
 ) -> None:
     locked = handle(documents, filter, sort=sort)
-    name, by_until = document_indexes.create(locked), document_indexes.create(handle(documents, filter))
+    name, by_until = indexes.create(locked), indexes.create(handle(documents, filter))
     assert "partialFilterExpression" in documents.index_information()[name]
     fill(documents, meant, others, rest=10)
     few = plans_of_each(documents, filter, QUESTIONS, sort=sort)
@@ -125,7 +125,7 @@ def test_partial_index_answers_whatever_the_rest_of_the_collection_is(
 @pytest.mark.parametrize("direction", [1, -1])
 def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, direction: int) -> None:
     sort = [("at", direction)]
-    document_indexes.create(handle(documents, sort=sort))
+    indexes.create(handle(documents, sort=sort))
     documents.insert_many([{"at": number} for number in range(3000)])
     (plan,) = plans(documents, {"done": None}, "survey", sort=sort)
     assert examined(plan) <= 11
@@ -134,7 +134,7 @@ def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, dir
 
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
 def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(documents: Collection, sort: Any) -> None:
-    document_indexes.create(handle(documents, {"done": None}, sort=sort))
+    indexes.create(handle(documents, {"done": None}, sort=sort))
     fill(documents, {}, {"done": 1}, rest=10)
     questions = ("next due", "observe", "is left", "release", "resolve")
     few = plans_of_each(documents, {"done": None}, questions, sort=sort)
@@ -145,15 +145,15 @@ def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(docume
 
 def test_guarded_writes_go_by_the_ids(documents: Collection) -> None:
     fill(documents, {}, {"done": 1}, rest=500)
-    document_indexes.create(handle(documents))
+    indexes.create(handle(documents))
     with recorded(documents) as (theirs, recorder):
         own, mark = handle(theirs), stamp()
-        ids = document_looks.survey(own, 10, NOW).ids
+        ids = due.survey(own, 10, NOW).ids
         recorder.commands.clear()
-        document_locks.take(own, ids, NOW, mark)
-        document_locks.renew(own, [(fence(mark), ids)], NOW + 99 * SECOND)
-        document_locks.release_all(own, mark, NOW, ids=ids)
-        document_locks.readmit(own, ids)
+        claiming.take(own, ids, NOW, mark)
+        leases.renew(own, [(fence(mark), ids)], NOW + 99 * SECOND)
+        claiming.release_all(own, mark, NOW, ids=ids)
+        dead_letters.readmit(own, ids)
         sent = [command for name, command in recorder.commands if name in ("find", "update")]
     assert len(sent) == 5
     for command in sent:
@@ -185,10 +185,10 @@ def test_filter_without_a_partial_index_gets_one_that_serves_it(
     sort: Any,
 ) -> None:
     locked = handle(documents, filter, sort=sort)
-    document_indexes.create(locked)
+    indexes.create(locked)
     assert all("partialFilterExpression" not in one for one in documents.index_information().values())
     fill(documents, meant, others, rest=10)
-    assert document_indexes.is_served(locked, NOW)
+    assert indexes.is_served(locked, NOW)
     questions = ("survey", "survey all", "next due", "observe", "is left")
     few = plans_of_each(documents, filter, questions, sort=sort)
     documents.insert_many([{**others, "at": -number} for number in range(1000)])
@@ -203,48 +203,48 @@ def test_filter_without_a_partial_index_gets_one_that_serves_it(
 
 def test_index_is_made_once_and_each_filter_and_order_has_its_own(documents: Collection) -> None:
     names = [
-        document_indexes.create(handle(documents, filter, sort=sort))
+        indexes.create(handle(documents, filter, sort=sort))
         for filter in ({"done": None}, {"status": "todo"})  # noqa: A001
         for sort in ((), [("at", 1)])
     ]
     assert len(set(names)) == 4
     assert all(name.startswith("trio_monque_claims_lock_") for name in names)
     before = documents.index_information()
-    assert document_indexes.create(handle(documents)) == names[0]
+    assert indexes.create(handle(documents)) == names[0]
     assert documents.index_information() == before
-    assert document_indexes.create(handle(documents, lock_field="claim")).startswith("trio_monque_claims_claim_")
+    assert indexes.create(handle(documents, lock_field="claim")).startswith("trio_monque_claims_claim_")
 
 
 def test_arrays_in_two_fields_of_the_filter_keep_nobody_from_an_index(documents: Collection) -> None:
     documents.insert_one({"to": [1, 2], "tags": [3]})
     locked = handle(documents, {"to": {"$ne": 5}, "tags": {"$ne": 5}})
-    document_indexes.create(locked)
-    assert document_indexes.is_served(locked, NOW)
+    indexes.create(locked)
+    assert indexes.is_served(locked, NOW)
 
 
 def test_index_under_another_name_is_told(documents: Collection) -> None:
     documents.create_index([("lock.until", 1), ("lock.by", 1)], partialFilterExpression={"done": None}, name="mine")
-    assert document_indexes.is_served(handle(documents), NOW)
+    assert indexes.is_served(handle(documents), NOW)
     with pytest.raises(MonqueConnectionError, match="nothing needs to be created"):
-        document_indexes.create(handle(documents))
+        indexes.create(handle(documents))
 
 
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
 def test_search_without_an_index_is_known(documents: Collection, sort: Any) -> None:
     documents.insert_many([{} for _ in range(10)])
     locked = handle(documents, sort=sort)
-    assert not document_indexes.is_served(locked, NOW)
-    assert not document_indexes.is_large(locked)
-    documents.insert_many([{} for _ in range(document_indexes.LARGE - 10)])
-    assert not document_indexes.is_large(locked)
+    assert not indexes.is_served(locked, NOW)
+    assert not indexes.is_large(locked)
+    documents.insert_many([{} for _ in range(indexes.LARGE - 10)])
+    assert not indexes.is_large(locked)
     documents.insert_one({})
-    assert document_indexes.is_large(locked)
-    document_indexes.create(locked)
-    assert document_indexes.is_served(locked, NOW)
+    assert indexes.is_large(locked)
+    indexes.create(locked)
+    assert indexes.is_served(locked, NOW)
 
 
 def test_search_of_a_collection_that_is_not_there_needs_no_index(documents: Collection) -> None:
     locked = handle(documents)
-    assert document_looks.survey(locked, 5, NOW).is_all
-    assert document_indexes.is_served(locked, NOW)
-    assert not document_indexes.is_large(locked)
+    assert due.survey(locked, 5, NOW).is_all
+    assert indexes.is_served(locked, NOW)
+    assert not indexes.is_large(locked)

@@ -18,15 +18,11 @@ from tests.support.malformed import text, with_field
 from trio_monque.document_lock import MOST_TRIES, LockStamp, freed, laid_aside, read_lock
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
-from trio_monque.store import document_locks, document_looks
-from trio_monque.store.document_endings import (
-    GONE,
-    WRITTEN,
-    Ending,
-    settle,
-)
-from trio_monque.store.document_locks import Takeaway
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents import claiming, dead_letters, due, leases, rescuing
+from trio_monque.store.documents.locked_collection import LockedCollection
+from trio_monque.store.documents.rescuing import Takeaway
+from trio_monque.store.documents.settling import GONE, WRITTEN, settle
+from trio_monque.store.documents.settling_statements import Ending
 from trio_monque.store.types import Collection, Database
 
 LATER = NOW + 90 * SECOND
@@ -56,7 +52,7 @@ def held(documents: Collection, locked: LockedCollection, count: int, by: str = 
 def test_taken_documents_are_exactly_what_the_database_holds(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many([{"_id": number, "to": [number]} for number in range(5)])
     mark = stamp()
-    taken = document_locks.take(locked, [3, 1, 4], NOW, mark)
+    taken = claiming.take(locked, [3, 1, 4], NOW, mark)
     assert [one.id for one in taken.documents] == [3, 1, 4]
     assert [one.document for one in taken.documents] == [documents.find_one({"_id": number}) for number in (3, 1, 4)]
     assert taken.documents[0].document == {"_id": 3, "to": [3], "lock": {**mark.fields, "tries": 0}}
@@ -82,7 +78,7 @@ def test_claimed_lock_keeps_the_tries_and_nothing_else(
 ) -> None:
     documents.insert_one({"_id": 0, "lock": lock})
     mark = stamp()
-    (taken,) = document_locks.take(locked, [0], NOW, mark).documents
+    (taken,) = claiming.take(locked, [0], NOW, mark).documents
     assert taken.tries == tries
     assert lock_of(documents, 0) == {**mark.fields, "tries": tries}
 
@@ -101,17 +97,17 @@ def test_guarded_write_repeats_the_whole_condition(
     locked: LockedCollection, documents: Collection, change: dict[str, Any]
 ) -> None:
     documents.insert_many([{"_id": 0}, {"_id": 1}])
-    ids = document_looks.survey(locked, 5, NOW).ids
+    ids = due.survey(locked, 5, NOW).ids
     documents.update_one({"_id": 0}, change)
     before = documents.find_one({"_id": 0})
-    taken = document_locks.take(locked, ids, NOW, stamp())
+    taken = claiming.take(locked, ids, NOW, stamp())
     assert [one.id for one in taken.documents] == [1]
     assert taken.more
     assert documents.find_one({"_id": 0}) == before
 
 
 def test_deleted_candidate_is_not_claimed(locked: LockedCollection, documents: Collection) -> None:
-    taken = document_locks.take(locked, [0], NOW, stamp())
+    taken = claiming.take(locked, [0], NOW, stamp())
     assert (taken.documents, taken.more) == ([], True)
     assert documents.count_documents({}) == 0
 
@@ -120,9 +116,9 @@ def test_copy_is_exact_although_the_document_changed_after_the_look(
     locked: LockedCollection, documents: Collection
 ) -> None:
     documents.insert_one({"_id": 0, "to": "old"})
-    ids = document_looks.survey(locked, 5, NOW).ids
+    ids = due.survey(locked, 5, NOW).ids
     documents.update_one({"_id": 0}, {"$set": {"to": "new"}})
-    (taken,) = document_locks.take(locked, ids, NOW, stamp()).documents
+    (taken,) = claiming.take(locked, ids, NOW, stamp()).documents
     assert taken.document["to"] == "new"
 
 
@@ -134,10 +130,10 @@ def test_each_document_is_taken_by_one_of_many_at_once(
 
     def work(number: int) -> None:
         while True:
-            seen = document_looks.survey(locked, 20, NOW)
+            seen = due.survey(locked, 20, NOW)
             if not seen.ids:
                 return
-            won.extend(one.id for one in document_locks.take(locked, seen.ids, NOW, stamp(f"i{number}")).documents)
+            won.extend(one.id for one in claiming.take(locked, seen.ids, NOW, stamp(f"i{number}")).documents)
 
     threads = [threading.Thread(target=work, args=[number]) for number in range(6)]
     for thread in threads:
@@ -162,9 +158,9 @@ def test_document_that_the_handle_cannot_decode_is_set_aside_alone(
 ) -> None:
     documents.insert_many([{"_id": 0}, {"_id": 1, "at": DatetimeMS(10**15), "lock": freed(2, NOW)}, {"_id": 2}])
     locked, mark = handle(documents), stamp()
-    taken = document_locks.take(locked, [0, 1, 2], NOW, mark).documents
+    taken = claiming.take(locked, [0, 1, 2], NOW, mark).documents
     assert [one.id for one in taken] == [0, 2]
-    (aside,) = document_looks.dead_letters(locked, 5)
+    (aside,) = dead_letters.listed(locked, 5)
     assert (aside.id, aside.document, aside.lock.tries) == (1, None, 2)
     assert aside.lock.error is not None
     assert "cannot be decoded" in aside.lock.error
@@ -179,7 +175,7 @@ def test_document_is_what_the_callers_codec_makes_of_it(db: Database) -> None:
     taken = claim(locked, 5, stamp())
     assert [one.document["price"] for one in taken] == [Decimal(12), Decimal(14)]
     assert taken[0].document["lock"]["until"].tzinfo is None
-    assert [one.id for one in document_looks.dead_letters(locked, 5)] == [13]
+    assert [one.id for one in dead_letters.listed(locked, 5)] == [13]
 
 
 def test_document_that_the_server_will_not_have_locked_is_told_and_passed_over(
@@ -188,22 +184,22 @@ def test_document_that_the_server_will_not_have_locked_is_told_and_passed_over(
     documents.insert_many([{"_id": 0}, {"_id": 1, "fixed": True}, {"_id": 2}, {"_id": 3, "fixed": True}, {"_id": 4}])
     rule = {"$or": [{"fixed": None}, {"lock": None}]}
     documents.database.command("collMod", documents.name, validator=rule)
-    ids = document_looks.survey(locked, 9, NOW).ids
-    taken = document_locks.take(locked, ids, NOW, stamp())
+    ids = due.survey(locked, 9, NOW).ids
+    taken = claiming.take(locked, ids, NOW, stamp())
     assert [one.id for one in taken.documents] == [0, 2, 4]
     assert all(one.document == documents.find_one({"_id": one.id}) for one in taken.documents)
-    assert document_looks.survey(locked, 9, NOW).ids == []
+    assert due.survey(locked, 9, NOW).ids == []
     assert caplog.text.count("refuses a lock") == 2
     documents.delete_many({"fixed": None})
-    assert not document_looks.is_anything_left(locked, NOW)
+    assert not due.is_anything_left(locked, NOW)
 
 
 def test_collection_that_will_have_no_locks_at_all_is_an_error(locked: LockedCollection, documents: Collection) -> None:
-    documents.insert_many([{"_id": number} for number in range(document_locks.MOST_REFUSED + 1)])
+    documents.insert_many([{"_id": number} for number in range(claiming.MOST_REFUSED + 1)])
     documents.database.command("collMod", documents.name, validator={"lock": None})
     with pytest.raises(MonqueConnectionError, match="validation") as raised:
-        while ids := document_looks.survey(locked, 50, NOW).ids:
-            assert document_locks.take(locked, ids, NOW, stamp()).documents == []
+        while ids := due.survey(locked, 50, NOW).ids:
+            assert claiming.take(locked, ids, NOW, stamp()).documents == []
     assert raised.value.transient  # It is tried again, and unhealthy meanwhile; it ends nothing.
 
 
@@ -214,9 +210,9 @@ def test_document_whose_renewal_or_release_the_server_refuses_keeps_no_other_fro
     documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
     same = {"$or": [{"fixed": None}, {"lock.until": mark.until}]}
     documents.database.command("collMod", documents.name, validator=same)
-    assert document_locks.renew(locked, [(fence(mark), [0, 1, 2, 3])], LATER) == {locked.key_of(1)}
+    assert leases.renew(locked, [(fence(mark), [0, 1, 2, 3])], LATER) == {locked.key_of(1)}
     assert {one["_id"] for one in documents.find({"lock.until": LATER})} == {0, 2, 3}
-    document_locks.release_all(locked, mark, LATER, ids=[0, 1, 2, 3])
+    claiming.release_all(locked, mark, LATER, ids=[0, 1, 2, 3])
     assert {one["_id"] for one in documents.find({"lock.by": None})} == {0, 2, 3}
 
 
@@ -227,12 +223,11 @@ def test_dead_claim_on_a_full_document_is_taken_away_with_a_short_error(
     stored = {**(documents.find_one({"_id": 1}) or {}), "data": ""}
     documents.replace_one({"_id": 1}, {**stored, "data": "x" * (LARGEST - len(bson.encode(stored)))})
     dead = [
-        Takeaway(one.id, one.lock, laid_aside(1, "its holder died, " + "n" * 200))
-        for one in document_looks.observe(locked)
+        Takeaway(one.id, one.lock, laid_aside(1, "its holder died, " + "n" * 200)) for one in rescuing.observe(locked)
     ]
-    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    assert rescuing.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
     # Once more, as after an answer that was lost.
-    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    assert rescuing.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
     assert lock_of(documents, 1)["error"] == "its holder died,"
 
 
@@ -243,7 +238,7 @@ def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(
     documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
     rule = {"$or": [{"fixed": None}, {"lock": {"$exists": True}}]}
     documents.database.command("collMod", documents.name, validator=rule)
-    document_locks.readmit(locked, None)
+    dead_letters.readmit(locked, None)
     assert {one["_id"] for one in documents.find({"lock": None})} == {0, 2, 3}
 
 
@@ -254,12 +249,12 @@ def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(
 def test_resolved_claim_is_renewed_and_read(locked: LockedCollection, documents: Collection, by_ids: bool) -> None:
     mark = held(documents, locked, 3)
     documents.update_one({"_id": 1}, {"$unset": {"lock": ""}})
-    found = document_locks.resolve(locked, mark, LATER, ids=[0, 1, 2] if by_ids else None)
+    found = claiming.resolve(locked, mark, LATER, ids=[0, 1, 2] if by_ids else None)
     assert [one.id for one in found] == [0, 2]
     assert all(one.document == documents.find_one({"_id": one.id}) for one in found)
     assert lock_of(documents, 0)["until"] == LATER
     assert lock_of(documents, 1) is None
-    assert document_locks.resolve(locked, stamp(), LATER, ids=[0, 1, 2] if by_ids else None) == []
+    assert claiming.resolve(locked, stamp(), LATER, ids=[0, 1, 2] if by_ids else None) == []
 
 
 @pytest.mark.parametrize("by_ids", [True, False])
@@ -268,31 +263,31 @@ def test_release_frees_what_bears_the_token_and_keeps_the_tries(
 ) -> None:
     mark = held(documents, locked, 3)
     documents.insert_one({"_id": "tried", "lock": freed(3, NOW)})
-    (tried,) = document_locks.take(locked, ["tried"], NOW, mark).documents
+    (tried,) = claiming.take(locked, ["tried"], NOW, mark).documents
     other = stamp("other")
     documents.insert_one({"_id": "other", "lock": {**other.fields, "tries": 0}})
     # Whatever it was renewed to, and by whomever of ours.
     documents.update_one({"_id": 0}, {"$set": {"lock.until": LATER}})
     ids = [0, 1, 2, "tried", "other"] if by_ids else None
-    assert document_locks.release_all(locked, mark, NOW, but=[2], ids=ids) == 3
+    assert claiming.release_all(locked, mark, NOW, but=[2], ids=ids) == 3
     assert lock_of(documents, "tried") == freed(3, NOW)
     assert lock_of(documents, 0) == lock_of(documents, 1) == freed(0, NOW)
     assert lock_of(documents, 2) == {**mark.fields, "tries": 0}
     assert lock_of(documents, "other") == {**other.fields, "tries": 0}
     assert tried.tries == 3
-    assert document_locks.release_all(locked, mark, NOW, but=[2], ids=ids) == 0
+    assert claiming.release_all(locked, mark, NOW, but=[2], ids=ids) == 0
 
 
 def test_unknown_locks_are_touched_by_nothing(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many([{"_id": place, "lock": lock} for place, lock in enumerate(UNKNOWN_LOCKS)])
     before = list(documents.find())
     everything, mark = list(range(len(UNKNOWN_LOCKS))), stamp("x")
-    assert document_locks.take(locked, everything, NOW, mark).documents == []
-    assert document_locks.resolve(locked, mark, LATER, ids=everything) == []
-    assert document_locks.release_all(locked, mark, NOW) == 0
-    assert len(document_locks.renew(locked, [(fence(mark), everything)], LATER)) == len(everything)
+    assert claiming.take(locked, everything, NOW, mark).documents == []
+    assert claiming.resolve(locked, mark, LATER, ids=everything) == []
+    assert claiming.release_all(locked, mark, NOW) == 0
+    assert len(leases.renew(locked, [(fence(mark), everything)], LATER)) == len(everything)
     assert set(settle(locked, [Ending(one, fence(mark), None, freed(1, NOW)) for one in everything])) == {GONE}
-    assert document_locks.readmit(locked, None) == 0
+    assert dead_letters.readmit(locked, None) == 0
     assert list(documents.find()) == before
 
 
@@ -308,7 +303,7 @@ def test_renewal_touches_what_it_is_given_under_the_fence_alone(
     documents.update_one({"_id": 3}, {"$set": {"lock": {"by": "article", "until": mark.until}}})
     documents.update_one({"_id": 4}, {"$set": {"lock.until": NOW + SECOND}})
     before = {number: lock_of(documents, number) for number in range(6)}
-    lost = document_locks.renew(locked, [(fence(mark), [0, 1, 2, 3, 4, "never there"])], LATER)
+    lost = leases.renew(locked, [(fence(mark), [0, 1, 2, 3, 4, "never there"])], LATER)
     assert lost == {locked.key_of(one) for one in (1, 2, 3, 4, "never there")}
     assert lock_of(documents, 0) == {**mark.fields, "until": LATER, "tries": 0}
     assert [lock_of(documents, number) for number in range(1, 6)] == [before[number] for number in range(1, 6)]
@@ -316,12 +311,12 @@ def test_renewal_touches_what_it_is_given_under_the_fence_alone(
 
 def test_renewal_never_goes_back_and_may_be_sent_again(locked: LockedCollection, documents: Collection) -> None:
     mark = held(documents, locked, 2)
-    assert document_locks.renew(locked, [(fence(mark), [0, 1])], LATER) == set()
+    assert leases.renew(locked, [(fence(mark), [0, 1])], LATER) == set()
     # Its answer was lost: what was sent may be there.
-    assert document_locks.renew(locked, [(fence(mark, LATER), [0, 1])], LATER - SECOND) == set()
+    assert leases.renew(locked, [(fence(mark, LATER), [0, 1])], LATER - SECOND) == set()
     assert lock_of(documents, 0)["until"] == LATER
     # And who does not know of it has lost it.
-    assert len(document_locks.renew(locked, [(fence(mark), [0, 1])], LATER + SECOND)) == 2
+    assert len(leases.renew(locked, [(fence(mark), [0, 1])], LATER + SECOND)) == 2
 
 
 def test_many_claims_are_renewed_in_statements_of_a_thousand(locked: LockedCollection, documents: Collection) -> None:
@@ -331,7 +326,7 @@ def test_many_claims_are_renewed_in_statements_of_a_thousand(locked: LockedColle
     with recorded(documents) as (theirs, recorder):
         own = handle(theirs)
         groups = [(fence(mark), list(range(place, 2500, 2))) for place, mark in enumerate(marks)]
-        assert document_locks.renew(own, groups, LATER) == {own.key_of(7)}
+        assert leases.renew(own, groups, LATER) == {own.key_of(7)}
         sizes = [
             sum(len(one["q"]["_id"]["$in"]) for one in command["updates"])
             for name, command in recorder.commands
@@ -350,7 +345,7 @@ def test_dates_finer_than_the_database_keeps_are_the_same_claim(
     claim(locked, 2, mark, now=at)
     later = at + 30 * SECOND
     documents.delete_one({"_id": 1})
-    assert document_locks.renew(locked, [(fence(mark), [0, 1])], later) == {locked.key_of(1)}
+    assert leases.renew(locked, [(fence(mark), [0, 1])], later) == {locked.key_of(1)}
     ending = Ending(0, fence(mark, later), None, freed(1, later))
     assert settle(locked, [ending, Ending(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
     assert settle(locked, [ending, Ending(1, fence(mark), None, freed(1, at))]) == [WRITTEN, GONE]
@@ -382,10 +377,10 @@ def test_rescue_takes_what_is_as_it_was_seen_and_tells_it_twice(
     documents.insert_many([{"_id": 0, "lock": lock}, {"_id": 1, "lock": lock}])
     becomes = freed(2, NOW + SECOND)
     dead = [Takeaway(number, seen_lock(documents, number), becomes) for number in (0, 1)]
-    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    assert rescuing.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
     assert lock_of(documents, 0) == lock_of(documents, 1) == becomes
     # The answer was lost: the same is sent again.
-    assert document_locks.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
+    assert rescuing.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
 
 
 @pytest.mark.parametrize(
@@ -408,7 +403,7 @@ def test_rescue_leaves_alone_what_has_changed(
     dead = [Takeaway(number, seen_lock(documents, number), becomes) for number in (0, 1)]
     documents.update_one({"_id": 0}, change)
     before = documents.find_one({"_id": 0})
-    assert document_locks.rescue(locked, dead) == {locked.key_of(1)}
+    assert rescuing.rescue(locked, dead) == {locked.key_of(1)}
     assert documents.find_one({"_id": 0}) == before
 
 
@@ -416,10 +411,10 @@ def test_readmitted_is_only_what_was_set_aside(locked: LockedCollection, documen
     mark = held(documents, locked, 1)
     documents.insert_many([{"_id": number, "lock": laid_aside(3, "no")} for number in (1, 2, 3)])
     documents.insert_many([{"_id": 4, "lock": freed(3, LATER)}, {"_id": 5, "done": 1, "lock": laid_aside(3, "no")}])
-    assert document_locks.readmit(locked, [0, 1, 4]) == 1
+    assert dead_letters.readmit(locked, [0, 1, 4]) == 1
     assert "lock" not in documents.find_one({"_id": 1})  # type: ignore[operator]
-    assert document_locks.readmit(locked, None) == 2
-    assert document_looks.dead_letters(locked, 5) == []
+    assert dead_letters.readmit(locked, None) == 2
+    assert dead_letters.listed(locked, 5) == []
     assert (lock_of(documents, 0)["token"], lock_of(documents, 4)) == (mark.token, freed(3, LATER))
     assert lock_of(documents, 5) == laid_aside(3, "no")
 
@@ -429,6 +424,6 @@ def test_lock_of_ours_that_another_program_garbles_is_lost_alone(
 ) -> None:
     mark = held(documents, locked, 3)
     documents.update_one({"_id": 1}, {"$set": with_field({}, "lock.by", text(b"\xff\xfe"))})
-    lost = document_locks.renew(locked, [(fence(mark), [0, 1, 2])], LATER + 90 * SECOND)
+    lost = leases.renew(locked, [(fence(mark), [0, 1, 2])], LATER + 90 * SECOND)
     assert lost == {locked.key_of(1)}
-    assert [seen.id for seen in document_looks.observe(locked)] == [0, 2]
+    assert [seen.id for seen in rescuing.observe(locked)] == [0, 2]

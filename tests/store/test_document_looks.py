@@ -21,8 +21,8 @@ from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, handle, lock
 from tests.support.standalone import standalone_server
 from trio_monque.document_lock import NEVER, Lock, LockState, freed, laid_aside, read_lock, state_of
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.store import document_locks, document_looks
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents import claiming, dead_letters, due, rescuing
+from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.types import Collection, Database
 
 
@@ -59,7 +59,7 @@ def test_look_finds_what_is_free_and_matches_and_nothing_else(locked: LockedColl
     documents.insert_many([{"_id": f"done {place}", "lock": lock, "done": 1} for place, lock in enumerate(FREE)])
     others = [*NOT_YET, *HELD, *UNKNOWN_LOCKS, laid_aside(3, "no")]
     documents.insert_many([{"lock": lock} for lock in others])
-    found = document_looks.survey(locked, 50, NOW)
+    found = due.survey(locked, 50, NOW)
     assert sorted(found.ids) == [*(f"free {place}" for place in range(len(FREE))), "never locked"]
     assert found.is_all
     assert not found.is_short
@@ -74,31 +74,31 @@ def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: lis
     locked = handle(documents)
     stored = {document["_id"]: state_of(locked.lock_in(document), NOW) for document in locked.locks.find()}
     in_state = {state: {place for place, one in stored.items() if one is state} for state in LockState}
-    assert set(document_looks.survey(locked, 100, NOW).ids) == in_state[LockState.FREE]
-    held = {seen.id for seen in document_looks.observe(locked)}
+    assert set(due.survey(locked, 100, NOW).ids) == in_state[LockState.FREE]
+    held = {seen.id for seen in rescuing.observe(locked)}
     assert held == in_state[LockState.HELD] | in_state[LockState.FOREIGN]
-    assert {one.id for one in document_looks.dead_letters(locked, 100)} == in_state[LockState.SET_ASIDE]
+    assert {one.id for one in dead_letters.listed(locked, 100)} == in_state[LockState.SET_ASIDE]
     waiting = [
         locked.lock_in(document) for document in locked.locks.find({"_id": {"$in": list(in_state[LockState.WAITING])}})
     ]
     earliest = min((lock.until for lock in waiting if lock is not None and lock.until is not None), default=None)
-    assert document_looks.next_due(locked, NOW) == earliest
+    assert due.next_due(locked, NOW) == earliest
     # And a claim of everything there is takes these, with the tries that their locks say.
     tries = {
         place: lock.tries
         for place in in_state[LockState.FREE]
         if (lock := locked.lock_in({"lock": lock_of(documents, place)}))
     }
-    taken = document_locks.take(locked, list(range(len(locks))), NOW, stamp())
+    taken = claiming.take(locked, list(range(len(locks))), NOW, stamp())
     assert {one.id: one.tries for one in taken.documents} == tries
 
 
 def test_lock_with_a_date_that_is_none_in_python_is_left_alone(documents: Collection, locked: LockedCollection) -> None:
     for place, ms in enumerate((-(10**15), 10**15)):
         documents.insert_one({"_id": place, "lock": {"by": None, "until": DatetimeMS(ms)}})
-    assert document_looks.survey(locked, 5, NOW).ids == []
-    assert document_locks.take(locked, [0, 1], NOW, stamp()).documents == []
-    assert not document_looks.is_anything_left(locked, NOW)
+    assert due.survey(locked, 5, NOW).ids == []
+    assert claiming.take(locked, [0, 1], NOW, stamp()).documents == []
+    assert not due.is_anything_left(locked, NOW)
 
 
 def test_look_passes_over_and_looks_again_from_the_head_where_there_is_less(
@@ -106,11 +106,11 @@ def test_look_passes_over_and_looks_again_from_the_head_where_there_is_less(
 ) -> None:
     documents.insert_many([{"_id": number} for number in range(10)])
     in_order = handle(documents, sort=[("_id", 1)])
-    behind = document_looks.survey(in_order, 4, NOW, passed_over=3)
+    behind = due.survey(in_order, 4, NOW, passed_over=3)
     assert (behind.ids, behind.is_all, behind.is_short) == ([3, 4, 5, 6], False, False)
-    short = document_looks.survey(in_order, 4, NOW, passed_over=8)
+    short = due.survey(in_order, 4, NOW, passed_over=8)
     assert (short.ids, short.is_all, short.is_short) == ([0, 1, 2, 3], False, True)
-    everything = document_looks.survey(in_order, 11, NOW, passed_over=1)
+    everything = due.survey(in_order, 11, NOW, passed_over=1)
     assert (len(everything.ids), everything.is_all, everything.is_short) == (10, True, True)
 
 
@@ -121,7 +121,7 @@ def test_order_is_that_of_the_sort_and_what_lacks_the_field_is_found(documents: 
         [{"_id": 1, "at": 3}, {"_id": 2}, {"_id": 3, "at": 1}, {"_id": 4, "at": None}, {"_id": 5, "at": "x"}]
     )
     locked = handle(documents, sort=[("at", direction), ("_id", direction)])
-    assert document_looks.survey(locked, 9, NOW).ids == [2, 4, 3, 1, 5][::direction]
+    assert due.survey(locked, 9, NOW).ids == [2, 4, 3, 1, 5][::direction]
 
 
 @pytest.mark.parametrize(
@@ -150,7 +150,7 @@ def test_filter_may_use_any_field_and_operator(documents: Collection, filter: di
         ]
     )
     locked = handle(documents, filter)
-    assert sorted(document_looks.survey(locked, 9, NOW).ids) == [1, 3]
+    assert sorted(due.survey(locked, 9, NOW).ids) == [1, 3]
     assert sorted(one.id for one in claim(locked, 9, stamp())) == [1, 3]
 
 
@@ -159,7 +159,7 @@ def test_filter_is_what_it_was_when_the_handle_was_made(documents: Collection) -
     given_filter = {"a": 1}
     locked = handle(documents, given_filter)
     given_filter["a"] = 2
-    assert document_looks.survey(locked, 9, NOW).ids == [0]
+    assert due.survey(locked, 9, NOW).ids == [0]
 
 
 IDS: Sequence[Any] = [
@@ -196,22 +196,22 @@ def test_ids_of_every_type_go_the_whole_way(
     taken = claim(locked, 50, mark)
     assert {one.key for one in taken} == {locked.key_of(document_id) for document_id in IDS}
     assert all(locked.key_of(one.document["_id"]) == one.key for one in taken)
-    seen = document_looks.observe(locked)
+    seen = rescuing.observe(locked)
     assert {one.key for one in seen} == {one.key for one in taken}
     assert all(locked.key_of(one.id) == one.key for one in seen)
-    assert document_looks.still_matching(locked, IDS) == set()
-    assert document_locks.release_all(locked, mark, NOW, but=[one.id for one in taken[1:]]) == 1
-    assert document_looks.still_matching(locked, IDS) == {taken[0].key}
+    assert due.still_matching(locked, IDS) == set()
+    assert claiming.release_all(locked, mark, NOW, but=[one.id for one in taken[1:]]) == 1
+    assert due.still_matching(locked, IDS) == {taken[0].key}
 
 
 def test_next_due_is_the_earliest_that_is_not_due_yet(locked: LockedCollection, documents: Collection) -> None:
-    assert document_looks.next_due(locked, NOW) is None
+    assert due.next_due(locked, NOW) is None
     documents.insert_many([{"lock": lock} for lock in [*FREE, *HELD, *UNKNOWN_LOCKS, laid_aside(3, "no")]])
     documents.insert_one({"done": 1, "lock": freed(1, NOW + SECOND)})
-    assert document_looks.next_due(locked, NOW) is None
+    assert due.next_due(locked, NOW) is None
     documents.insert_many([{"lock": freed(1, NOW + seconds * SECOND)} for seconds in (9, 5, 7)])
-    assert document_looks.next_due(locked, NOW) == NOW + 5 * SECOND
-    assert document_looks.next_due(locked, NOW + 5 * SECOND) == NOW + 7 * SECOND
+    assert due.next_due(locked, NOW) == NOW + 5 * SECOND
+    assert due.next_due(locked, NOW + 5 * SECOND) == NOW + 7 * SECOND
 
 
 def test_observed_is_every_lock_that_somebody_holds(locked: LockedCollection, documents: Collection) -> None:
@@ -220,7 +220,7 @@ def test_observed_is_every_lock_that_somebody_holds(locked: LockedCollection, do
     )
     documents.insert_many([{"_id": place, "lock": lock} for place, lock in enumerate(HELD)])
     documents.insert_one({"done": 1, "lock": HELD[0]})
-    assert {seen.id: seen.lock for seen in document_looks.observe(locked)} == {
+    assert {seen.id: seen.lock for seen in rescuing.observe(locked)} == {
         place: read_lock(lock) for place, lock in enumerate(HELD)
     }
 
@@ -242,7 +242,7 @@ def test_observed_is_every_lock_that_somebody_holds(locked: LockedCollection, do
 )
 def test_what_counts_as_left(locked: LockedCollection, documents: Collection, lock: Any, is_left: bool) -> None:
     documents.insert_many([{"lock": lock}, {"done": 1}])
-    assert document_looks.is_anything_left(locked, NOW) is is_left
+    assert due.is_anything_left(locked, NOW) is is_left
 
 
 def miss_nothing(uri: str, documents: Collection, before: Any, after: Any) -> None:
@@ -262,7 +262,7 @@ def miss_nothing(uri: str, documents: Collection, before: Any, after: Any) -> No
                 documents.update_one({"_id": 1}, {"$set": {"lock": after}})
 
             interceptor.before(is_next, meanwhile)
-            assert document_looks.is_anything_left(theirs, NOW), f"changed before read {reads + 1}"
+            assert due.is_anything_left(theirs, NOW), f"changed before read {reads + 1}"
     assert interceptor.times > 1
 
 
@@ -290,8 +290,8 @@ def test_unreadable_locks_are_told_once(
     documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, laid_aside(3, "no")]])
     with caplog.at_level(logging.WARNING, "trio_monque"):
         for _ in range(3):
-            document_looks.survey(locked, 50, NOW)
-            document_looks.observe(locked)
+            due.survey(locked, 50, NOW)
+            rescuing.observe(locked)
     told = [repr(record.args[1]) for record in caplog.records if isinstance(record.args, tuple)]
     assert sorted(told) == sorted(map(repr, [*range(len(UNKNOWN_LOCKS)), "future"]))
 
@@ -300,16 +300,16 @@ def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents:
     documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, *UNKNOWN_LOCKS]])
     documents.insert_many([{"_id": number, "lock": laid_aside(number, "no")} for number in range(3)])
     documents.insert_one({"done": 1, "lock": laid_aside(9, "done")})
-    listed = document_looks.dead_letters(locked, 10)
+    listed = dead_letters.listed(locked, 10)
     assert {one.id: one.lock for one in listed} == {
         number: Lock(None, NEVER, tries=number, error="no") for number in range(3)
     }
     assert all(one.document is not None and one.document["lock"]["tries"] == one.id for one in listed)
-    assert len(document_looks.dead_letters(locked, 2)) == 2
+    assert len(dead_letters.listed(locked, 2)) == 2
 
 
 def test_still_matching_is_what_matches_and_nobody_holds(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many(
         [{"_id": 0}, {"_id": 1, "done": 1}, {"_id": 2, "lock": HELD[0]}, {"_id": 3, "lock": freed(1, NOW)}]
     )
-    assert document_looks.still_matching(locked, [0, 1, 2]) == {locked.key_of(0)}
+    assert due.still_matching(locked, [0, 1, 2]) == {locked.key_of(0)}

@@ -23,20 +23,10 @@ from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
 from tests.support.thoroughly import in_full, one_in, the_same_examples
 from trio_monque.document_lock import LockStamp, freed
-from trio_monque.store import document_results
-from trio_monque.store.document_endings import (
-    GONE,
-    MOVED,
-    WRITTEN,
-    EncodedUpdate,
-    Ending,
-    Fate,
-    Settled,
-    encoded_update,
-    settle,
-)
-from trio_monque.store.document_results import grouped
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents import settling_statements
+from trio_monque.store.documents.locked_collection import LockedCollection
+from trio_monque.store.documents.settling import GONE, MOVED, WRITTEN, Fate, Settled, settle
+from trio_monque.store.documents.settling_statements import EncodedUpdate, Ending, encoded_update, grouped
 from trio_monque.store.types import Collection, Database
 
 # So much of it stays as it is that the results of many may be written by one statement.
@@ -159,7 +149,7 @@ def own_numbers(count: int) -> dict[Any, dict[str, Any]]:
 
 
 def test_more_than_one_statement_may_hold_are_several(documents: Collection, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(document_results, "MOST_RESULTS", 1000)
+    monkeypatch.setattr(settling_statements, "MOST_RESULTS", 1000)
     ids: list[Any] = [0, 1, 2, 3, 4, "i" * 900, 5]
     mark = held(documents, ids)
     texts = ["a" * size for size in (300, 301, 302, 5000, 10, 11, 12)]

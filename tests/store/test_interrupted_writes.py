@@ -17,8 +17,8 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk, document_endings, settling
-from trio_monque.store.document_endings import Ending
+from trio_monque.store import bulk, documents, settling
+from trio_monque.store.documents.settling_statements import Ending
 from trio_monque.store.types import Database
 
 LATER: Final = PAST + timedelta(minutes=1)
@@ -51,7 +51,7 @@ def ends_of_documents(db: Database) -> Callable[[], object]:
     locked.collection.insert_many([{"_id": 0}, {"_id": 1}])
     letters.claim(locked, 2, mark)
     endings = [Ending(number, letters.fence(mark), None, freed(1, LATER)) for number in (0, 1)]
-    return lambda: document_endings.settle(locked, endings) == [document_endings.WRITTEN] * 2
+    return lambda: documents.settling.settle(locked, endings) == [documents.settling.WRITTEN] * 2
 
 
 @pytest.fixture

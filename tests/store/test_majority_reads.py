@@ -25,12 +25,12 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk, claiming, document_endings, document_locks, inserting, leases, managing, settling
+from trio_monque.store import bulk, claiming, documents, inserting, leases, managing, settling
 from trio_monque.store.codec import document_of
 from trio_monque.store.connection import JobCollection
-from trio_monque.store.document_endings import Ending
-from trio_monque.store.document_locks import Takeaway
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store.documents.locked_collection import LockedCollection
+from trio_monque.store.documents.rescuing import Takeaway
+from trio_monque.store.documents.settling_statements import Ending
 from trio_monque.store.types import Database
 
 LATER: Final = PAST + timedelta(minutes=1)
@@ -135,7 +135,7 @@ def letters_of(store: JobCollection) -> LockedCollection:
 def claim_of_documents(store: JobCollection) -> Act:
     locked = letters_of(store)
     locked.collection.insert_many([{"_id": 0}, {"_id": 1}])
-    return lambda: document_locks.take(locked, [0, 1], letters.NOW, letters.stamp())
+    return lambda: documents.claiming.take(locked, [0, 1], letters.NOW, letters.stamp())
 
 
 def claim_of_documents_that_are_decoded_by_the_caller(store: JobCollection) -> Act:
@@ -143,33 +143,33 @@ def claim_of_documents_that_are_decoded_by_the_caller(store: JobCollection) -> A
     options = plain.codec_options.with_options(datetime_conversion=DatetimeConversion.DATETIME_MS)
     locked = letters.handle(plain.with_options(codec_options=options))
     plain.insert_one({"_id": 0})
-    return lambda: document_locks.take(locked, [0], letters.NOW, letters.stamp())
+    return lambda: documents.claiming.take(locked, [0], letters.NOW, letters.stamp())
 
 
 def claim_of_documents_without_an_answer(store: JobCollection) -> Act:
     locked, mark = letters_of(store), letters.stamp()
     locked.collection.insert_one({"_id": 0})
     letters.claim(locked, 1, mark)
-    return lambda: document_locks.resolve(locked, mark, LATER)
+    return lambda: documents.claiming.resolve(locked, mark, LATER)
 
 
 def renewal_of_a_document_that_is_lost(store: JobCollection) -> Act:
     locked = letters_of(store)
     locked.collection.insert_one({"_id": 0})
-    return lambda: document_locks.renew(locked, [(letters.fence(letters.stamp()), [0])], LATER)
+    return lambda: documents.leases.renew(locked, [(letters.fence(letters.stamp()), [0])], LATER)
 
 
 def rescue_of_a_document_that_changed(store: JobCollection) -> Act:
     locked = letters_of(store)
     locked.collection.insert_one({"_id": 0})
     seen = Lock("dead", letters.NOW, 20.0, "dead:x")
-    return lambda: document_locks.rescue(locked, [Takeaway(0, seen, freed(1, letters.NOW))])
+    return lambda: documents.rescuing.rescue(locked, [Takeaway(0, seen, freed(1, letters.NOW))])
 
 
 def end_of_a_document_that_is_lost(store: JobCollection) -> Act:
     locked = letters_of(store)
     locked.collection.insert_one({"_id": 0})
-    return lambda: document_endings.settle(locked, [Ending(0, letters.fence(letters.stamp()))])
+    return lambda: documents.settling.settle(locked, [Ending(0, letters.fence(letters.stamp()))])
 
 
 @pytest.fixture

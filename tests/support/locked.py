@@ -12,9 +12,9 @@ from pymongo import MongoClient
 
 from tests.support.interception import Recorder
 from trio_monque.document_lock import Fence, LockStamp
-from trio_monque.store import document_locks, document_looks
-from trio_monque.store.document_locks import TakenDocument
-from trio_monque.store.locked_collection import LockedCollection
+from trio_monque.store import documents
+from trio_monque.store.documents.claiming import TakenDocument
+from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.types import Collection, Database
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -52,8 +52,8 @@ def fence(mark: LockStamp, *untils: datetime) -> Fence:
 
 def claim(locked: LockedCollection, most: int, mark: LockStamp, now: datetime = NOW) -> Sequence[TakenDocument]:
     """Claims what a look finds, as one claim does."""
-    ids = document_looks.survey(locked, most, now).ids
-    return document_locks.take(locked, ids, now, mark).documents if ids else []
+    ids = documents.due.survey(locked, most, now).ids
+    return documents.claiming.take(locked, ids, now, mark).documents if ids else []
 
 
 def lock_of(documents: Collection, document_id: Any) -> Any:

@@ -21,9 +21,9 @@ from ..host.limits import engine_limits
 from ..jobs.error_history import ErrorText
 from ..jobs.retry_policy import RetryPolicy
 from ..safe_text import shown
-from ..store import document_indexes
+from ..store import documents
 from ..store.connection import check_collection, check_pool
-from ..store.locked_collection import LockedCollection
+from ..store.documents.locked_collection import LockedCollection
 from ..store.offload import CONNECTIONS_NEEDED, Door
 from .candidates import LANE
 from .claim import Claim
@@ -102,8 +102,8 @@ def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) 
     """In a thread: the server's time, and with it whether the database can be used; and whether an index serves."""
     time.measure_clock_offset()
     # Asked in any case: whatever is wrong with the filter, the server says so now, and no loop crashes of it later.
-    is_served = document_indexes.is_served(locked, time.clock.now())
-    if not (is_served or config.allow_scan) and document_indexes.is_large(locked):
+    is_served = documents.indexes.is_served(locked, time.clock.now())
+    if not (is_served or config.allow_scan) and documents.indexes.is_large(locked):
         raise MissingIndexError(
             f"no index of {locked.collection.full_name} serves the filter {shown(locked.shown_filter)}, and each look "
             "would read all of its documents: call create_claim_index(collection, filter) once, with the same "

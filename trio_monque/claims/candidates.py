@@ -8,8 +8,8 @@ from functools import partial
 from typing import Any, Final
 
 from ..engine.demand import Demand, Found
-from ..store import document_looks
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 
@@ -44,8 +44,8 @@ class DocumentFinder:
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
     ) -> Found[Any]:
-        look: Callable[[], document_looks.SeenIds] = partial(
-            document_looks.survey, self._locked, wanted[LANE], now, passed_over=passed_over.get(LANE, 0)
+        look: Callable[[], documents.due.SeenIds] = partial(
+            documents.due.survey, self._locked, wanted[LANE], now, passed_over=passed_over.get(LANE, 0)
         )
         seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return Found(seen.ids, wanted, (LANE,) if seen.is_all else (), (LANE,) if seen.is_short else ())

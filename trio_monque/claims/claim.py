@@ -15,7 +15,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
 from ..safe_text import shown
-from ..store.document_endings import EncodedUpdate
+from ..store.documents.settling_statements import EncodedUpdate
 from .held import HeldDocument
 from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, Released
 

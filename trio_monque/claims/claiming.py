@@ -22,11 +22,10 @@ from ..engine.disowned import DisownedClaims
 from ..engine.source import Control
 from ..errors import FilterStillMatchesError, MonqueConnectionError
 from ..options import LEASE_IN_BEATS
-from ..store import document_locks, document_looks
-from ..store.document_locks import TakenDocuments
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.claiming import TakenDocument, TakenDocuments
+from ..store.documents.locked_collection import LockedCollection
 from ..store.offload import Channel, Door
-from ..store.taken_documents import TakenDocument
 from .candidates import LANE, DocumentFinder
 from .held import Cycle, HeldDocument
 from .options import ClaimConfig
@@ -66,7 +65,9 @@ class DocumentClaims:
         self._finder = DocumentFinder(leased, door)
         self._candidates: Candidates[Any] = Candidates(self._finder)
         self._disowned: DisownedClaims[Cycle] = DisownedClaims(
-            lambda cycle, held: document_locks.release_all(locked, cycle.stamp, time.now(), but=held, ids=cycle.asked)
+            lambda cycle, held: documents.claiming.release_all(
+                locked, cycle.stamp, time.now(), but=held, ids=cycle.asked
+            )
         )
         self._places = count()
 
@@ -113,7 +114,7 @@ class DocumentClaims:
     async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
         try:
             return await self._door.hand_over(
-                partial(document_locks.take, self._leased, chosen, now, cycle.stamp),
+                partial(documents.claiming.take, self._leased, chosen, now, cycle.stamp),
                 orphan=partial(self._give_back, cycle),
                 channel=Channel.CLAIMS,
             )
@@ -128,7 +129,7 @@ class DocumentClaims:
 
     def _give_back(self, cycle: Cycle, _late: object) -> None:
         """In a thread that nobody waits for: what was granted too late."""
-        document_locks.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
+        documents.claiming.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
 
     async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
         """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
@@ -137,7 +138,7 @@ class DocumentClaims:
         cycle.renewing(until)
         with suppress(MonqueConnectionError):
             found += await self._door.hand_over(
-                partial(document_locks.resolve, self._leased, stamp, until, ids=chosen),
+                partial(documents.claiming.resolve, self._leased, stamp, until, ids=chosen),
                 orphan=partial(self._give_back, cycle),
                 channel=Channel.CLAIMS,
             )
@@ -148,7 +149,7 @@ class DocumentClaims:
 
     async def next_due(self, lanes: Set[str]) -> Due | None:
         # Not after now: what came to be free since the look would be neither claimed nor told.
-        ask = partial(document_looks.next_due, self._locked, self._candidates.looked_at)
+        ask = partial(documents.due.next_due, self._locked, self._candidates.looked_at)
         due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if due is None:
             return None
@@ -159,7 +160,7 @@ class DocumentClaims:
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""
         now = await self._time.refreshed(self._door, Channel.CLAIMS)
-        ask = partial(document_looks.is_anything_left, self._locked, now)
+        ask = partial(documents.due.is_anything_left, self._locked, now)
         return await self._door.call(ask, abandon_on_cancel=True)
 
     # --- Orphaned claims ---

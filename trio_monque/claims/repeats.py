@@ -11,8 +11,8 @@ import trio
 
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
-from ..store import document_looks
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
 from ..store.offload import Door
 from .held import HeldDocument
 
@@ -58,7 +58,7 @@ class Repeats:
             self.progress.ask()
             try:
                 # What this instance has claimed again meanwhile was there to be claimed.
-                look = partial(document_looks.still_matching, self._locked, ids, self._by)
+                look = partial(documents.due.still_matching, self._locked, ids, self._by)
                 found = await self._door.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 self.progress.fail(error)

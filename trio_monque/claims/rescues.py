@@ -13,10 +13,9 @@ from ..engine.source import Control
 from ..errors import MonqueError
 from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
-from ..store import document_locks, document_looks
-from ..store.document_locks import Takeaway
-from ..store.document_looks import SeenLock
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
+from ..store.documents.rescuing import SeenLock, Takeaway
 from ..store.offload import Channel, Door
 from .held import HeldDocument
 from .options import ClaimConfig
@@ -50,7 +49,7 @@ class Rescues:
         return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
-        found = document_looks.observe(self._locked)
+        found = documents.rescuing.observe(self._locked)
         now = self._time.now()
         return [self._sighting(one, now) for one in found if (one.key, one.lock.token) not in ours]
 
@@ -71,7 +70,7 @@ class Rescues:
             now = await self._time.refreshed(self._door, Channel.CLAIMS)
             self._unanswered = [self._takeaway(one, now) for one in dead]
         sent = self._unanswered
-        take = partial(document_locks.rescue, self._locked, sent)
+        take = partial(documents.rescuing.rescue, self._locked, sent)
         taken = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
         self._unanswered = ()
         rescued = [one for one in sent if self._locked.key_of(one.id) in taken]

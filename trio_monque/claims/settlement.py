@@ -12,7 +12,8 @@ from ..errors import ClaimLostError
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
-from ..store.document_endings import EncodedUpdate, Ending, Fate, Settled
+from ..store.documents.settling import Fate, Settled
+from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .held import HeldDocument
 
 LATEST: Final = NEVER - timedelta(seconds=1)

@@ -22,10 +22,11 @@ from ..engine.source import Control
 from ..errors import MonqueConnectionError, is_shortage
 from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
-from ..store import document_endings, document_locks
-from ..store.document_endings import EncodedUpdate, Fate, Settled
-from ..store.document_looks import SeenLock
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
+from ..store.documents.rescuing import SeenLock
+from ..store.documents.settling import Fate, Settled
+from ..store.documents.settling_statements import EncodedUpdate
 from ..store.offload import Channel, Door
 from .candidates import LANE
 from .claim import Claim, Update
@@ -159,7 +160,7 @@ class DocumentSource:
             endings.append(one.ending)
         try:
             told = await self._door.call(
-                partial(document_endings.settle, self._locked, endings),
+                partial(documents.settling.settle, self._locked, endings),
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
             )
@@ -196,7 +197,7 @@ class DocumentSource:
         for cycle in cycles:
             cycle.renewing(until)
         lost = await self._door.call(
-            partial(document_locks.renew, self._leased, fences, until),
+            partial(documents.leases.renew, self._leased, fences, until),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )

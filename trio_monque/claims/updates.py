@@ -6,9 +6,9 @@ from collections.abc import Iterable, Mapping
 from typing import Any, Final
 
 from ..errors import InvalidOptionError
-from ..store import document_endings
-from ..store.document_endings import EncodedUpdate
-from ..store.locked_collection import LockedCollection
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
+from ..store.documents.settling_statements import EncodedUpdate
 
 _PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
 
@@ -34,7 +34,7 @@ def encoded_update(locked: LockedCollection, update: object, document: object) -
                     raise InvalidOptionError(
                         "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
                     )
-    return document_endings.encoded_update(locked, update, document)
+    return documents.settling_statements.encoded_update(locked, update, document)
 
 
 def _named(operator: str, named: Any) -> Iterable[Any]:

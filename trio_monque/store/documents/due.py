@@ -11,17 +11,16 @@ from typing import Any, Final
 
 import bson
 from bson import DBRef, MinKey
-from bson.raw_bson import RawBSONDocument
 from pymongo import ASCENDING
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..document_lock import NEVER, Lock, LockState, state_of
-from ..log import logger_of
-from ..safe_text import shown
-from .codec import OWN_OPTIONS
-from .commands import BY_ID, at_one_moment, command
+from ...document_lock import NEVER, LockState, state_of
+from ...log import logger_of
+from ..codec import OWN_OPTIONS
+from ..commands import BY_ID, at_one_moment, command
 from .locked_collection import LockedCollection
+from .rescuing import observe_in
 
 logger = logger_of("store")
 
@@ -47,36 +46,6 @@ class SeenIds:
     ids: Sequence[Any]
     is_all: bool
     is_short: bool
-
-
-@dataclass(frozen=True, slots=True)
-class SeenLock:
-    """A document that somebody holds.
-
-    Attributes:
-        id: Its `_id`.
-        key: What tells it from all others: see `LockedCollection.key_of`.
-        lock: What its lock says.
-    """
-
-    id: Any
-    key: bytes
-    lock: Lock
-
-
-@dataclass(frozen=True, slots=True)
-class LaidAside:
-    """A document whose tries are used up.
-
-    Attributes:
-        id: Its `_id`.
-        lock: With its tries and the last error.
-        document: As the caller's handle decodes it; None where it cannot.
-    """
-
-    id: Any
-    lock: Lock
-    document: Any | None
 
 
 @command("look for documents to claim", writes=False)
@@ -118,41 +87,15 @@ def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> li
         return ids
     # A pointer, which is a type of old, is read as a DBRef as well.
     with locked.raw.find(condition, _ID_ONLY, batch_size=wanted + 1, **options) as found:
-        named = (document for document in found if _can_be_named(locked, document))
+        named = (document for document in found if locked.is_nameable(document))
         return [locked.id_in(document) for document in islice(named, wanted)]
-
-
-def _can_be_named(locked: LockedCollection, document: RawBSONDocument) -> bool:
-    if locked.can_name(document):
-        return True
-    document_id = locked.own_id_in(document)
-    if locked.unknown.add(document_id):
-        logger.warning(
-            "the _id of document %s of %s is text that is not UTF-8, or of a type that is no longer in use: the "
-            "document is never claimed. Store it under another _id",
-            shown(document_id),
-            locked.collection.full_name,
-        )
-    return False
 
 
 def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
     found = locked.raw.find(locked.meant(locked.unreadable(now)), [locked.lock_field], limit=MOST_UNKNOWN)
     for document in found:
         if locked.lock_in(document) is None:
-            _tell_unknown(locked, document)
-
-
-def _tell_unknown(locked: LockedCollection, document: RawBSONDocument) -> None:
-    document_id = locked.id_in(document)
-    if locked.unknown.add(document_id):
-        logger.warning(
-            "the field %r of document %r of %s is not a lock that this library or a program with {by, until} writes: "
-            "the document is never claimed until that field is unset",
-            locked.lock_field,
-            document_id,
-            locked.collection.full_name,
-        )
+            locked.report_unreadable(document)
 
 
 @command("look for the next document to claim", writes=False)
@@ -163,28 +106,6 @@ def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
     found = locked.raw.find_one(later, {"_id": False, until: True}, sort=[(until, ASCENDING)])
     lock = None if found is None else locked.lock_in(found)
     return None if lock is None else lock.until
-
-
-@command("look at the locks", writes=False)
-def observe(locked: LockedCollection) -> Sequence[SeenLock]:
-    """All documents that somebody holds, by whatever program; a lock that nobody can read is left out, and told."""
-    return _observe(locked)
-
-
-def _observe(locked: LockedCollection, session: ClientSession | None = None) -> Sequence[SeenLock]:
-    seen = []
-    condition = locked.meant(locked.held)
-    for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH, session=session):
-        lock = locked.lock_in(document)
-        if lock is None or lock.by is None:  # Where it is neither, it has become free since the server looked.
-            if lock is None:
-                _tell_unknown(locked, document)
-            continue
-        if not _can_be_named(locked, document):
-            continue
-        document_id = locked.id_in(document)
-        seen.append(SeenLock(document_id, locked.key_of(document_id), lock))
-    return seen
 
 
 @command("look whether any document is left", writes=False)
@@ -208,7 +129,7 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
 
     if is_any_unheld():
         return True
-    states = ((seen.lock, state_of(seen.lock, now)) for seen in _observe(locked, session))
+    states = ((seen.lock, state_of(seen.lock, now)) for seen in observe_in(locked, session))
     if any(
         state is LockState.HELD or (state is LockState.FOREIGN and lock.until is not None and lock.until <= now)
         for lock, state in states
@@ -221,26 +142,10 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
 def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], session: ClientSession | None) -> bool:
     # The first one nearly always decides, and the limit ends the read there.
     first = locked.raw.find_one(condition, _ID_ONLY, session=session)
-    if first is None or _can_be_named(locked, first):
+    if first is None or locked.is_nameable(first):
         return first is not None
     with locked.raw.find(condition, _ID_ONLY, session=session) as found:
-        return any(_can_be_named(locked, document) for document in found)
-
-
-@command("list the documents that are set aside", writes=False)
-def dead_letters(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
-    """Those whose tries are used up, at most so many."""
-    listed = []
-    for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):
-        lock = locked.lock_in(raw)
-        if lock is None:
-            continue
-        try:
-            document = bson.decode(raw.raw, codec_options=locked.callers)
-        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises; it may be why it is set aside.
-            document = None
-        listed.append(LaidAside(locked.id_in(raw), lock, document))
-    return listed
+        return any(locked.is_nameable(document) for document in found)
 
 
 @command("look whether documents still match", writes=False)

@@ -16,11 +16,11 @@ from pymongo import UpdateMany, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
-from ..document_lock import read_lock
-from .commands import BulkResult, bulk_write, causal_session, command
-from .document_results import EncodedUpdate, Ending, encoded_update, grouped, request_of
-from .driver_errors import is_about_document
+from ...document_lock import read_lock
+from ..commands import BulkResult, bulk_write, causal_session, command
+from ..driver_errors import is_about_document
 from .locked_collection import LockedCollection, as_stored
+from .settling_statements import EncodedUpdate, Ending, encoded_update, grouped, request_of
 
 __all__ = [
     "GONE",

@@ -20,13 +20,13 @@ from bson.errors import BSONError
 from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateMany, UpdateOne
 
-from ..document_lock import Fence
-from ..errors import InvalidPayloadError
-from ..options import LARGEST_PAYLOAD
-from .codec import OWN_OPTIONS
-from .commands import BY_ID, in_chunks_by_size
+from ...document_lock import Fence
+from ...errors import InvalidPayloadError
+from ...options import LARGEST_PAYLOAD
+from ..codec import OWN_OPTIONS
+from ..commands import BY_ID, in_chunks_by_size
+from ..statements import MOST_RESULTS
 from .locked_collection import LockedCollection
-from .statements import MOST_RESULTS
 
 FEWEST_JOINED: Final = 3
 """Different updates from which on they are one statement.

@@ -15,10 +15,10 @@ import bson
 from pymongo import ASCENDING, IndexModel
 from pymongo import errors as driver
 
-from ..errors import MonqueConnectionError
-from .codec import OWN_OPTIONS
-from .commands import command
-from .document_looks import looked_for
+from ...errors import MonqueConnectionError
+from ..codec import OWN_OPTIONS
+from ..commands import command
+from .due import looked_for
 from .locked_collection import EARLIEST, LockedCollection
 
 LARGE: Final = 10_000

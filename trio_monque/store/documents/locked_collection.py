@@ -21,12 +21,16 @@ from pymongo.client_session import ClientSession
 from pymongo.read_concern import ReadConcern
 from pymongo.write_concern import WriteConcern
 
-from ..document_lock import NEVER, Fence, Lock, LockStamp, read_lock
-from ..errors import InvalidOptionError
-from .codec import LENIENT, OWN_OPTIONS, RawDocument
-from .commands import BY_ID, Interference, by_majority
-from .known import LOOK_AGAIN_AFTER, Known, Occasions
-from .types import Collection
+from ...document_lock import NEVER, Fence, Lock, LockStamp, read_lock
+from ...errors import InvalidOptionError
+from ...log import logger_of
+from ...safe_text import shown
+from ..codec import LENIENT, OWN_OPTIONS, RawDocument
+from ..commands import BY_ID, Interference, by_majority
+from ..known import LOOK_AGAIN_AFTER, Known, Occasions
+from ..types import Collection
+
+logger = logger_of("store")
 
 # As far back as Python's dates go: one before that is read as none, and must not be claimed as one.
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -162,6 +166,32 @@ class LockedCollection:
         """
         own = bson.encode({"_id": self.own_id_in(document)}, codec_options=OWN_OPTIONS)
         return bytes(document.raw[4 : len(own) - 1]) == own[4:-1]
+
+    def is_nameable(self, document: RawBSONDocument) -> bool:
+        """Return whether a condition can name this document; log once where it cannot."""
+        if self.can_name(document):
+            return True
+        document_id = self.own_id_in(document)
+        if self.unknown.add(document_id):
+            logger.warning(
+                "the _id of document %s of %s is text that is not UTF-8, or of a type that is no longer in use: the "
+                "document is never claimed. Store it under another _id",
+                shown(document_id),
+                self.collection.full_name,
+            )
+        return False
+
+    def report_unreadable(self, document: RawBSONDocument) -> None:
+        """Log once that nothing can read the lock of this document."""
+        document_id = self.id_in(document)
+        if self.unknown.add(document_id):
+            logger.warning(
+                "the field %r of document %r of %s is not a lock that this library or a program with {by, until} "
+                "writes: the document is never claimed until that field is unset",
+                self.lock_field,
+                document_id,
+                self.collection.full_name,
+            )
 
     @staticmethod
     def own_id_in(document: RawBSONDocument) -> Any:

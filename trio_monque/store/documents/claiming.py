@@ -1,0 +1,244 @@
+"""Locks in documents: taken, found out about, renewed, given back, taken away. One function a round trip or two.
+
+How they end with a result is in `document_endings.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+import bson
+from bson.raw_bson import RawBSONDocument
+from pymongo import UpdateOne
+from pymongo import errors as driver
+
+from ...document_lock import MOST_TRIES, LockStamp, laid_aside, read_lock
+from ...errors import MonqueConnectionError
+from ...log import logger_of
+from ..commands import BY_ID, by_majority, causal_session, command, update_unless_refused
+from ..types import ClientSession
+from .locked_collection import LockedCollection
+from .settling import send
+
+logger = logger_of("store")
+
+# The server's own first batch is of a hundred, and each further one is a round trip.
+MOST_IN_A_BATCH: Final = 1001
+
+MOST_REFUSED: Final = 1000
+"""Documents without room for a lock, or that a validator refuses to have locked. A query may name no more of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class TakenDocument:
+    """A document that is held.
+
+    Attributes:
+        id: Its `_id`, as the caller's handle decodes it.
+        key: What tells it from all others: see `LockedCollection.key_of`.
+        document: As the caller's handle decodes it, with the lock as it was claimed.
+        tries: How many tries of it have failed or died before.
+    """
+
+    id: Any
+    key: bytes
+    document: Any
+    tries: int
+
+
+@dataclass(frozen=True, slots=True)
+class TakenDocuments:
+    """What one claim took.
+
+    Attributes:
+        documents: In the order of the candidates.
+        more: Whether there may be more to take at once: others were faster with some of what was seen.
+    """
+
+    documents: Sequence[TakenDocument]
+    more: bool = False
+
+
+@command("claim documents", in_parts=True)
+def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp) -> TakenDocuments:
+    """Claims those of the candidates that still match the filter and are claimable, in one guarded write.
+
+    The write repeats the whole condition, and what was taken is read back under its token, as a majority has it.
+    """
+    # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
+    # does not know it yet, would not find what was taken, and nobody would run it.
+    with causal_session(locked.collection) as session:
+        matched = _write(locked, ids, now, stamp, session)
+        # Where some were refused, what it says of the others is less than all.
+        taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
+    order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
+    return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=len(taken) < len(ids))
+
+
+def _write(
+    locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
+) -> int:
+    """How many matched. One document that the server refuses to change must not keep its neighbours from a claim."""
+    guard = locked.meant(locked.ids(ids), locked.claimable(now))
+    written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
+    if not isinstance(written, driver.WriteError):
+        return written.matched_count
+    if len(locked.refused) >= MOST_REFUSED:
+        raise MonqueConnectionError(
+            f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
+            f"check its validator, or leave them out by the filter. The server says: {written}",
+            transient=True,
+        ) from written
+    return _write_each(locked, ids, now, stamp, session)
+
+
+def _write_each(
+    locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
+) -> int:
+    """Claims each document by a statement of its own. One that is claimed already matches none of them."""
+    claimable, claimed = locked.claimable(now), _claim(locked, stamp)
+    each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
+    sent = send(locked, each, session)
+    for place, refusal in sent.refused.items():
+        if locked.refused.add(ids[place], refusal.message):
+            logger.error(
+                "document %r of %s is passed over: the server refuses a lock in it: %s",
+                ids[place],
+                locked.collection.full_name,
+                refusal.message,
+            )
+    return sent.matched
+
+
+def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
+    tries = f"${locked.at('tries')}"
+    counted = {"$max": [0, {"$min": [MOST_TRIES, tries]}]}
+    kept = {"$cond": [{"$in": [{"$type": tries}, ["int", "long"]]}, counted, 0]}
+    # As an expression: a document that is given to `$set` plainly would be merged into what is there.
+    return [{"$set": {locked.lock_field: {"$mergeObjects": [{"$literal": stamp.fields}, {"tries": kept}]}}}]
+
+
+@command("find out about a claim", in_parts=True)
+def resolve(
+    locked: LockedCollection, stamp: LockStamp, until: datetime, *, ids: Sequence[Any] | None = None
+) -> Sequence[TakenDocument]:
+    """What a claim holds whose answer was lost; of these `ids`, or of all that match the filter.
+
+    A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
+    So a renewal first, acknowledged by a majority; what a majority read then finds is held. `until` must
+    be later than the claim's, as for any renewal.
+    """
+    which, hint = which_of(locked, ids)
+    held = {"$and": [which, locked.stamped(stamp)]}
+    with causal_session(locked.collection) as session:
+        locked.locks.update_many(held, {"$max": {locked.at("until"): until}}, hint=hint, session=session)
+        return read_back(locked, which, stamp, session, hint=hint)
+
+
+def which_of(locked: LockedCollection, ids: Sequence[Any] | None) -> tuple[Mapping[str, Any], Mapping[str, int] | None]:
+    return (locked.filter, None) if ids is None else (locked.ids(ids), BY_ID)
+
+
+@command("give claims back", in_parts=True)
+def release_all(
+    locked: LockedCollection,
+    stamp: LockStamp,
+    now: datetime,
+    *,
+    but: Sequence[Any] = (),
+    ids: Sequence[Any] | None = None,
+) -> int:
+    """Gives back, uncounted, whatever a claim holds or will turn out to have held; returns how many.
+
+    Of these `ids`, or of all that match the filter.
+    """
+    which, hint = which_of(locked, ids)
+    others = [locked.but(but)] if but else []
+    # Field by field: the tries stay as they are.
+    free = {
+        "$set": {locked.at("by"): None, locked.at("until"): now},
+        "$unset": {locked.at("token"): "", locked.at("every"): ""},
+    }
+    theirs = {"$and": [which, locked.stamped(stamp), *others]}
+    return update_each_if_refused(locked, theirs, free, hint)
+
+
+def update_each_if_refused(
+    locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
+) -> int:
+    """How many were changed. One document that the server refuses to change keeps no other from it."""
+    written = update_unless_refused(locked.locks, theirs, update, hint)
+    if not isinstance(written, driver.WriteError):
+        return written.modified_count
+    ids = [locked.id_in(document) for document in locked.raw.find(theirs, {"_id": True}, hint=hint)]
+    each = [UpdateOne({"$and": [locked.one(one), theirs]}, update, hint=BY_ID) for one in ids]
+    with causal_session(locked.collection) as session:
+        sent = send(locked, each, session)
+    for place, refusal in sent.refused.items():
+        logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], refusal.message)
+    return sent.matched
+
+
+# --- What was taken, read back ---
+
+
+def read_back(
+    locked: LockedCollection,
+    which: Mapping[str, Any],
+    stamp: LockStamp,
+    session: ClientSession,
+    *,
+    hint: Mapping[str, int] | None,
+) -> list[TakenDocument]:
+    """Those of the documents that bear the claim, as a majority holds them after the writes of the session.
+
+    One that the caller's handle cannot decode is set aside, alone.
+    """
+    held = {"$and": [which, locked.stamped(stamp)]}
+    found_by: dict[str, Any] = {"hint": hint, "session": session, "batch_size": MOST_IN_A_BATCH}
+    if locked.is_plain:
+        try:
+            found = list(by_majority(locked.collection).find(held, **found_by))
+            return [_plain(locked, document) for document in found]
+        except driver.PyMongoError:
+            raise
+        except Exception:  # noqa: BLE001  # One of them cannot be decoded, for whatever reason: which, is seen below.
+            pass
+    taken = []
+    for raw in by_majority(locked.raw).find(held, **found_by):
+        try:
+            taken.append(_decoded(locked, raw))
+        except Exception as error:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+            _lay_aside(locked, raw, stamp, error, session)
+    return taken
+
+
+def _plain(locked: LockedCollection, document: Mapping[str, Any]) -> TakenDocument:
+    lock = read_lock(document.get(locked.lock_field))
+    document_id = document["_id"]
+    return TakenDocument(document_id, locked.key_of(document_id), document, 0 if lock is None else lock.tries)
+
+
+def _decoded(locked: LockedCollection, raw: RawBSONDocument) -> TakenDocument:
+    document = bson.decode(raw.raw, codec_options=locked.callers)
+    document_id, lock = document["_id"], locked.lock_in(raw)
+    return TakenDocument(document_id, locked.key_of(document_id), document, 0 if lock is None else lock.tries)
+
+
+def _lay_aside(
+    locked: LockedCollection, raw: RawBSONDocument, stamp: LockStamp, error: Exception, session: ClientSession
+) -> None:
+    """What the caller's handle cannot read, no handler can be given: it would fail for ever."""
+    problem = f"the document cannot be decoded with the codec options of the collection's handle: {error}"
+    lock = locked.lock_in(raw)
+    own_id = locked.own_id_in(raw)
+    locked.locks.update_one(
+        {"_id": {"$eq": own_id}, **locked.stamped(stamp)},
+        {"$set": {locked.lock_field: laid_aside(0 if lock is None else lock.tries, problem)}},
+        hint=BY_ID,
+        session=session,
+    )
+    logger.error("document %r of %s is set aside: %s", own_id, locked.collection.full_name, problem)

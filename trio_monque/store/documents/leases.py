@@ -1,0 +1,80 @@
+"""Renewals of what is held, by the whole fence."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence, Set
+from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
+from typing import Any, Final
+
+from pymongo import UpdateMany, UpdateOne
+
+from ...document_lock import Fence, read_lock
+from ...log import logger_of
+from ..commands import BY_ID, causal_session, command, in_chunks
+from ..types import ClientSession
+from .locked_collection import LockedCollection
+from .settling import send
+
+logger = logger_of("store")
+
+# Ten thousand in one statement keep the server busy for a quarter of a second, and all else waits.
+MOST_IN_ONE_STATEMENT: Final = 1000
+
+
+@command("renew claims", in_parts=True)
+def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]], until: datetime) -> Set[bytes]:
+    """Renews what these claims hold, and nothing else; returns the keys of what they hold no longer.
+
+    A document whose renewal the server refuses is among these: nobody can hold it any longer.
+
+    `$max`, and an `until` that the caller lets grow: an observer must see a change although the server's clock
+    stepped back, or it would take a live holder for dead.
+    """
+    lost: set[bytes] = set()
+    each = [(fence, document_id) for fence, ids in held for document_id in ids]
+    renewal = {"$max": {locked.at("until"): until}}
+    with causal_session(locked.collection) as session:
+        for group in in_chunks(each, MOST_IN_ONE_STATEMENT):
+            by_claim = groupby(group, key=itemgetter(0))
+            requests = [
+                UpdateMany({**locked.ids([one for _, one in same]), **locked.fenced(fence)}, renewal, hint=BY_ID)
+                for fence, same in by_claim
+            ]
+            sent = send(locked, requests, session)
+            if sent.refused:
+                lost |= _refused_alone(locked, group, renewal, session)
+            if sent.matched < len(group):
+                lost |= _not_held(locked, group, until, session)
+    return lost
+
+
+def _refused_alone(
+    locked: LockedCollection, group: Sequence[tuple[Fence, Any]], renewal: dict[str, Any], session: ClientSession
+) -> set[bytes]:
+    """Renews each claim by a statement of its own; the keys of the documents that the server refuses to change."""
+    each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in group]
+    refused = send(locked, each, session).refused
+    for place, refusal in refused.items():
+        logger.error("the server refuses to renew the claim on document %r: %s", group[place][1], refusal.message)
+    return {locked.key_of(group[place][1]) for place in refused}
+
+
+def _not_held(
+    locked: LockedCollection, group: Sequence[tuple[Fence, Any]], until: datetime, session: ClientSession
+) -> set[bytes]:
+    found = locked.locks_by_majority([document_id for _, document_id in group], session)
+    lost = set()
+    for fence, document_id in group:
+        key = locked.key_of(document_id)
+        lock = read_lock(found.get(key))
+        untils = {_in_milliseconds(moment) for moment in (*fence.untils, until)}
+        if lock is None or (lock.by, lock.token) != (fence.by, fence.token) or lock.until not in untils:
+            lost.add(key)
+    return lost
+
+
+def _in_milliseconds(moment: datetime) -> datetime:
+    """As the database keeps it."""
+    return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
