@@ -39,8 +39,8 @@ STATES: list[tuple[Any, LockState]] = [
     ({"until": PAST}, LockState.FREE),
     ({"by": None, "until": FUTURE}, LockState.WAITING),
     ({"until": FUTURE}, LockState.WAITING),
-    ({"by": None, "until": NEVER}, LockState.SET_ASIDE),
-    ({"by": None, "until": NEVER + timedelta(days=1)}, LockState.SET_ASIDE),
+    ({"by": None, "until": NEVER}, LockState.DEAD_LETTER),
+    ({"by": None, "until": NEVER + timedelta(days=1)}, LockState.DEAD_LETTER),
     ({"by": "x", "until": FUTURE, "token": "x:1"}, LockState.HELD),
     # It is dead where nobody has seen it change for a lease, and not because its date is over.
     ({"by": "x", "until": PAST, "token": "x:1"}, LockState.HELD),
@@ -82,7 +82,7 @@ def test_whatever_stands_in_the_field_is_read_or_is_unknown(value: Any) -> None:
     state = state_of(lock, NOW)
     assert (lock is None) is (state is LockState.UNKNOWN)
     if lock is not None:
-        assert (lock.by is None) is (state in {LockState.FREE, LockState.WAITING, LockState.SET_ASIDE})
+        assert (lock.by is None) is (state in {LockState.FREE, LockState.WAITING, LockState.DEAD_LETTER})
         assert lock.by is None or lock.until is not None
         assert lock.until is None or lock.until.tzinfo is not None
         assert 0 <= lock.tries <= MOST_TRIES
@@ -153,7 +153,7 @@ def test_freed_lock_is_claimable_from_its_moment_on(tries: int, seconds: int) ->
 def test_what_is_laid_aside_never_comes_back_by_itself(tries: int, error: str) -> None:
     lock = read_lock(laid_aside(tries, error))
     assert lock == Lock(None, NEVER, tries=tries, error=error[:LONGEST_ERROR])
-    assert state_of(lock, datetime(2400, 1, 1, tzinfo=UTC)) is LockState.SET_ASIDE
+    assert state_of(lock, datetime(2400, 1, 1, tzinfo=UTC)) is LockState.DEAD_LETTER
 
 
 def test_error_of_a_document_that_is_laid_aside_is_cut() -> None:

@@ -2,7 +2,7 @@
 
     {by, until, every, token, tries}   held: `by` renews it every `every` milliseconds, and until then nobody else may
     {by: None, until, tries}           free from then on, after so many tries that failed or died
-    {by: None, until: NEVER, tries, error}   set aside: its tries are used up
+    {by: None, until: NEVER, tries, error}   a dead letter: no attempts are left
     nothing, or None                   free
 
 Programs that know only `by` and `until` read all of these rightly, and write locks that are read here as well.
@@ -20,13 +20,13 @@ from typing import Any, Final
 from .options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 
 NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Until when a document is set aside. Not the last date of all: a time zone would move that out of range."""
+"""Until when a dead letter is locked. Not the last date of all: a time zone would move that out of range."""
 
 MOST_TRIES: Final = 1_000_000
 """A number of tries that a lock says is taken for at most this."""
 
 LONGEST_ERROR: Final = 2000
-"""Characters of what is kept of the last error of a document that is set aside."""
+"""Characters of what is kept of the last error of a dead letter."""
 
 
 class LockState(Enum):
@@ -35,7 +35,7 @@ class LockState(Enum):
     Attributes:
         FREE: Claimable now.
         WAITING: Claimable by itself, later.
-        SET_ASIDE: Its tries are used up; a human frees it.
+        DEAD_LETTER: No attempts are left; `readmit` frees it.
         HELD: By an instance of this library, which renews it.
         FOREIGN: By a program that knows only `by` and `until`.
         UNKNOWN: In no form that anybody here can read: never touched.
@@ -43,7 +43,7 @@ class LockState(Enum):
 
     FREE = auto()
     WAITING = auto()
-    SET_ASIDE = auto()
+    DEAD_LETTER = auto()
     HELD = auto()
     FOREIGN = auto()
     UNKNOWN = auto()
@@ -59,7 +59,7 @@ class Lock:
         every: Seconds between its holder's renewals; None where it does not say.
         token: Its holder's fencing token.
         tries: How many tries of the document have failed or died.
-        error: What the last one failed with, where the document is set aside.
+        error: What the last one failed with, in a dead letter.
     """
 
     by: str | None
@@ -116,7 +116,7 @@ def state_of(lock: Lock | None, now: datetime) -> LockState:
         return LockState.HELD if lock.is_ours else LockState.FOREIGN
     if lock.until is None or lock.until <= now:
         return LockState.FREE
-    return LockState.SET_ASIDE if lock.until >= NEVER else LockState.WAITING
+    return LockState.DEAD_LETTER if lock.until >= NEVER else LockState.WAITING
 
 
 # --- What it becomes ---

@@ -43,7 +43,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """The root of all events; a listener for it hears every one."""
+    """The base of all events. A listener for it gets every event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,9 +122,9 @@ class JobsDeleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class SchedulerErrorOccurred(Event):
-    """The scheduler met an error beside any handler's: `job` is the one concerned, where there is one.
+    """An error of the scheduler itself, not of a handler. `job` is the job concerned, if there is one.
 
-    Once for each outage of a loop, and not for each try.
+    Emitted once for each outage of a loop, not at each retry.
     """
 
     error: BaseException
@@ -141,7 +141,7 @@ class StaleJobsRecovered(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobClaimLost(Event):
-    """A run's claim was lost, or nobody can tell whether its end was written: it changed nothing further."""
+    """A run lost its claim, or it is unknown whether its end was written. The run changes nothing further."""
 
     job: Job
 
@@ -213,7 +213,7 @@ class DocumentFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class DocumentDeadLettered(Event):
-    """Its tries are used up: nobody claims the document until `readmit`. `error` is what the last one failed with."""
+    """A document has no attempts left: no instance claims it until `readmit`. `error` is that of the last attempt."""
 
     document_id: Any
     tries: int
@@ -222,7 +222,7 @@ class DocumentDeadLettered(Event):
 
 @dataclass(frozen=True, slots=True)
 class DocumentClaimLost(Event):
-    """A lock was taken, or could not be renewed in time: the work on the document was cancelled."""
+    """Another instance took the lock, or it could not be renewed in time. The work on the document was cancelled."""
 
     document_id: Any
     attempt: int
@@ -230,6 +230,6 @@ class DocumentClaimLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class DocumentsRescued(Event):
-    """So many locks of dead holders were taken away; each counts as a try."""
+    """The locks of `count` documents were taken from dead holders. Each counts as an attempt."""
 
     count: int

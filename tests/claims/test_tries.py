@@ -145,7 +145,7 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
     assert starts == {0: [(1, 0), (2, 100)], 1: [(1, 0), (1, 30)], 2: [(1, 0), (1, 50)], 3: [(1, 0)]}
     assert (report.finished, report.failed, report.released, report.dead_lettered) == (3, 2, 2, 1)
     assert lock_of(things, 3) == {"by": None, "until": NEVER, "tries": 1, "error": "hopeless"}
-    assert sorted(type(one).__name__ for one in told) == ["DocumentFailed", "DocumentFailed", "DocumentDeadLettered"]
+    assert sorted(type(one).__name__ for one in told) == ["DocumentDeadLettered", "DocumentFailed", "DocumentFailed"]
 
 
 async def test_retry_and_snooze_of_a_block_are_raised_there_too(things: Collection, autojump_clock: MockClock) -> None:

@@ -43,7 +43,7 @@ QUESTIONS: Mapping[str, Callable[[LockedCollection], object]] = {
     "next due": lambda locked: due.next_due(locked, NOW),
     "observe": rescuing.observe,
     "is left": lambda locked: due.is_anything_left(locked, NOW + 999 * SECOND),
-    "set aside": lambda locked: dead_letters.listed(locked, 5),
+    "dead letters": lambda locked: dead_letters.listed(locked, 5),
     "release": lambda locked: claiming.release_all(locked, stamp(), NOW),
     "resolve": lambda locked: claiming.resolve(locked, stamp(), NOW + 99 * SECOND),
 }

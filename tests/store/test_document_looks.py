@@ -77,7 +77,7 @@ def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: lis
     assert set(due.survey(locked, 100, NOW).ids) == in_state[LockState.FREE]
     held = {seen.id for seen in rescuing.observe(locked)}
     assert held == in_state[LockState.HELD] | in_state[LockState.FOREIGN]
-    assert {one.id for one in dead_letters.listed(locked, 100)} == in_state[LockState.SET_ASIDE]
+    assert {one.id for one in dead_letters.listed(locked, 100)} == in_state[LockState.DEAD_LETTER]
     waiting = [
         locked.lock_in(document) for document in locked.locks.find({"_id": {"$in": list(in_state[LockState.WAITING])}})
     ]

@@ -1,4 +1,4 @@
-"""What an operator asks of documents that are claimed: the index, what is set aside, and its freedom."""
+"""What operators call for claimed documents: create the index, list dead letters, and free them."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ _EVERY: Mapping[str, Any] = {}
 
 @dataclass(frozen=True, slots=True)
 class DeadLetter(Generic[DocT]):
-    """A document whose tries are used up: nobody claims it.
+    """A document with no attempts left. No instance claims it until `readmit`.
 
     Attributes:
         id: Its `_id`.
-        tries: How many have failed or died.
-        error: What the last one failed with.
+        tries: How many attempts have failed, or lost their holder.
+        error: The error of the last one.
         document: The document; None where the codec options of the handle cannot decode it.
     """
 
@@ -65,7 +65,7 @@ async def dead_letters(
     lock_field: str = "lock",
     limit: int = 100,
 ) -> Sequence[DeadLetter[DocT]]:
-    """The documents whose tries are used up, of those that match the filter, at most `limit`. On any anyio backend.
+    """Returns at most `limit` dead letters that match the filter. On any anyio backend.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
@@ -85,9 +85,9 @@ async def readmit(
     filter: Mapping[str, Any] | None = None,  # noqa: A002
     lock_field: str = "lock",
 ) -> int:
-    """Frees documents that were set aside, with all their tries: these, or those that match a filter ({} for all).
+    """Frees dead letters, with all their attempts: these, or those that match a filter ({} for all).
 
-    Returns how many. Others are left alone. On any anyio backend.
+    Returns how many were freed. Documents that are not dead letters do not change. On any anyio backend.
 
     Raises:
         InvalidDatabaseError, InvalidOptionError: Naming what is wrong.

@@ -17,7 +17,7 @@ from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .held import HeldDocument
 
 LATEST: Final = NEVER - timedelta(seconds=1)
-"""A lock that is free from later on would be one of a document that is set aside."""
+"""A lock that is free from later on would be that of a dead letter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ def made_lighter(settlement: DocumentSettlement) -> bool:
 def lock_after_try(
     tries: int, error: BaseException, now: datetime, policy: RetryPolicy, after: float | None = None
 ) -> dict[str, object]:
-    """The lock after so many tries, of which the last one failed or died: free later, or set aside."""
+    """The lock after so many tries, of which the last one failed or died: free later, or that of a dead letter."""
     if tries >= policy.max_attempts:
         return laid_aside(tries, kept_reason(error, policy.error_text))
     delay = policy.delay(tries, error) if after is None else after

@@ -40,7 +40,7 @@ class ClaimsReport:
         released: Documents that were given back uncounted.
         lost: Locks that were taken, or could not be renewed in time.
         rescued: Locks of dead holders that were taken away.
-        dead_lettered: Documents whose tries were used up.
+        dead_lettered: Documents that became dead letters: no attempts are left.
         unfinished: The ids of documents whose locks could not be given back; they end with their leases.
         crashed: What crashed of the claims themselves.
         undelivered_events: Events that listeners did not hear, because too many waited or the claims had to end.
@@ -141,7 +141,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
                 is_last = self._is_dead_letter(settlement)
                 reason = kept_reason(error, self._error_text)
                 log = logger.error if is_last else logger.warning
-                what = "and is set aside" if is_last else "and is claimed again later"
+                what = "and is now a dead letter" if is_last else "and is claimed again later"
                 # With a hook, what the error itself says is not to be kept anywhere.
                 log(
                     "document %s failed, %s: %s",
@@ -168,7 +168,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
         self._rescued += len(rescued)
         for one in rescued:
             if one.is_dead_letter:
-                logger.error("document %r is set aside: %s", one.id, one.error)
+                logger.error("document %r is now a dead letter: %s", one.id, one.error)
                 self._tell_dead_letter(one.id, one.tries, one.error)
         holders = sorted({one.holder for one in rescued})
         logger.warning("%d locks of dead holders were taken away: %s", len(rescued), ", ".join(holders))

@@ -195,7 +195,7 @@ def read_back(
 ) -> list[TakenDocument]:
     """Those of the documents that bear the claim, as a majority holds them after the writes of the session.
 
-    One that the caller's handle cannot decode is set aside, alone.
+    One that the caller's handle cannot decode becomes a dead letter, alone.
     """
     held = {"$and": [which, locked.stamped(stamp)]}
     found_by: dict[str, Any] = {"hint": hint, "session": session, "batch_size": MOST_IN_A_BATCH}
@@ -241,4 +241,4 @@ def _lay_aside(
         hint=BY_ID,
         session=session,
     )
-    logger.error("document %r of %s is set aside: %s", own_id, locked.collection.full_name, problem)
+    logger.error("document %r of %s is now a dead letter: %s", own_id, locked.collection.full_name, problem)

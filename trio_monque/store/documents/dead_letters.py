@@ -29,7 +29,7 @@ class LaidAside:
     document: Any | None
 
 
-@command("list the documents that are set aside", writes=False)
+@command("list the dead letters", writes=False)
 def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
     """Those whose tries are used up, at most so many."""
     listed = []
@@ -39,7 +39,7 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
             continue
         try:
             document = bson.decode(raw.raw, codec_options=locked.callers)
-        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises; it may be why it is set aside.
+        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises; it may be why this is a dead letter.
             document = None
         listed.append(LaidAside(locked.id_in(raw), lock, document))
     return listed
@@ -47,7 +47,7 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
 
 @command("readmit documents", in_parts=True)
 def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
-    """Frees what was set aside, of these ids or of all that match; returns how many. They have no tries then."""
+    """Frees the dead letters among these ids, or among all that match; returns how many. Their tries are 0 then."""
     which, hint = which_of(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
     return update_each_if_refused(locked, {"$and": [which, locked.laid_aside]}, freed, hint)

@@ -113,7 +113,7 @@ def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
     """Whether any document can be claimed, now or by itself later.
 
     A lock of an instance of this library counts: its holder may die. One of another program does once it has expired;
-    before, it is that program's. What is set aside, or has a lock that nobody can read, does not.
+    before, it is that program's. A dead letter, or a document with an unreadable lock, does not.
     """
     # In one read a document may still be held, and be given back by the next.
     return at_one_moment(locked.collection, partial(_is_anything_left, locked, now))
