@@ -28,7 +28,7 @@ from trio_monque.engine.demand import Tip
 from trio_monque.engine.waker import NEVER
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store import connection
-from trio_monque.store.offload import Channel, Door
+from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.types import Collection, Database
 
 DAY: Final = 86400.0
@@ -415,7 +415,7 @@ def refreshed(monkeypatch: pytest.MonkeyPatch) -> set[trio.lowlevel.Task]:
     """The tasks that have asked, as loops of the scheduler may do at the same moment."""
     tasks, ask = set[trio.lowlevel.Task](), ServerTime.refreshed
 
-    async def ask_and_note(time: ServerTime, door: Door, channel: Channel) -> datetime:
+    async def ask_and_note(time: ServerTime, door: DatabaseThreads, channel: Channel) -> datetime:
         tasks.add(trio.lowlevel.current_task())
         return await ask(time, door, channel)
 

@@ -35,8 +35,8 @@ from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
 from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store import indexes, leases, settling
-from trio_monque.store.connection import JobCollection
-from trio_monque.store.offload import CONNECTIONS_NEEDED
+from trio_monque.store.database_threads import CONNECTIONS_NEEDED
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 from trio_monque.testing import plugin
 

@@ -15,7 +15,7 @@ from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError, JobStateError
 from trio_monque.events import Event, JobCancelled, JobDeleted, JobRetried
-from trio_monque.store import managing
+from trio_monque.store import job_changes
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, quiesce
 
@@ -168,14 +168,14 @@ async def test_state_that_changes_between_write_and_read_is_reported_as_it_is(
 ) -> None:
     monque = Monque(db)
     job_id = await job_in(monque, jobs, "completed")
-    apply = managing.apply_if_allowed
+    apply = job_changes.apply_if_allowed
 
     def then_deleted(*arguments: Any) -> Any:
         result = apply(*arguments)
         jobs.delete_one({"_id": job_id})
         return result
 
-    monkeypatch.setattr(managing, "apply_if_allowed", then_deleted)
+    monkeypatch.setattr(job_changes, "apply_if_allowed", then_deleted)
     assert await monque.retry_job(job_id) is None
 
 
@@ -184,7 +184,7 @@ async def test_action_that_became_possible_meanwhile_is_done(
 ) -> None:
     monque = Monque(db)
     job_id = await job_in(monque, jobs, "processing")
-    apply = managing.apply_if_allowed
+    apply = job_changes.apply_if_allowed
     calls: list[int] = []
 
     def then_failed(*arguments: Any) -> Any:
@@ -193,7 +193,7 @@ async def test_action_that_became_possible_meanwhile_is_done(
         jobs.update_one({"_id": job_id, "status": "processing"}, {"$set": {"status": "failed"}})
         return result
 
-    monkeypatch.setattr(managing, "apply_if_allowed", then_failed)
+    monkeypatch.setattr(job_changes, "apply_if_allowed", then_failed)
     retried = await monque.retry_job(job_id)
     assert retried is not None
     assert retried.status is JobStatus.PENDING

@@ -18,7 +18,7 @@ from trio_monque import Job, JobFilter, JobStatus, Monque
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
-from trio_monque.store import paths, queries
+from trio_monque.store import index_scans, queries
 from trio_monque.store.types import Collection, Database
 
 BEGIN = datetime(2026, 1, 1, tzinfo=UTC)
@@ -153,7 +153,7 @@ def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: py
     if request.param != "without":
         monque._context.ensure_indexes()
     if request.param == "with too many names":
-        monkeypatch.setattr(paths, "MOST_PREFIXES", 2)
+        monkeypatch.setattr(index_scans, "MOST_PREFIXES", 2)
     return monque
 
 

@@ -31,7 +31,7 @@ from trio_monque.engine.demand import ClaimState
 from trio_monque.observations import Sighting
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store import connection
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 
 from . import mixed_worker
 from .records import Recorder

@@ -19,7 +19,7 @@ from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker, watcher
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import ChangeStreamConnected, ChangeStreamFailed, HeartbeatFailed, SchedulerErrorOccurred
-from trio_monque.store import watch
+from trio_monque.store import change_stream
 from trio_monque.store.types import Database
 
 HEARTBEAT: Final = 0.6
@@ -69,7 +69,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(waker, "RETRY", 0.1)
     monkeypatch.setattr(watcher, "LONGEST_DELAY", 0.2)
     monkeypatch.setattr(watcher, "FIRST_DELAY", 0.1)
-    monkeypatch.setattr(watch, "LONGEST_AWAIT", 0.2)
+    monkeypatch.setattr(change_stream, "LONGEST_AWAIT", 0.2)
 
 
 @pytest.mark.usefixtures("impatient")

@@ -21,7 +21,7 @@ from trio_monque import Job, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import ClaimState
 from trio_monque.scheduler.job_source import JobSource
-from trio_monque.store.offload import CONNECTIONS_NEEDED, Channel
+from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.types import Database
 
 from .standstills import Witness

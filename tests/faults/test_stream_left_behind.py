@@ -17,14 +17,14 @@ from pymongo.errors import OperationFailure
 from trio_monque import Scheduler, open_scheduler
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import ChangeStreamConnected
-from trio_monque.store import watch
+from trio_monque.store import change_stream
 from trio_monque.store.types import Database
 from trio_monque.testing import fail_next
 
 from .processes import OwnServer, frozen
 from .test_open_and_close import Connections, threads
 
-SOON: Final = watch.LONGEST_AWAIT / 2
+SOON: Final = change_stream.LONGEST_AWAIT / 2
 
 Way = Callable[[Scheduler, trio.CancelScope], None]
 
@@ -126,5 +126,5 @@ async def test_nothing_is_left_of_a_stream_whose_server_was_frozen_when_it_was_l
 
             await run_until(own, freeze)
         # What was to end the wait may not have been sent: then it ends by itself.
-        longest = watch.LONGEST_AWAIT + watch.ANSWER_MARGIN
+        longest = change_stream.LONGEST_AWAIT + change_stream.ANSWER_MARGIN
         await assert_nothing_left(own, connections, connections.open, within=longest)

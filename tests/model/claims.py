@@ -14,7 +14,7 @@ from bson import ObjectId
 
 from trio_monque.jobs import transitions
 from trio_monque.jobs.fences import ClaimStamp
-from trio_monque.store import claiming, inserting, leases, looking, managing
+from trio_monque.store import claiming, due, inserting, job_changes, leases
 
 from .context import new_pair, parcel_of
 from .play import Copy, Instance, Play, turned
@@ -92,7 +92,7 @@ def claim(play: Play, a: int, b: int) -> None:
 
 
 def _looked(play: Play, wanted: Mapping[str, int]) -> list[Copy]:
-    found = looking.look(play.jobs, wanted, play.model.now)
+    found = due.look(play.jobs, wanted, play.model.now)
     play.model.check_looked(wanted, [job.id for job in found])
     for job in found:
         check_same("look", play.model.jobs[job.id], job)
@@ -136,7 +136,7 @@ def report(play: Play, a: int, b: int) -> None:
         claim(play, a, b)
         return
     transition = transitions.report(copy.real, play.model.now, saved={"b": b})
-    check_equal("report", play.model.report(copy.model, {"b": b}), managing.report_if_held(play.jobs, transition))
+    check_equal("report", play.model.report(copy.model, {"b": b}), job_changes.report_if_held(play.jobs, transition))
 
 
 def release_all(play: Play, a: int, b: int) -> None:

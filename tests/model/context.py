@@ -18,8 +18,8 @@ from trio_monque.jobs.retry_policy import RetryPolicy, decide
 from trio_monque.jobs.verdicts import CutShort, Discard, Discarded, Failed, Snooze, Snoozed, Succeeded, Verdict
 from trio_monque.options import ClientConfig
 from trio_monque.store import inserting
-from trio_monque.store.connection import JobCollection
 from trio_monque.store.inserting import Parcel
+from trio_monque.store.job_collection import JobCollection
 
 from .model import BASE_DELAY, LONGEST_DELAY, MAX_RESCUES, MAX_RETRIES, SOON
 from .state import ModelJob

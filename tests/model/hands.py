@@ -10,7 +10,7 @@ from bson import ObjectId
 from trio_monque.errors import JobStateError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job, JobStatus
-from trio_monque.store import managing
+from trio_monque.store import job_changes
 
 from . import by_hand, claims, ends
 from .model import Refusal
@@ -53,7 +53,7 @@ def cancel_seen(play: Play, a: int, b: int) -> None:
         return
     copy = seen[a % len(seen)]
     allowed = by_hand.request_cancel(play.model, copy.model)
-    real = managing.apply_if_allowed(play.jobs, transitions.request_cancel(copy.real, play.model.now))
+    real = job_changes.apply_if_allowed(play.jobs, transitions.request_cancel(copy.real, play.model.now))
     check_equal("request to cancel", allowed, real is not None)
 
 
@@ -67,7 +67,7 @@ def set_aside(play: Play, a: int, b: int) -> None:
         return
     copy = seen[a // 2 % len(seen)]
     expected = by_hand.set_aside(play.model, copy.model, "refused")
-    real = managing.apply_if_allowed(play.jobs, transitions.set_aside(copy.real, play.model.now, "refused"))
+    real = job_changes.apply_if_allowed(play.jobs, transitions.set_aside(copy.real, play.model.now, "refused"))
     check_equal("set aside", expected, real is not None)
 
 
@@ -115,7 +115,7 @@ def update(play: Play, a: int, b: int) -> None:
     job = play.model.jobs.get(copy.model.id)
     before = None if job is None else job.copy()
     changed = by_hand.update(play.model, copy.model, data, schedule, following)
-    real = managing.apply_if_allowed(play.jobs, transition)
+    real = job_changes.apply_if_allowed(play.jobs, transition)
     check_same("update: as it was before", None if changed is None else before, real)
 
 

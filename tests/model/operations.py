@@ -7,7 +7,7 @@ from typing import Final
 
 from hypothesis import strategies as st
 
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 
 from . import claims, ends, hands
 from .play import Play

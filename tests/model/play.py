@@ -14,7 +14,7 @@ from trio_monque.client.operator import Operator
 from trio_monque.client.wake_board import Nobody
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Statement
 
 from .context import SetContext

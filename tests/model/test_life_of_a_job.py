@@ -26,8 +26,8 @@ from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.transitions import TABLE
-from trio_monque.store import claiming, commands, indexes, leases, statements
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import claiming, commands, indexes, leases, settling_statements
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 from .operations import SEQUENCES, SHORTEST, Operation, play
@@ -98,7 +98,7 @@ def _settling_without(*fields: str) -> Mutation:
 
     def mutate(patch: pytest.MonkeyPatch, jobs: JobCollection) -> None:
         for kind in (UpdateOne, UpdateMany):
-            patch.setattr(statements, kind.__name__, _without(kind, fields))
+            patch.setattr(settling_statements, kind.__name__, _without(kind, fields))
 
     return mutate
 

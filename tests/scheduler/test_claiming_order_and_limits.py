@@ -23,7 +23,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.events import SchedulerErrorOccurred
 from trio_monque.scheduler import assembly, scheduler
-from trio_monque.store import claiming, looking
+from trio_monque.store import claiming, due
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
 
@@ -141,7 +141,7 @@ def test_of_many_simultaneous_claims_on_one_job_exactly_one_wins(db: Database, j
     everybody_has_seen_it = threading.Barrier(20)
 
     def claim(number: int) -> list[str]:
-        found = looking.look(store, {"greet": 1}, PAST)
+        found = due.look(store, {"greet": 1}, PAST)
         everybody_has_seen_it.wait()
         return [str(taken.claimed_by) for taken in claiming.take(store, found, PAST, stamp(f"us-{number}")).jobs]
 

@@ -18,9 +18,9 @@ from tests.support.interception import Recorder
 from tests.support.store import PAST, handle, insert
 from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers
-from trio_monque.store import crowds, indexes, known, looking
-from trio_monque.store.connection import JobCollection
-from trio_monque.store.looking import Seen
+from trio_monque.store import due, due_behind_skipped, indexes, skipped_documents
+from trio_monque.store.due import Seen
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
 
@@ -115,7 +115,7 @@ async def test_good_jobs_run_in_real_time_while_bad_ones_arrive(
 
 
 def look(store: JobCollection, most: int = 10, *, is_announced: bool = True) -> Seen:
-    return looking.survey(store, {"greet": most}, PAST, is_announced=is_announced)
+    return due.survey(store, {"greet": most}, PAST, is_announced=is_announced)
 
 
 def complete(store: JobCollection, most: int = 10) -> Sequence[ObjectId]:
@@ -133,7 +133,7 @@ def complete(store: JobCollection, most: int = 10) -> Sequence[ObjectId]:
 def test_what_a_look_costs_does_not_grow_with_the_crowd(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(crowds, "KEYS_IN_A_PAGE", 200)
+    monkeypatch.setattr(due_behind_skipped, "KEYS_IN_A_PAGE", 200)
     store = replace(handle(db), has_indexes=True)
     indexes.ensure(store)
     put_bad(jobs, 5000)
@@ -142,7 +142,7 @@ def test_what_a_look_costs_does_not_grow_with_the_crowd(
     good = insert(store).id
     seen, cost = examined(db, lambda: look(store))
     assert [job.id for job in seen.jobs] == [good]
-    assert cost.keys <= 2 * crowds.MOST_PAGES * (200 + 1) + 10
+    assert cost.keys <= 2 * due_behind_skipped.MOST_PAGES * (200 + 1) + 10
     assert cost.documents <= 4
     assert not cost.sorted
 
@@ -171,20 +171,20 @@ def test_good_names_pay_nothing_for_a_crowd_of_another_name(
         complete(store)
         insert(store, "other")
         recorder.commands.clear()
-        assert len(looking.survey(store, {"other": 10}, PAST).jobs) == 1
+        assert len(due.survey(store, {"other": 10}, PAST).jobs) == 1
         assert len(recorder.commands) == 1
 
 
 def test_only_so_many_are_remembered_and_others_are_passed_over_all_the_same(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    monkeypatch.setattr(known, "MOST_REMEMBERED", 1200)
+    monkeypatch.setattr(skipped_documents, "MOST_REMEMBERED", 1200)
     store = handle(db)
     put_bad(jobs, 3000)
     good = [insert(store, run_at=PAST - timedelta(seconds=second)).id for second in (2000, 1000, 0)]
     assert sorted(complete(store)) == sorted(good)
     assert store.count_passed_over() == 1200
-    assert len(caplog.records) == known.MOST_NEWS
+    assert len(caplog.records) == skipped_documents.MOST_NEWS
 
 
 def test_crowd_that_is_gone_is_forgotten(db: Database, jobs: Collection) -> None:
@@ -200,12 +200,12 @@ def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = [1000.0]
-    monkeypatch.setattr(known, "_moment", lambda: moment[0])
+    monkeypatch.setattr(skipped_documents, "_moment", lambda: moment[0])
     store = handle(db)
     put_bad(jobs, 1500)
     assert complete(store) == []
     jobs.update_many({}, {"$set": {"failCount": 0}})
-    moment[0] += known.LOOK_AGAIN_AFTER
+    moment[0] += skipped_documents.LOOK_AGAIN_AFTER
     assert len(complete(store, 200)) == 1500
 
 
@@ -213,7 +213,7 @@ def test_job_that_comes_to_lie_before_the_place_of_the_looks_is_found(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Released, mended by hand, or due earlier: within as many looks as the crowd has pages, while others run."""
-    monkeypatch.setattr(crowds, "KEYS_IN_A_PAGE", 100)
+    monkeypatch.setattr(due_behind_skipped, "KEYS_IN_A_PAGE", 100)
     store = handle(db)
     put_bad(jobs, 2500)
     assert complete(store) == []
@@ -230,6 +230,6 @@ def test_suspects_in_a_crowd_hide_no_innocents(db: Database, jobs: Collection) -
     jobs.update_many({"_id": {"$in": suspects}}, {"$set": {"rescues": 2}})
     innocent = insert(store).id
     look(store)
-    found = looking.survey(store, {"greet": 5}, PAST, suspects=False)
+    found = due.survey(store, {"greet": 5}, PAST, suspects=False)
     assert [job.id for job in found.jobs] == [innocent]
     assert sorted(complete(store)) == sorted([*suspects, innocent])

@@ -28,7 +28,7 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerErrorOccurred
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
-from trio_monque.store.offload import Channel
+from trio_monque.store.database_threads import Channel
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next, now, quiesce
 

@@ -23,8 +23,8 @@ from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
 from trio_monque.options import scheduler_config
-from trio_monque.store import leases, managing, queries, settling
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import job_changes, leases, queries, settling
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, grouped
 from trio_monque.store.types import Collection, Database
 
@@ -58,7 +58,7 @@ def settled(store: JobCollection, transition: Transition) -> Fate:
 
 
 def request_cancel(store: JobCollection, job: Job) -> None:
-    assert managing.apply_if_allowed(store, transitions.request_cancel(job, PAST)) is not None
+    assert job_changes.apply_if_allowed(store, transitions.request_cancel(job, PAST)) is not None
 
 
 def renew(store: JobCollection, job: Job) -> None:
@@ -132,7 +132,7 @@ def test_claim_that_is_lost_before_its_cancellation_is_written_is_reported_as_lo
     store: JobCollection, watched: JobCollection, jobs: Collection, interceptor: Interceptor, second: str
 ) -> None:
     (job,) = claim(store, 1)
-    goes = partial(node_takes, jobs) if second == "taken by node" else partial(managing.delete, store, job.id)
+    goes = partial(node_takes, jobs) if second == "taken by node" else partial(job_changes.delete, store, job.id)
     interceptor.before(is_settlement, partial(request_cancel, store, job), goes)
     assert settled(watched, transitions.release(job, LATER)) is Fate.LOST
     assert interceptor.times == 2

@@ -18,8 +18,8 @@ from tests.support.many_jobs import BEGIN
 from tests.support.store import handle, stamp
 from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
-from trio_monque.store import claiming, indexes, looking, settling
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import claiming, due, indexes, settling
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 DUE = 10_000
@@ -63,7 +63,7 @@ def queue(client: MongoClient[Any], *, beside: int) -> Iterator[tuple[Database, 
 
 def one_claim(store: JobCollection, moment: datetime) -> int:
     """Look, claim and settlement of a batch: all that jobs without events cost the server."""
-    taken = claiming.take(store, looking.survey(store, {NAME: BATCH}, moment).jobs, moment, stamp(at=moment)).jobs
+    taken = claiming.take(store, due.survey(store, {NAME: BATCH}, moment).jobs, moment, stamp(at=moment)).jobs
     ends = [transitions.complete(job, moment) for job in taken]
     fates = settling.settle(store, settling.grouped(ends, secrets.token_hex(4)))
     assert set(fates.values()) == {settling.Fate.WRITTEN}

@@ -18,8 +18,8 @@ from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.claimable import SUSPECT_FROM, past
 from trio_monque.jobs.job import Job
-from trio_monque.store import claiming, looking, queries
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import claiming, due, queries
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 
 
@@ -40,16 +40,16 @@ def test_look_finds_due_jobs_of_each_name_earliest_first_and_no_others(store: Jo
     for status in ("processing", "completed", "failed", "cancelled"):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"status": status}})
     jobs.update_one({"_id": insert(store).id}, {"$set": {"claimedBy": "left over"}})
-    found = looking.look(store, {"greet": 5, "other": 5}, PAST)
+    found = due.look(store, {"greet": 5, "other": 5}, PAST)
     assert [job.id for job in found] == [first.id, later.id, other.id]
-    assert [job.id for job in looking.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
-    assert looking.look(store, {"greet": 0}, PAST) == []
+    assert [job.id for job in due.look(store, {"greet": 1, "other": 0}, PAST)] == [first.id]
+    assert due.look(store, {"greet": 0}, PAST) == []
 
 
 def test_pinned_copies_are_what_the_database_holds(store: JobCollection) -> None:
     for number in range(5):
         insert(store, data={"n": number})
-    taken = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.data["n"] for job in taken.jobs) == [0, 1, 2, 3, 4]
     assert not taken.more
@@ -60,7 +60,7 @@ def test_copies_of_jobs_with_different_pasts_are_what_the_database_holds(
 ) -> None:
     for attempts in (0, 1, 7):
         jobs.update_one({"_id": insert(store).id}, {"$set": {"attempts": attempts, "rev": attempts}})
-    taken = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
+    taken = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert sorted(job.attempts for job in taken.jobs) == [1, 2, 8]
 
@@ -77,7 +77,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     store: JobCollection, jobs: Collection, edit: dict[str, Any]
 ) -> None:
     first, second = insert(store, data="as it was"), insert(store)
-    candidates = looking.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": first.id}, edit)
     mark = stamp()
     taken = claiming.take(store, candidates, PAST, mark)
@@ -85,7 +85,7 @@ def test_copy_is_exact_although_the_job_changed_after_the_look(
     assert [job.id for job in taken.jobs] == [second.id]
     assert [as_stored(store, job) for job in taken.jobs] == list(taken.jobs)
     assert taken.more
-    again = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp())
+    again = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp())
     assert [job.id for job in again.jobs] == [first.id]
     assert as_stored(store, first) == again.jobs[0]
 
@@ -107,7 +107,7 @@ def test_guarded_write_repeats_the_whole_condition(
     changed, kept = insert(store), insert(store)
     if not same_past:
         jobs.update_one({"_id": kept.id}, {"$set": {"attempts": 3}})
-    candidates = looking.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST)
     jobs.update_one({"_id": changed.id}, change)
     before = jobs.find_one({"_id": changed.id})
     taken = claiming.take(store, candidates, PAST, stamp())
@@ -117,7 +117,7 @@ def test_guarded_write_repeats_the_whole_condition(
 
 def test_deleted_candidate_is_not_claimed(store: JobCollection, jobs: Collection) -> None:
     job = insert(store)
-    candidates = looking.look(store, {"greet": 5}, PAST)
+    candidates = due.look(store, {"greet": 5}, PAST)
     jobs.delete_one({"_id": job.id})
     assert claiming.take(store, candidates, PAST, stamp()).jobs == []
 
@@ -131,7 +131,7 @@ def test_many_claimers_take_each_job_once(mongod: EmbeddedServer, db: Database, 
     def claim_until_empty(number: int) -> None:
         peer = NodePeer(db["monque_jobs"], f"node-{number}")
         while True:
-            seen = looking.survey(store, {"greet": 7}, PAST).jobs
+            seen = due.survey(store, {"greet": 7}, PAST).jobs
             found = claiming.take(store, seen, PAST, stamp(f"us-{number}")) if seen else claiming.Taken([])
             by_node = peer.claim("greet", PAST)
             with lock:
@@ -168,7 +168,7 @@ def test_lost_claim_is_resolved_by_what_a_majority_holds(store: JobCollection) -
     insert(store)
     insert(store)
     mark = stamp()
-    taken = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, mark)
+    taken = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, mark)
     later = PAST + timedelta(seconds=9)
     resolved = claiming.resolve(store, mark, later)
     assert [job.id for job in resolved] == [job.id for job in taken.jobs]
@@ -180,8 +180,8 @@ def test_disowned_claim_is_given_back_by_its_fence_and_nothing_else_is(store: Jo
     ours, others = stamp(), stamp()
     insert(store)
     insert(store)
-    (mine,) = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, ours).jobs
-    (kept,) = claiming.take(store, looking.look(store, {"greet": 1}, PAST), PAST, others).jobs
+    (mine,) = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, ours).jobs
+    (kept,) = claiming.take(store, due.look(store, {"greet": 1}, PAST), PAST, others).jobs
     assert claiming.release_all(store, ours, PAST) == 1
     assert claiming.release_all(store, ours, PAST) == 0
     given_back = as_stored(store, mine)
@@ -194,9 +194,9 @@ def test_suspects_are_seen_only_where_one_may_run(store: JobCollection, jobs: Co
     suspects, innocents = [insert(store) for _ in range(3)], [insert(store) for _ in range(2)]
     jobs.update_many({"_id": {"$in": [job.id for job in suspects]}}, {"$set": {"rescues": 2}})
     jobs.update_one({"_id": innocents[0].id}, {"$set": {"rescues": 1}})
-    assert len(looking.look(store, {"greet": 5, "other": 1}, PAST)) == 5
+    assert len(due.look(store, {"greet": 5, "other": 1}, PAST)) == 5
     for wanted in ({"greet": 2}, {"greet": 2, "other": 1}):
-        seen = looking.look(store, wanted, PAST, suspects=False)
+        seen = due.look(store, wanted, PAST, suspects=False)
         assert {job.id for job in seen} == {job.id for job in innocents}
 
 
@@ -208,7 +208,7 @@ def test_what_became_a_suspect_since_the_look_is_not_claimed_among_others(
     first, *others = [insert(store) for _ in range(max(pasts, 2))]
     for number, job in enumerate([first, *others]):
         jobs.update_one({"_id": job.id}, {"$set": {"attempts": number % pasts}})
-    candidates = looking.look(store, {"greet": len(others) + 1}, PAST)
+    candidates = due.look(store, {"greet": len(others) + 1}, PAST)
     assert len({past(job) for job in candidates}) == pasts
     jobs.update_one({"_id": first.id}, {"$set": {"rescues": SUSPECT_FROM}})
     as_suspected = as_stored(store, first)
@@ -257,11 +257,11 @@ def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked
     many = [insert(store, "many", run_at=PAST - timedelta(seconds=100 - number)) for number in range(30)]
     few = [insert(store, "few") for _ in range(3)]
     wanted = {"many": 5, "few": 5}
-    seen = looking.survey(store, wanted, PAST, passed_over={"many": 10, "few": 5})
+    seen = due.survey(store, wanted, PAST, passed_over={"many": 10, "few": 5})
     assert [job.id for job in seen.jobs if job.name == "many"] == [job.id for job in many[10:15]]
     assert {job.id for job in seen.jobs if job.name == "few"} == {job.id for job in few}
     assert (set(seen.exhausted), set(seen.short)) == ({"few"}, {"few"})
-    alone = looking.survey(store, {"many": 5}, PAST, passed_over={"many": 3})
+    alone = due.survey(store, {"many": 5}, PAST, passed_over={"many": 3})
     assert [job.id for job in alone.jobs] == [job.id for job in many[3:8]]
 
 
@@ -269,25 +269,23 @@ def test_next_job_is_told_with_its_moment_and_by_itself_where_it_is_alone(store:
     moments = [PAST + timedelta(seconds=number) for number in range(4)]
     insert(store, run_at=moments[0])
     later = [insert(store, name, run_at=moments[1 + number]) for number, name in enumerate(["other", "greet", "alien"])]
-    found = looking.next_due(store, ["greet", "other"], moments[0])
-    assert found == looking.NextDue(moments[1], looking.OneJob(later[0].id, "other", 0))
-    assert looking.next_due(store, ["greet"], moments[0]) == looking.NextDue(
-        moments[2], looking.OneJob(later[1].id, "greet", 0)
-    )
-    assert looking.next_due(store, ["greet"], moments[2]) is None
+    found = due.next_due(store, ["greet", "other"], moments[0])
+    assert found == due.NextDue(moments[1], due.OneJob(later[0].id, "other", 0))
+    assert due.next_due(store, ["greet"], moments[0]) == due.NextDue(moments[2], due.OneJob(later[1].id, "greet", 0))
+    assert due.next_due(store, ["greet"], moments[2]) is None
     insert(store, "greet", run_at=moments[1])
-    assert looking.next_due(store, ["greet", "other"], moments[0]) == looking.NextDue(moments[1], None)
+    assert due.next_due(store, ["greet", "other"], moments[0]) == due.NextDue(moments[1], None)
 
 
 def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
     store: JobCollection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(looking, "MOST_NAMES_IN_ONE_LOOK", 1)
+    monkeypatch.setattr(due, "MOST_NAMES_IN_ONE_LOOK", 1)
     moment = PAST + timedelta(seconds=1)
     insert(store, "greet", run_at=moment)
-    assert looking.next_due(store, ["greet", "other"], PAST) != looking.NextDue(moment, None)
+    assert due.next_due(store, ["greet", "other"], PAST) != due.NextDue(moment, None)
     insert(store, "other", run_at=moment)
-    assert looking.next_due(store, ["greet", "other"], PAST) == looking.NextDue(moment, None)
+    assert due.next_due(store, ["greet", "other"], PAST) == due.NextDue(moment, None)
 
 
 @pytest.mark.parametrize(
@@ -305,8 +303,8 @@ def test_next_job_that_cannot_be_claimed_by_its_id_is_told_by_its_moment_alone(
     moment = PAST + timedelta(seconds=1)
     job = insert(store, run_at=moment)
     jobs.update_one({"_id": job.id}, {"$set": change})
-    found = looking.next_due(store, ["greet"], PAST)
-    assert found == looking.NextDue(moment, looking.OneJob(job.id, "greet", 7) if alone else None)
+    found = due.next_due(store, ["greet"], PAST)
+    assert found == due.NextDue(moment, due.OneJob(job.id, "greet", 7) if alone else None)
     if alone:
         (taken,) = claiming.take_one(store, job.id, "greet", 7, moment, stamp()).jobs
         assert (taken.attempts, taken) == (8, as_stored(store, job))
@@ -318,7 +316,7 @@ def test_next_job_with_an_id_that_is_none_is_told_by_its_moment_alone(store: Job
     document = jobs.find_one_and_delete({"_id": job.id})
     assert document is not None
     jobs.insert_one({**document, "_id": "a text"})
-    assert looking.next_due(store, ["greet"], PAST) == looking.NextDue(moment, None)
+    assert due.next_due(store, ["greet"], PAST) == due.NextDue(moment, None)
 
 
 @pytest.mark.parametrize("field", ["claimedBy", "lockedAt", "claimToken"])
@@ -349,5 +347,5 @@ def test_claim_that_reads_otherwise_than_the_server_compares_it_is_given_back(
     assert list(taken) == []
     assert jobs.count_documents({"_id": job.id, "status": "pending"}) == 1
     # The release has removed the first of the two.
-    (again,) = claiming.take(store, looking.look(store, {"greet": 5}, PAST), PAST, stamp()).jobs
+    (again,) = claiming.take(store, due.look(store, {"greet": 5}, PAST), PAST, stamp()).jobs
     assert as_stored(store, again) == again

@@ -19,8 +19,8 @@ from trio_monque.errors import AggregationTimeoutError
 from trio_monque.jobs import JobSort
 from trio_monque.jobs.job_query import page_query
 from trio_monque.jobs.views import page_of
-from trio_monque.store import indexes, names, paths, queries, statistics
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import index_scans, indexes, queries, statistics
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 NUMBER = 100_000
@@ -50,7 +50,7 @@ MIDDLE = BEGIN + timedelta(milliseconds=25)
 
 
 def served() -> Iterator[Any]:
-    """Each order and filter that the table of `paths_of` names an index for."""
+    """Each order and filter that the table of `scans_of` names an index for."""
     some = {
         "all": JobFilter(),
         "rare status": JobFilter(status="cancelled"),
@@ -151,7 +151,7 @@ def test_page_of_some_statuses_by_next_run_at_is_capped_where_there_are_too_many
     cap, answers = 2_000, []
     # Each name has a failed job. Of several statuses, each name counts for each of them.
     for most in (NAMES * resting, NAMES * resting - 1):
-        monkeypatch.setattr(paths, "MOST_PREFIXES", most)
+        monkeypatch.setattr(index_scans, "MOST_PREFIXES", most)
         answer, cost = examined(store.collection.database, lambda: queries.get_page(store, query, cap))
         answers.append(answer)
         assert cost.documents <= max(len(answer.jobs), 2 * cap) + RUNNING, cost
@@ -189,7 +189,7 @@ def test_hundred_thousand_jobs_are_counted_exactly_within_five_seconds(store: Jo
 
 
 def test_list_of_names_reads_a_key_for_each_name_and_each_running_job(many: Database, store: JobCollection) -> None:
-    found, cost = examined(many, lambda: names.names(store))
+    found, cost = examined(many, lambda: queries.names(store))
     assert found == {*many_jobs.NAMES, RARE_NAME}
     assert cost.documents <= RUNNING
     assert cost.keys <= RUNNING + RANGES

@@ -15,7 +15,7 @@ from trio_monque.jobs.claimable import claimable
 from trio_monque.jobs.fences import stamp_fence
 from trio_monque.store import indexes, rescuing
 from trio_monque.store.codec import filter_of
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 
 

@@ -19,8 +19,8 @@ from trio_monque.jobs.new_job import Draft, NewJob
 from trio_monque.jobs.payload import check_payload
 from trio_monque.store import indexes, inserting
 from trio_monque.store.codec import document_of
-from trio_monque.store.connection import JobCollection
 from trio_monque.store.inserting import Parcel
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database, MongoClient
 
 AWARE: CodecOptions[Any] = CodecOptions(tz_aware=True, tzinfo=UTC)

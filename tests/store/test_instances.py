@@ -17,7 +17,7 @@ from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.instance import LIVE_FOR_BEATS, Instance, is_alive
 from trio_monque.store import instances
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 ENTRY = Instance(

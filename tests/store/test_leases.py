@@ -12,7 +12,7 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, stamp
 from trio_monque.jobs.fences import claim_id, shares_its_id, sign_of_life
 from trio_monque.store import claiming, leases, queries
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.leases import Renewed
 from trio_monque.store.types import Collection, Database
 

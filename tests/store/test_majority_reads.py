@@ -25,12 +25,12 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.bulk_changes import cancel_selected
 from trio_monque.jobs.job_selector import JobSelector
-from trio_monque.store import bulk, claiming, documents, inserting, leases, managing, settling
+from trio_monque.store import bulk_changes, claiming, documents, inserting, job_changes, leases, settling
 from trio_monque.store.codec import document_of
-from trio_monque.store.connection import JobCollection
 from trio_monque.store.documents.locked_collection import LockedCollection
 from trio_monque.store.documents.rescuing import Takeaway
 from trio_monque.store.documents.settling_statements import Ending
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 LATER: Final = PAST + timedelta(minutes=1)
@@ -94,35 +94,35 @@ def settlement_of_a_lost_claim(store: JobCollection) -> Act:
 def change_without_an_answer(store: JobCollection) -> Act:
     job = insert(store)
     change = transitions.cancel_pending(job.id, LATER)
-    managing.apply_if_allowed(store, change)
-    return lambda: managing.apply_again(store, change)
+    job_changes.apply_if_allowed(store, change)
+    return lambda: job_changes.apply_again(store, change)
 
 
 def bulk_change_without_an_answer(store: JobCollection) -> Act:
     change = cancel_selected(JobSelector(), (insert(store), insert(store)), LATER)
-    return lambda: bulk.find_out(store, [change], "r")
+    return lambda: bulk_changes.find_out(store, [change], "r")
 
 
 def bulk_change_that_is_refused(store: JobCollection) -> Act:
     jobs = insert(store), insert(store)
     store.collection.database.command("collMod", store.collection.name, validator={"status": "pending"})
     change = cancel_selected(JobSelector(), jobs, LATER)
-    return lambda: bulk.cancel(store, [change], "r")
+    return lambda: bulk_changes.cancel(store, [change], "r")
 
 
 def bulk_change_that_did_not_match_all(store: JobCollection) -> Act:
     change = cancel_selected(JobSelector(), (insert(store),), LATER)
-    return lambda: bulk.signed(store, [change], "r")
+    return lambda: bulk_changes.signed(store, [change], "r")
 
 
 def bulk_deletion_without_an_answer(store: JobCollection) -> Act:
     jobs = [insert(store)]
-    return lambda: bulk.find_out_deleted(store, jobs, {})
+    return lambda: bulk_changes.find_out_deleted(store, jobs, {})
 
 
 def bulk_deletion_that_did_not_match_all(store: JobCollection) -> Act:
     jobs = [insert(store)]
-    return lambda: bulk.gone(store, jobs)
+    return lambda: bulk_changes.gone(store, jobs)
 
 
 # --- Documents ---

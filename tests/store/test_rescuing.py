@@ -26,8 +26,8 @@ from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
 from trio_monque.jobs.job import Job
 from trio_monque.options import scheduler_config
-from trio_monque.store import indexes, leases, managing, queries, rescuing, settling
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import indexes, job_changes, leases, queries, rescuing, settling
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 
 LATER = PAST + timedelta(hours=1)
@@ -55,7 +55,7 @@ def told(rescued: Sequence[Rescued]) -> list[type]:
 
 
 def request_cancel(store: JobCollection, job: Job) -> None:
-    assert managing.apply_if_allowed(store, transitions.request_cancel(job, PAST)) is not None
+    assert job_changes.apply_if_allowed(store, transitions.request_cancel(job, PAST)) is not None
 
 
 def test_look_shows_every_claim_of_whomever_and_nothing_else(store: JobCollection, jobs: Collection) -> None:
@@ -95,7 +95,7 @@ def test_claim_that_has_changed_since_is_left_alone(store: JobCollection, jobs: 
             rescuer_of(store).take(seen)
             claim_due(store, {"greet": 1}, stamp("another"))
         case _:
-            managing.delete(store, job.id)
+            job_changes.delete(store, job.id)
     before = list(jobs.find())
     assert rescuer_of(store).take(seen) == []
     assert list(jobs.find()) == before

@@ -16,7 +16,7 @@ from tests.support.store import PAST, handle
 from trio_monque import Monque, Retention, open_scheduler
 from trio_monque.jobs.job import JobStatus
 from trio_monque.store import indexes, instances, retention
-from trio_monque.store.connection import JobCollection
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.retention import Expired
 from trio_monque.store.types import Collection, Database
 

@@ -20,8 +20,8 @@ from trio_monque.jobs.conditional_write import Transition, applied
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.store import managing, queries, settling
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import job_changes, queries, settling
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, grouped
 from trio_monque.store.types import Collection, Database
 
@@ -158,7 +158,7 @@ def test_document_that_the_server_refuses_keeps_no_neighbour_of_its_statement_fr
     held = claim(store, 5)
     asked = held[3]
     jobs.update_one({"_id": held[1].id}, {"$set": {"closed": True}})
-    assert managing.apply_if_allowed(store, transitions.request_cancel(asked, LATER)) is not None
+    assert job_changes.apply_if_allowed(store, transitions.request_cancel(asked, LATER)) is not None
     db.command("collMod", jobs.name, validator={"closed": {"$exists": False}})
     settled = [transitions.release(job, LATER) for job in held]
     fates = [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN, Fate.CANCELLED, Fate.WRITTEN]

@@ -15,7 +15,7 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
-from trio_monque.store import claiming, managing, queries, settling
+from trio_monque.store import claiming, job_changes, queries, settling
 from trio_monque.store.settling import Fate
 from trio_monque.store.types import Collection, Database
 
@@ -101,7 +101,7 @@ class Meddlers:
     # --- By hand ---
 
     def _apply(self, job: Job, transition: Transition) -> bool:
-        return managing.apply_if_allowed(self._jobs, transition) is not None and self._changed(job.id)
+        return job_changes.apply_if_allowed(self._jobs, transition) is not None and self._changed(job.id)
 
     def _edit(self, job: Job) -> bool:
         data = {**job.data, "version": job.data["version"] + 1}

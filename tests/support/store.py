@@ -14,8 +14,8 @@ from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
 from trio_monque.jobs.payload import check_payload
-from trio_monque.store import claiming, inserting, looking
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import claiming, due, inserting
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 
 PAST = datetime(2026, 1, 1, tzinfo=UTC)
@@ -59,5 +59,5 @@ def claim_due(
     jobs: JobCollection, wanted: Mapping[str, int], mark: ClaimStamp | None = None, now: datetime = PAST
 ) -> Sequence[Job]:
     """Claims what is due, as one claim of a scheduler does."""
-    found = looking.survey(jobs, wanted, now).jobs
+    found = due.survey(jobs, wanted, now).jobs
     return claiming.take(jobs, found, now, mark or stamp()).jobs if found else []

@@ -23,8 +23,8 @@ from ..jobs.retry_policy import RetryPolicy
 from ..safe_text import shown
 from ..store import documents
 from ..store.connection import check_collection, check_pool
+from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from ..store.offload import CONNECTIONS_NEEDED, Door
 from .candidates import LANE
 from .claim import Claim
 from .finisher import Finisher
@@ -68,7 +68,7 @@ def assembled(
         sort=checked_sort(config.sort),
         operation_timeout=config.operation_timeout,
     )
-    door, time, bus = Door(), ServerTime(locked), Bus()
+    door, time, bus = DatabaseThreads(), ServerTime(locked), Bus()
     bus.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     teller = Teller(bus, config.instance_id, policy.error_text)

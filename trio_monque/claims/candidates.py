@@ -9,8 +9,8 @@ from typing import Any, Final
 
 from ..engine.demand import Demand, Found
 from ..store import documents
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from ..store.offload import Channel, Door
 from ..store.types import ObjectId
 
 LANE: Final = "documents"
@@ -20,7 +20,7 @@ LANE: Final = "documents"
 class DocumentFinder:
     """Finds ids. Used on the run's own thread; the looks go through the door."""
 
-    def __init__(self, locked: LockedCollection, door: Door) -> None:
+    def __init__(self, locked: LockedCollection, door: DatabaseThreads) -> None:
         self._locked = locked
         self._door = door
 

@@ -23,9 +23,9 @@ from ..engine.source import Control
 from ..errors import FilterStillMatchesError, MonqueConnectionError
 from ..options import LEASE_IN_BEATS
 from ..store import documents
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.documents.claiming import TakenDocument, TakenDocuments
 from ..store.documents.locked_collection import LockedCollection
-from ..store.offload import Channel, Door
 from .candidates import LANE, DocumentFinder
 from .held import Cycle, HeldDocument
 from .options import ClaimConfig
@@ -46,7 +46,7 @@ class DocumentClaims:
         self,
         locked: LockedCollection,
         leased: LockedCollection,
-        door: Door,
+        door: DatabaseThreads,
         time: ServerTime,
         config: ClaimConfig,
         beats: Beats,

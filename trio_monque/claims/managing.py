@@ -11,8 +11,8 @@ from ..checks import check_count
 from ..errors import InvalidOptionError
 from ..store import documents
 from ..store.connection import check_collection
+from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from ..store.offload import Door
 from ..store.types import TypedCollection
 from .options import Sort, check_filter, check_lock_field, checked_sort
 
@@ -55,7 +55,9 @@ async def create_claim_index(
         InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
         MonqueConnectionError: The server refuses, or cannot be reached.
     """
-    return await Door().call(partial(documents.indexes.create, _locked(collection, filter, lock_field, sort)))
+    return await DatabaseThreads().call(
+        partial(documents.indexes.create, _locked(collection, filter, lock_field, sort))
+    )
 
 
 async def dead_letters(
@@ -72,7 +74,7 @@ async def dead_letters(
         MonqueConnectionError: The database cannot be reached or used.
     """
     check_count("limit", limit, at_least=1)
-    found = await Door().call(
+    found = await DatabaseThreads().call(
         partial(documents.dead_letters.listed, _locked(collection, filter, lock_field), limit),
         abandon_on_cancel=True,
     )
@@ -96,7 +98,7 @@ async def readmit(
     if bool(document_ids) == (filter is not None):
         raise InvalidOptionError("document_ids", document_ids, "give the ids of documents, or filter= ({} for all)")
     locked = _locked(collection, _EVERY if filter is None else filter, lock_field)
-    return await Door().call(partial(documents.dead_letters.readmit, locked, document_ids or None))
+    return await DatabaseThreads().call(partial(documents.dead_letters.readmit, locked, document_ids or None))
 
 
 def _locked(collection: object, wanted: object, lock_field: str, sort: Sort | None = None) -> LockedCollection:

@@ -12,8 +12,8 @@ import trio
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
 from ..store import documents
+from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from ..store.offload import Door
 from .held import HeldDocument
 
 MOST_REMEMBERED: Final = 100_000
@@ -29,7 +29,7 @@ class Repeats:
         progress: How its loop gets on.
     """
 
-    def __init__(self, locked: LockedCollection, door: Door, by: str) -> None:
+    def __init__(self, locked: LockedCollection, door: DatabaseThreads, by: str) -> None:
         """`by` is the instance."""
         self.progress = Progress("filter watcher")
         self._locked = locked

@@ -14,9 +14,9 @@ from ..errors import MonqueError
 from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import documents
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.rescuing import SeenLock, Takeaway
-from ..store.offload import Channel, Door
 from .held import HeldDocument
 from .options import ClaimConfig
 from .settlement import DocumentSettlement, lock_after_try
@@ -29,7 +29,7 @@ class Rescues:
     def __init__(
         self,
         locked: LockedCollection,
-        door: Door,
+        door: DatabaseThreads,
         time: ServerTime,
         config: ClaimConfig,
         policy: RetryPolicy,

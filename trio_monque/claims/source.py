@@ -23,11 +23,11 @@ from ..errors import MonqueConnectionError, is_shortage
 from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import documents
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate
-from ..store.offload import Channel, Door
 from .candidates import LANE
 from .claim import Claim, Update
 from .claiming import DocumentClaims
@@ -57,7 +57,7 @@ class DocumentSource:
     def __init__(
         self,
         locked: LockedCollection,
-        door: Door,
+        door: DatabaseThreads,
         time: ServerTime,
         config: ClaimConfig,
         policy: RetryPolicy,

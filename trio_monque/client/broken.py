@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from ..checks import check_count
 from ..jobs.views import BrokenDocument
-from ..store import broken
-from ..store.connection import JobCollection
+from ..store import broken_documents
+from ..store.job_collection import JobCollection
 
 
 class Sifting:
@@ -15,7 +15,7 @@ class Sifting:
         check_count("limit", limit, at_least=1)
         self._jobs = jobs
         self._limit = limit
-        self._look = broken.Look()
+        self._look = broken_documents.Look()
         self.found: list[BrokenDocument] = []
 
     @property
@@ -24,7 +24,7 @@ class Sifting:
 
     def step(self) -> None:
         """One batch."""
-        self.found += broken.sift(self._jobs, self._look, self._limit - len(self.found))
+        self.found += broken_documents.sift(self._jobs, self._look, self._limit - len(self.found))
 
     def run(self) -> list[BrokenDocument]:
         """All of it."""

@@ -13,7 +13,7 @@ from ..errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
 from ..jobs.bulk_changes import BulkResult, Tally
 from ..jobs.job import Job
 from ..jobs.job_selector import JobSelector, Selection
-from ..store import bulk
+from ..store import bulk_changes
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry
 from .context import ClientContext
@@ -70,13 +70,13 @@ class Bulk:
         context, action = self._context, self._action
         if self._until is None:
             context.ensure_indexes()
-            self._until = bulk.last_id(context.jobs)
+            self._until = bulk_changes.last_id(context.jobs)
             if self._until is None:
                 self._is_over = True
                 return
         if self._window_end is None:
-            self._window_end = bulk.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
-        chosen = bulk.choose(context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH)
+            self._window_end = bulk_changes.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
+        chosen = bulk_changes.choose(context.jobs, action.guard, self._after, self._window_end, MOST_IN_A_BATCH)
         for broken in chosen.broken:
             self._tally.refuse(broken.document_id, str(broken))
         if chosen.jobs:

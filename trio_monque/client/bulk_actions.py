@@ -14,8 +14,8 @@ from ..errors import MonqueConnectionError
 from ..jobs.bulk_changes import CANCELLABLE, DELETABLE, RETRIABLE, Change, cancel_selected, retry_selected, spread_over
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import JobSelector
-from ..store import bulk
-from ..store.bulk import Sending, Written
+from ..store import bulk_changes
+from ..store.bulk_changes import Sending, Written
 from ..store.types import ObjectId
 from .context import ClientContext
 from .intake import looked_up
@@ -58,9 +58,9 @@ class _Changing(Action):
         try:
             written = send(jobs, changes, receipt)
         except MonqueConnectionError as error:
-            return looked_up(error, lambda: bulk.find_out(jobs, changes, receipt))
+            return looked_up(error, lambda: bulk_changes.find_out(jobs, changes, receipt))
         if written.count and not written.done:
-            written.done = _which(lambda: bulk.signed(jobs, changes, receipt))
+            written.done = _which(lambda: bulk_changes.signed(jobs, changes, receipt))
         return written
 
 
@@ -71,7 +71,7 @@ class Cancel(_Changing):
     possible = CANCELLABLE
 
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
-        return self._made(bulk.cancel, [cancel_selected(self._selector, tuple(chosen), now)])
+        return self._made(bulk_changes.cancel, [cancel_selected(self._selector, tuple(chosen), now)])
 
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
         return events.JobsCancelled(count, by_name)
@@ -92,7 +92,9 @@ class Retry(_Changing):
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
         moments = spread_over(now, self._spread, len(chosen), self._random)
         pairs = zip(chosen, moments, strict=True)
-        return self._made(bulk.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs])
+        return self._made(
+            bulk_changes.retry, [retry_selected(self._selector, job, now, moment) for job, moment in pairs]
+        )
 
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
         return events.JobsRetried(count, by_name)
@@ -107,11 +109,11 @@ class Delete(Action):
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
         jobs = self._context.jobs
         try:
-            written = bulk.delete(jobs, chosen, self.guard)
+            written = bulk_changes.delete(jobs, chosen, self.guard)
         except MonqueConnectionError as error:
-            return looked_up(error, lambda: bulk.find_out_deleted(jobs, chosen, self.guard))
+            return looked_up(error, lambda: bulk_changes.find_out_deleted(jobs, chosen, self.guard))
         if written.count and not written.done:
-            gone = _which(lambda: bulk.gone(jobs, chosen))
+            gone = _which(lambda: bulk_changes.gone(jobs, chosen))
             # Others may have been faster with some: then it is not known which were whose.
             written.done = gone if len(gone) == written.count else set()
         return written

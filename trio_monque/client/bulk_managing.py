@@ -10,7 +10,7 @@ from ..call_context import async_calls
 from ..jobs.bulk_changes import BulkResult
 from ..jobs.job_selector import Selection
 from ..jobs.views import BrokenDocument
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from .broken import Sifting
 from .bulk import DEFAULT_SPREAD, Bulk, cancelling, check_on_progress, deleting, retrying
 from .bus import Bus
@@ -26,7 +26,7 @@ class BulkManaging:
     """Manages many jobs. A base of Monque, which makes the attributes."""
 
     _context: ClientContext
-    _door: Door
+    _door: DatabaseThreads
     _bus: Bus
     _announcer: Announcer
 

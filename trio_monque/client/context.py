@@ -10,8 +10,8 @@ from typing import TypeVar
 from ..errors import MonqueConnectionError
 from ..options import ClientConfig
 from ..store import indexes
-from ..store.connection import JobCollection
 from ..store.indexes import IndexesGoneError
+from ..store.job_collection import JobCollection
 from .server_time import ServerTime
 
 T = TypeVar("T")

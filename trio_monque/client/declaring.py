@@ -14,7 +14,7 @@ from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft
 from ..jobs.payload import check_payload
 from ..log import logger_of
-from ..store import managing
+from ..store import job_changes
 from .context import ClientContext
 from .intake import Intake
 
@@ -58,7 +58,7 @@ def declare(context: ClientContext, intake: Intake, draft: Draft, on_conflict: s
             return job
         change = _change(job, declared, now)
         try:
-            before = managing.apply_if_allowed(context.jobs, change)
+            before = job_changes.apply_if_allowed(context.jobs, change)
         except MonqueConnectionError as error:
             if not error.unknown_outcome or sent_again:
                 raise

@@ -12,7 +12,7 @@ from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions, NewJob, name_of
 from ..jobs.payload import Taking
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession
 from . import enqueue_many
 from .context import ClientContext
@@ -44,7 +44,7 @@ class Enqueuing:
     _producer: Producer
     _intake: Intake
     _group: GroupEnqueue
-    _door: Door
+    _door: DatabaseThreads
     _announcer: Announcer
 
     @overload

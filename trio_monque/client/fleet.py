@@ -10,7 +10,7 @@ from ..call_context import async_calls
 from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from .context import ClientContext
 from .enqueuing import IN_A_THREAD
 from .wake_board import Announcer, Nobody, instances_here
@@ -55,7 +55,7 @@ class Fleet:
     """Looks at the fleet, and pauses names in it. A base of Monque, which makes the attributes."""
 
     _context: ClientContext
-    _door: Door
+    _door: DatabaseThreads
     _announcer: Announcer
 
     async def instances(self) -> Sequence[Instance]:

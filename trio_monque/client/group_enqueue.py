@@ -24,7 +24,7 @@ from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
 from ..patience import patience_of_task
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
 # 30 ms for the others. The bytes are for payloads that are large: one message of the driver holds 48 MB.
@@ -123,7 +123,7 @@ class GroupEnqueue:
     Used by any number of event loops: the gatherings live in the loop whose callers they hold.
     """
 
-    def __init__(self, door: Door, send: Send) -> None:
+    def __init__(self, door: DatabaseThreads, send: Send) -> None:
         self._door = door
         self._send = send
         self._gatherings: anyio.lowlevel.RunVar[_Gathering] = anyio.lowlevel.RunVar("monque_group_enqueue")

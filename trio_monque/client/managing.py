@@ -10,7 +10,7 @@ from typing import TypeVar
 from ..call_context import async_calls
 from ..events import Event
 from ..jobs.job import Job
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from ..store.types import ObjectId
 from .bus import Bus, EventT, Listener
 from .context import ClientContext
@@ -27,7 +27,7 @@ class Managing:
     """Manages single jobs. A base of Monque, which makes the attributes."""
 
     _context: ClientContext
-    _door: Door
+    _door: DatabaseThreads
     _bus: Bus
     _announcer: Announcer
 

@@ -16,8 +16,9 @@ from ..jobs.job_selector import Statuses, checked_name
 from ..jobs.views import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
 from ..log import logger_of
 from ..options import ClientConfig, ClientOptions, client_config
-from ..store.connection import JobCollection, check_database
-from ..store.offload import Door
+from ..store.connection import check_database
+from ..store.database_threads import DatabaseThreads
+from ..store.job_collection import JobCollection
 from ..store.types import Database, ObjectId
 from .bulk import SyncBulk
 from .bulk_managing import BulkManaging
@@ -110,7 +111,7 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
         self._producer = Producer(self._context, Nobody())
         self._stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
         self._sync = self._blocking(blocks_loops=False)
-        self._door = Door()
+        self._door = DatabaseThreads()
         self._intake = Intake(self._context)
         self._group = GroupEnqueue(self._door, self._intake.send_all)
         self._announcer = Announcer(jobs.collection.full_name)

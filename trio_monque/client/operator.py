@@ -13,8 +13,8 @@ from ..jobs.conditional_write import Transition, applied
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
-from ..store import managing, queries
-from ..store.managing import KeyInUseError
+from ..store import job_changes, queries
+from ..store.job_changes import KeyInUseError
 from ..store.types import ObjectId
 from .context import ClientContext
 from .intake import looked_up
@@ -90,23 +90,23 @@ class Operator:
 
     def _delete(self, job_id: ObjectId) -> bool:
         try:
-            return managing.delete(self._context.jobs, job_id)
+            return job_changes.delete(self._context.jobs, job_id)
         except MonqueConnectionError as error:
             # Found now, it is deleted now. Gone, nobody can tell by whom.
-            if not looked_up(error, lambda: managing.delete(self._context.jobs, job_id)):
+            if not looked_up(error, lambda: job_changes.delete(self._context.jobs, job_id)):
                 raise
             return True
 
     def _applied(self, transition: Transition) -> Job | None:
         try:
-            before = managing.apply_if_allowed(self._context.jobs, transition)
+            before = job_changes.apply_if_allowed(self._context.jobs, transition)
         except MonqueConnectionError as error:
             return self._found_out(transition, error)
         return None if before is None else applied(before, transition)
 
     def _found_out(self, transition: Transition, error: MonqueConnectionError) -> Job:
         """What became of a change whose answer was lost; raises the error where nobody can tell."""
-        after = looked_up(error, lambda: managing.apply_again(self._context.jobs, transition))
+        after = looked_up(error, lambda: job_changes.apply_again(self._context.jobs, transition))
         if after is None:
             raise error
         return after
@@ -132,7 +132,7 @@ class Operator:
     def _retry(self, seen: Job, now: datetime) -> Job | None:
         transition = transitions.retry_again(seen.id, now)
         try:
-            before = managing.apply_if_allowed(self._context.jobs, transition)
+            before = job_changes.apply_if_allowed(self._context.jobs, transition)
         except MonqueConnectionError as error:
             after = self._found_out(transition, error)
             if seen.status not in _ALLOWED["retry"]:

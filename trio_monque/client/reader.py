@@ -10,7 +10,7 @@ from ..jobs.job import Job
 from ..jobs.job_query import JobFilter, JobSort, job_query, object_id, page_query
 from ..jobs.job_selector import Statuses, checked_name
 from ..jobs.views import BrokenDocument, CursorPage, QueueStats, QueueView, WorkerView, page_of
-from ..store import names, queries, statistics
+from ..store import queries, statistics
 from ..store.types import ObjectId
 from .broken import Sifting
 from .context import ClientContext
@@ -63,7 +63,7 @@ class Reader:
     def get_queue_view_summaries(self) -> Sequence[QueueView]:
         """See `Monque.get_queue_view_summaries`."""
         workers = self._workers_here()
-        stored = names.names(self._context.jobs)
+        stored = queries.names(self._context.jobs)
         stats = self._stats_of(stored)
         return tuple(
             QueueView(

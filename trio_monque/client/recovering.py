@@ -17,7 +17,7 @@ from ..clock import virtual_time
 from ..errors import MonqueError
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from .bus import Bus
 from .context import ClientContext
 from .enqueuing import IN_A_THREAD
@@ -86,7 +86,7 @@ class Recovering:
     """Rescue by hand, through the door, on any anyio backend. A base of Monque, which makes the attributes."""
 
     _context: ClientContext
-    _door: Door
+    _door: DatabaseThreads
     _bus: Bus
     _announcer: Announcer
 

@@ -7,7 +7,7 @@ from datetime import datetime
 
 from ..clock import ClockReadings, ServerClock, virtual_time
 from ..store.connection import Reaching, known_primary, measure_clock_offset
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
 
 MOST_DRIFT = 0.05
 """Seconds by which the offset to the server's clock may change without anybody being told."""
@@ -35,7 +35,7 @@ class ServerTime:
             self.measure_clock_offset()
         return self.clock.now()
 
-    async def refreshed(self, door: Door, channel: Channel) -> datetime:
+    async def refreshed(self, door: DatabaseThreads, channel: Channel) -> datetime:
         """The same, from async code. It waits only where the server must be asked."""
         if self.is_clock_stale():
             await door.call(self.measure_clock_offset, channel=channel, abandon_on_cancel=True)

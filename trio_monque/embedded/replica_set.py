@@ -8,7 +8,7 @@ from contextlib import ExitStack, suppress
 from typing import Any
 
 from ..errors import EmbeddedServerError, MonqueConnectionError
-from ..store.admin import MemberAdmin
+from ..store.member_admin import MemberAdmin
 
 HOST = "127.0.0.1"
 DEFAULT_NAME = "embedded"

@@ -12,7 +12,7 @@ import anyio
 import anyio.to_thread
 
 from ..errors import AsyncWithError, EmbeddedServerError, InvalidOptionError, MonqueConnectionError
-from ..store import admin
+from ..store import member_admin
 from .launcher import Launch, LaunchOptions
 from .replica_set import DEFAULT_NAME
 from .server import EmbeddedServer
@@ -138,7 +138,7 @@ def check_replica_set(name: object) -> str:
 
 def _named(uri: str) -> EmbeddedServer:
     try:
-        admin.ping(uri)
+        member_admin.ping(uri)
     except MonqueConnectionError as error:
         raise EmbeddedServerError(
             f"the server that {_URI_VARIABLE} names cannot be used: {error}. "

@@ -14,7 +14,7 @@ from ..engine.run import Run
 from ..host.limits import engine_limits
 from ..jobs.job import Job
 from ..options import SchedulerConfig
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from .job_source import JobSource
 from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
@@ -40,7 +40,7 @@ class Parts:
 
 def assembled(
     context: ClientContext,
-    door: Door,
+    door: DatabaseThreads,
     config: SchedulerConfig,
     workers: Workers,
     teller: Teller,

@@ -11,10 +11,10 @@ from ..engine.demand import Demand, Found
 from ..engine.fairness import Turns, suspect_alone
 from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
-from ..store import looking
-from ..store.connection import JobCollection
-from ..store.looking import Seen
-from ..store.offload import Channel, Door
+from ..store import due
+from ..store.database_threads import Channel, DatabaseThreads
+from ..store.due import Seen
+from ..store.job_collection import JobCollection
 from ..store.types import ObjectId
 from .paused_names import PausedNames
 from .workers import Workers
@@ -24,7 +24,12 @@ class JobFinder:
     """Used on the run's own thread; the looks go through the door."""
 
     def __init__(
-        self, context: ClientContext, door: Door, workers: Workers, paused: PausedNames, leased: JobCollection
+        self,
+        context: ClientContext,
+        door: DatabaseThreads,
+        workers: Workers,
+        paused: PausedNames,
+        leased: JobCollection,
     ) -> None:
         self._context = context
         self._door = door
@@ -71,7 +76,7 @@ class JobFinder:
             # Drawn before it was known what is paused.
             behind = {name: count for name, count in passed_over.items() if name in lanes}
             survey = partial(
-                looking.survey,
+                due.survey,
                 self._leased,
                 lanes,
                 now,

@@ -24,10 +24,10 @@ from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..options import LEASE_IN_BEATS, SchedulerConfig
-from ..store import claiming, looking, refused_claims
+from ..store import claiming, due, refused_claims
 from ..store.claiming import Taken
-from ..store.looking import NextDue
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
+from ..store.due import NextDue
 from ..store.refused_claims import SetAside
 from ..store.types import ObjectId
 from .candidates import JobFinder
@@ -49,7 +49,7 @@ class Claims:
     def __init__(
         self,
         context: ClientContext,
-        door: Door,
+        door: DatabaseThreads,
         workers: Workers,
         config: SchedulerConfig,
         paused: PausedNames,
@@ -193,7 +193,7 @@ class Claims:
 
         def ask() -> datetime | None:
             names = sorted(set(self._workers.names) - self._paused.look_up(self.leased))
-            return looking.earliest(self._context.jobs, names, self._context.clock.now())
+            return due.earliest(self._context.jobs, names, self._context.clock.now())
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
@@ -202,6 +202,6 @@ class Claims:
             # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
             # claim may see it after this question.
             names = sorted(set(lanes) - self._paused.look_up(self.leased))
-            return looking.next_due(self._context.jobs, names, after)
+            return due.next_due(self._context.jobs, names, after)
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -36,8 +36,8 @@ from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
 from ..observations import Sighting
 from ..options import SchedulerConfig
-from ..store import claiming, doubled_fields, leases, managing, settling
-from ..store.offload import Channel, Door
+from ..store import claiming, doubled_fields, job_changes, leases, settling
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from ..threads import HoldingLimiter
@@ -78,7 +78,7 @@ class JobSource:
     def __init__(
         self,
         context: ClientContext,
-        door: Door,
+        door: DatabaseThreads,
         workers: Workers,
         teller: Teller,
         config: SchedulerConfig,
@@ -316,7 +316,7 @@ class JobSource:
             raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
         transition = transitions.report(run.claim, self._context.clock.now(), **{name: value})
         try:
-            is_held = await self._door.call(partial(managing.report_if_held, self._context.jobs, transition))
+            is_held = await self._door.call(partial(job_changes.report_if_held, self._context.jobs, transition))
         except DocumentRefusedError as error:
             what = "checkpoint" if name == "saved" else name
             raise InvalidPayloadError(f"the {what} cannot be stored in job {run.claim}: {error}") from error

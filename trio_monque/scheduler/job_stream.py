@@ -13,10 +13,10 @@ from ..client.context import ClientContext
 from ..engine.demand import Hints, StreamFailedError, Tip
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
-from ..store import watch
-from ..store.offload import Channel, Door
+from ..store import change_stream
+from ..store.change_stream import Kind, NoStreamError, Watch
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.types import ObjectId
-from ..store.watch import Kind, NoStreamError, Watch
 from .paused_names import PausedNames
 from .told import JobKey, Told
 from .workers import Workers
@@ -52,7 +52,7 @@ class JobStream:
     def __init__(
         self,
         context: ClientContext,
-        door: Door,
+        door: DatabaseThreads,
         workers: Workers,
         paused: PausedNames,
         instance_id: str,
@@ -68,7 +68,7 @@ class JobStream:
         self._was_open = False
 
     async def open(self) -> None:
-        self._watch = await self._call(partial(watch.open_watch, self._context.jobs, self._instance_id), _close)
+        self._watch = await self._call(partial(change_stream.open_watch, self._context.jobs, self._instance_id), _close)
         self._was_open = True
         # What was paused or resumed before it was open nobody has told.
         self._paused.forget()
@@ -94,7 +94,7 @@ class JobStream:
     async def end_wait(self) -> None:
         try:
             await self._door.call(
-                partial(watch.end_wait, self._context.jobs, self._instance_id),
+                partial(change_stream.end_wait, self._context.jobs, self._instance_id),
                 # All is settled when this is called: nothing waits there, and so nothing keeps it from being sent.
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
@@ -122,7 +122,7 @@ class JobStream:
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
 
-    def _digest(self, changes: Sequence[watch.Change]) -> _Digest:
+    def _digest(self, changes: Sequence[change_stream.Change]) -> _Digest:
         """In the thread: thousands of changes come to little, and the event loop need not see them."""
         digest = _Digest()
         for change in changes:
@@ -138,7 +138,7 @@ class JobStream:
                     self._add(change, digest)
         return digest
 
-    def _add(self, change: watch.Change, digest: _Digest) -> None:
+    def _add(self, change: change_stream.Change, digest: _Digest) -> None:
         if change.cancel_requested:
             digest.cancelled.add(change.job_id)
         if not change.is_pending or (change.name is not None and self._workers.get(change.name) is None):

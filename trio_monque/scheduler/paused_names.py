@@ -14,8 +14,8 @@ import trio
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
 from ..store import instances
-from ..store.connection import JobCollection
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
+from ..store.job_collection import JobCollection
 
 KNOWN_FOR: Final = 0.5
 """Seconds for which an answer is good: a pause holds for every claim that begins so much later."""
@@ -38,7 +38,7 @@ class PausedNames:
         is_told: A change stream tells of every change (`forget`), so that nothing need be looked up for that.
     """
 
-    def __init__(self, door: Door, *, rests: bool) -> None:
+    def __init__(self, door: DatabaseThreads, *, rests: bool) -> None:
         self.progress = Progress("look for resumes")
         self._door = door
         self._rests = rests

@@ -23,7 +23,7 @@ from ..log import logger_of
 from ..observations import Observations, Sighting
 from ..options import SchedulerConfig
 from ..store import instances
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
 from .entry import Entry
 
 logger = logger_of("scheduler")
@@ -52,7 +52,7 @@ class Presence:
     def __init__(
         self,
         context: ClientContext,
-        door: Door,
+        door: DatabaseThreads,
         config: SchedulerConfig,
         stop: Stop,
         *,

@@ -25,7 +25,7 @@ from ..jobs.job import JobStatus
 from ..log import logger_of
 from ..options import Retention
 from ..store import instances, retention
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
 from ..store.retention import Expired
 
 logger = logger_of("scheduler")
@@ -60,7 +60,7 @@ class Pruner:
     """
 
     def __init__(
-        self, context: ClientContext, door: Door, stop: Stop, by: str, wanted: Retention, *, rests: bool
+        self, context: ClientContext, door: DatabaseThreads, stop: Stop, by: str, wanted: Retention, *, rests: bool
     ) -> None:
         self.progress = Progress("pruner")
         self._context = context

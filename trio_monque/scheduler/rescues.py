@@ -18,7 +18,7 @@ from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
 from ..observations import Sighting
 from ..options import SchedulerConfig
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
 from .settlements import JobSettlement
 from .telling import Teller
 
@@ -32,7 +32,7 @@ class Rescues:
     def __init__(
         self,
         context: ClientContext,
-        door: Door,
+        door: DatabaseThreads,
         config: SchedulerConfig,
         teller: Teller,
         announce: Callable[[Sequence[Job] | None], None],

@@ -22,7 +22,7 @@ from ..jobs.job import Job
 from ..jobs.views import WorkerView
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..store.connection import check_database, check_pool
-from ..store.offload import CONNECTIONS_NEEDED
+from ..store.database_threads import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
 from .running_job import Resources, RunningJob

@@ -12,7 +12,7 @@ from ..client.monque import SyncMonque
 from ..client.stats_cache import StatsCache
 from ..client.wake_board import on_the_board
 from ..jobs.views import QueueStats
-from ..store.offload import Channel, Door
+from ..store.database_threads import Channel, DatabaseThreads
 from .neighbour import EngineOnTheBoard
 from .presence import Presence
 from .workers import Workers
@@ -22,7 +22,7 @@ class SchedulerStart:
     """What the host asks for at the start and at the end of a scheduler."""
 
     def __init__(
-        self, context: ClientContext, door: Door, workers: Workers, presence: Presence, sync: SyncMonque
+        self, context: ClientContext, door: DatabaseThreads, workers: Workers, presence: Presence, sync: SyncMonque
     ) -> None:
         self._context = context
         self._door = door

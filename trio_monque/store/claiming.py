@@ -21,10 +21,10 @@ from ..jobs.job import Job
 from ..log import logger_of
 from .codec import filter_of, update_of
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids, update_unless_refused
-from .connection import JobCollection
 from .doubled_fields import report_doubled
 from .driver_errors import REFUSAL_CODES
 from .fields import FIELD
+from .job_collection import JobCollection
 from .leases import signs_of_life
 from .refused_claims import RefusedClaim
 

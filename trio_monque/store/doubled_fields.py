@@ -21,9 +21,9 @@ from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, OWN_OPTIONS, RawDocument, id_of
 from .commands import BY_ID, by_majority, command, of_ids
-from .connection import JobCollection, name_in
 from .decoding import job_of
 from .fields import FIELD
+from .job_collection import JobCollection, name_in
 
 logger = logger_of("store")
 

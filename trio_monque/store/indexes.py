@@ -23,8 +23,8 @@ from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..options import Retention
 from .commands import command
-from .connection import JobCollection
 from .fields import FIELD
+from .job_collection import JobCollection
 
 T = TypeVar("T")
 

@@ -21,9 +21,9 @@ from ..jobs.job import Job, JobStatus
 from . import indexes
 from .codec import document_of, filter_of
 from .commands import by_majority, command, of_ids
-from .connection import JobCollection
 from .driver_errors import has_unknown_outcome, translated
 from .fields import FIELD
+from .job_collection import JobCollection
 
 _PURPOSE = "enqueue the job"
 _LENGTH: Final = struct.Struct("<i")

@@ -17,8 +17,8 @@ from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT
 from .commands import command
-from .connection import JobCollection
 from .fields import FIELD
+from .job_collection import JobCollection
 from .rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
 from .types import Collection
 

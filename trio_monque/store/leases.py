@@ -16,8 +16,8 @@ from ..jobs.job import Job
 from ..log import logger_of
 from .codec import filter_of
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, in_chunks, of_ids
-from .connection import JobCollection
 from .fields import FIELD
+from .job_collection import JobCollection
 
 logger = logger_of("store")
 

@@ -9,18 +9,18 @@ from functools import partial
 from typing import Any, Final, TypeVar
 
 from bson import ObjectId
+from pymongo import ASCENDING
 
 from ..jobs.cursors import Anchor, anchor_of
-from ..jobs.job import Job
+from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import JobQuery
 from ..jobs.views import Found
 from . import indexes
-from .codec import OWN_OPTIONS
+from .codec import LENIENT, OWN_OPTIONS
 from .commands import at_one_moment, command
-from .connection import JobCollection
 from .fields import BUT_HEAVY, FIELD
-from .names import names_at_rest
-from .paths import OfAllNames, Path, paths_of
+from .index_scans import IndexScan, ScansByName, scans_of
+from .job_collection import JobCollection
 from .types import ClientSession, Collection
 
 T = TypeVar("T")
@@ -71,23 +71,23 @@ def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientS
     two reads a job may do that twice, and be seen by neither. A snapshot is what a majority holds: who writes with
     less would not see what was just written.
     """
-    paths = paths_of(query)
-    can_be_missed = len(paths) > 1 or any(isinstance(path, OfAllNames) for path in paths)
+    paths = scans_of(query)
+    can_be_missed = len(paths) > 1 or any(isinstance(path, ScansByName) for path in paths)
     if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority":
         return at_one_moment(jobs.collection, read)
     return read(None)
 
 
-def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None) -> Iterator[Path]:
+def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None) -> Iterator[IndexScan]:
     """What is read, in this order; in a snapshot each is read once.
 
     Without one, what runs and what rests are read twice in turn, and the names anew each time, between the two. The
     first sight of a job counts. Only one that is claimed, ends and is claimed once more while they are read may be
     missed.
     """
-    paths = paths_of(query)
+    paths = scans_of(query)
     for path in paths if session is not None or len(paths) < 2 else [*paths, *paths]:
-        if isinstance(path, Path):
+        if isinstance(path, IndexScan):
             yield path
         else:
             names = names_at_rest(jobs, path.names_of, path.most_names + 1, session)
@@ -142,7 +142,7 @@ class _Reader:
     """
 
     jobs: JobCollection
-    path: Path
+    path: IndexScan
     query: JobQuery
     cap: int | None
     light: bool
@@ -230,3 +230,44 @@ class _Reader:
         value = documents[0].get(FIELD[self.path.by]) if self.path.by != "id" else None
         assert value is None or isinstance(value, datetime)
         return Anchor(documents[0][FIELD["id"]], value)
+
+
+# --- Names ---
+
+_STATUS, _NAME = FIELD["status"], FIELD["name"]
+
+
+@command("look for the names of jobs", writes=False, aggregates=True)
+def names(jobs: JobCollection) -> set[str]:
+    """The names that there are jobs of: one key of an index for each, and all claims."""
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    running = {_STATUS: JobStatus.PROCESSING.value}
+    only_name = {"_id": False, _NAME: True}
+    held = indexes.hinted(indexes.HELD, lambda hint: list(collection.find(running, only_name, hint=hint)))
+    found = {document[_NAME] for document in held if type(document.get(_NAME)) is str}
+    return (found | set(names_at_rest(jobs, indexes.AT_REST))) - {""}
+
+
+def names_at_rest(
+    jobs: JobCollection, statuses: Sequence[JobStatus], most: int | None = None, session: ClientSession | None = None
+) -> Sequence[str]:
+    """So many names that have jobs of these statuses, which are one, or all at rest; part of a command.
+
+    In one answer, and one key for each name: the server skips through the index (DISTINCT_SCAN), as it does of a
+    partial one only where the statuses are just those, and the name has a bound. Bounded as it is, it leaves out what
+    is no text.
+    """
+    values = [status.value for status in statuses]
+    steps: list[dict[str, Any]] = [
+        {"$match": {_NAME: {"$gte": ""}, _STATUS: values[0] if len(values) == 1 else {"$in": values}}},
+        {"$sort": {_NAME: ASCENDING, _STATUS: ASCENDING}},
+        {"$group": {"_id": "$" + _NAME}},
+    ]
+    if most is not None:
+        steps.append({"$limit": most})
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    found = indexes.hinted(
+        indexes.CLAIM,
+        lambda hint: list(collection.aggregate(steps, session=session, **indexes.hinting(hint))),
+    )
+    return [one["_id"] for one in found if type(one["_id"]) is str]

@@ -16,9 +16,9 @@ from ..jobs.transitions import set_aside
 from ..log import logger_of
 from .codec import filter_of, update_of
 from .commands import BY_ID, bulk_write, command, of_ids
-from .connection import JobCollection
 from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
+from .job_collection import JobCollection
 
 logger = logger_of("store")
 

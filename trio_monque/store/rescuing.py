@@ -15,9 +15,9 @@ from ..jobs.fences import CLAIM_FIELDS
 from ..jobs.job import Job, JobStatus
 from .codec import filter_of
 from .commands import BY_ID, command, of_ids
-from .connection import JobCollection
 from .doubled_fields import jobs_as_compared
 from .fields import BUT_HEAVY, FIELD
+from .job_collection import JobCollection
 
 MOST_IN_A_BATCH: Final = 1000
 

@@ -17,8 +17,8 @@ from pymongo import ASCENDING, DESCENDING
 from ..jobs.job import JobStatus
 from .codec import LENIENT
 from .commands import BY_ID, command, of_ids
-from .connection import JobCollection
 from .fields import FIELD
+from .job_collection import JobCollection
 from .types import Collection
 
 MOST_IN_A_BATCH: Final = 1000

@@ -18,9 +18,9 @@ from ..jobs.fences import ClaimId
 from ..log import logger_of
 from .codec import LENIENT, filter_of
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids
-from .connection import JobCollection
 from .fields import FIELD
-from .statements import Statement, grouped, requests_of, statements_for
+from .job_collection import JobCollection
+from .settling_statements import Statement, grouped, requests_of, statements_for
 
 __all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
 

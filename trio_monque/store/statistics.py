@@ -12,8 +12,8 @@ from ..jobs.views import QueueStats
 from . import indexes
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import command
-from .connection import JobCollection
 from .fields import FIELD
+from .job_collection import JobCollection
 
 MOST_COUNTED: Final = 100_000
 """How far each status is counted: a tenth of a second."""

@@ -12,7 +12,7 @@ from ..checks import check_count
 from ..client.monque import Monque, SyncMonque
 from ..errors import InvalidOptionError
 from ..store.commands import PURPOSES
-from ..store.connection import JobCollection
+from ..store.job_collection import JobCollection
 from ..store.types import BulkWriteError, DriverError
 
 T = TypeVar("T")

@@ -9,7 +9,7 @@ from ..client.context import ClientContext
 from ..errors import MonqueError
 from ..options import ClientConfig
 from ..store.codec import Codec
-from ..store.connection import JobCollection
+from ..store.job_collection import JobCollection
 from ..store.types import CodecOptions, Collection
 
 # As the fixtures of the kit read: datetimes of payloads come back timezone-aware.

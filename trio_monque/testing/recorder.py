@@ -18,7 +18,7 @@ from ..client.wake_board import Nobody
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, NewSchedule
 from ..jobs.payload import unpacked
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession
 from .no_database import NoDatabaseError
 
@@ -115,7 +115,7 @@ class RecordingScheduler(Enqueuing):
         self._intake = self.sync._intake
         self._announcer = Nobody()
         inline = _Inline(self._intake)
-        self._door = cast("Door", inline)
+        self._door = cast("DatabaseThreads", inline)
         self._group = cast("GroupEnqueue", inline)
 
     @property

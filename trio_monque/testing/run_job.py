@@ -35,7 +35,7 @@ from ..scheduler.telling import Teller
 from ..scheduler.worker import Worker
 from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
-from ..store.offload import Door
+from ..store.database_threads import DatabaseThreads
 from ..store.types import CodecOptions
 from .claimed_job import claimed, new_job, registered
 from .no_database import AWARE, context_without_database
@@ -219,7 +219,7 @@ class _Alone(JobSource):
             self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
             return made
 
-        door = Door()
+        door = DatabaseThreads()
         paused = PausedNames(door, rests=True)
         super().__init__(context, door, workers, Teller(Bus()), config, make, paused)
         self.reports: list[tuple[str, Any]] = []

@@ -16,7 +16,7 @@ from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.scheduler.claims import Claims
-from trio_monque.store import queries, settling, statements
+from trio_monque.store import queries, settling, settling_statements
 from trio_monque.store.types import ObjectId
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -32,7 +32,7 @@ def _without(kind: Callable[..., Any], fields: tuple[str, ...]) -> Callable[...,
 def _settling_without(*fields: str) -> Mutation:
     def mutate(patch: pytest.MonkeyPatch) -> None:
         for kind in (UpdateOne, UpdateMany):
-            patch.setattr(statements, kind.__name__, _without(kind, fields))
+            patch.setattr(settling_statements, kind.__name__, _without(kind, fields))
 
     return mutate
 

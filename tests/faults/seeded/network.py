@@ -1,8 +1,8 @@
 """What lies between the door to threads and the server: calls fail, their answers are lost, or they take their time.
 
-It takes the place of the function by which `store/offload.py` sends a call into a thread. A call that takes its time
-does so in virtual time, on its way there or on its way back, and holds its turn at the door meanwhile; whoever waits
-for it may leave, and then it goes on without him. A call that fails does so inside of its thread, in one of the
+It takes the place of the function by which `store/database_threads.py` sends a call into a thread. A call that takes
+its time does so in virtual time, on its way there or on its way back, and holds its turn at the door meanwhile; whoever
+waits for it may leave, and then it goes on without him. A call that fails does so inside of its thread, in one of the
 commands that it is made of, with the driver's own errors.
 """
 
@@ -27,8 +27,8 @@ from trio_monque.client import rescuing
 from trio_monque.client.wake_board import have_all_look
 from trio_monque.engine import pauses
 from trio_monque.hold import clock_hold
-from trio_monque.store import commands, offload
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import commands, database_threads
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread, do_on_run
 
 from .plan import Outage, Plan
@@ -294,8 +294,8 @@ def in_the_way(network: Network) -> Iterator[None]:
         return jobs
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(offload, "call_in_thread", network.call)
-        patch.setattr(offload, "work_unawaited", network.unawaited)
+        patch.setattr(database_threads, "call_in_thread", network.call)
+        patch.setattr(database_threads, "work_unawaited", network.unawaited)
         patch.setattr(JobCollection, "of", classmethod(of))
         # Faults are of virtual time here, so the pauses after them are, too.
         patch.setattr(pauses, "PATIENCE", 0.0)

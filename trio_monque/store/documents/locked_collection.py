@@ -27,7 +27,7 @@ from ...log import logger_of
 from ...safe_text import shown
 from ..codec import LENIENT, OWN_OPTIONS, RawDocument
 from ..commands import BY_ID, Interference, by_majority
-from ..known import LOOK_AGAIN_AFTER, Known, Occasions
+from ..skipped_documents import LOOK_AGAIN_AFTER, Cooldown, SkippedDocuments
 from ..types import Collection
 
 logger = logger_of("store")
@@ -67,9 +67,9 @@ class LockedCollection:
     sort: tuple[tuple[str, int], ...]
     operation_timeout: float
     interference: list[Interference] = field(default_factory=list, compare=False)
-    refused: Known = field(default_factory=Known, compare=False)
-    unknown: Known = field(default_factory=Known, compare=False)
-    unknown_looks: Occasions = field(default_factory=lambda: Occasions(LOOK_AGAIN_AFTER), compare=False)
+    refused: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    unknown: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    unknown_looks: Cooldown = field(default_factory=lambda: Cooldown(LOOK_AGAIN_AFTER), compare=False)
 
     @classmethod
     def of(

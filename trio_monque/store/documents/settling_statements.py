@@ -25,7 +25,7 @@ from ...errors import InvalidPayloadError
 from ...options import LARGEST_PAYLOAD
 from ..codec import OWN_OPTIONS
 from ..commands import BY_ID, in_chunks_by_size
-from ..statements import MOST_RESULTS
+from ..settling_statements import MOST_RESULTS
 from .locked_collection import LockedCollection
 
 FEWEST_JOINED: Final = 3

@@ -20,8 +20,8 @@ from trio_monque import Monque, RunningJob, Workers
 from trio_monque.errors import InvalidOptionError
 from trio_monque.jobs import BrokenDocument
 from trio_monque.jobs.job import Job
-from trio_monque.store import broken, known, looking
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import broken_documents, due, skipped_documents
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 
@@ -59,7 +59,7 @@ def put(jobs: Collection, change: dict[str, Any]) -> None:
 async def test_every_kind_of_broken_document_is_listed_with_its_reason_and_none_that_is_well(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(broken, "MOST_IN_A_BATCH", 2)
+    monkeypatch.setattr(broken_documents, "MOST_IN_A_BATCH", 2)
     for change, _ in WRONG.values():
         put(jobs, {})
         put(jobs, change)
@@ -124,7 +124,7 @@ def claimed(store: JobCollection) -> list[Job]:
 def moment(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which documents are looked at again."""
     now = [1000.0]
-    monkeypatch.setattr(known, "_moment", lambda: now[0])
+    monkeypatch.setattr(skipped_documents, "_moment", lambda: now[0])
     return now
 
 
@@ -148,10 +148,10 @@ def test_mended_document_is_claimed_without_a_restart(
     assert [job.id for job in claimed(store)] == [other.id]
     # Not mended: it is told no more, however often it is looked at.
     for _ in range(3):
-        moment[0] += known.LOOK_AGAIN_AFTER
+        moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         assert claimed(store) == []
     jobs.update_one({"_id": document_id}, _mending(MENDED[kind]))
-    moment[0] += known.LOOK_AGAIN_AFTER - 1
+    moment[0] += skipped_documents.LOOK_AGAIN_AFTER - 1
     assert claimed(store) == []
     moment[0] += 1
     assert [job.id for job in claimed(store)] == [document_id]
@@ -165,7 +165,7 @@ def test_pending_job_that_lost_its_owner_is_claimed_at_once_and_told_again_if_it
     assert claimed(store) == []
     jobs.update_one({}, {"$unset": {"claimedBy": ""}})
     assert len(claimed(store)) == 1
-    moment[0] += known.LOOK_AGAIN_AFTER
+    moment[0] += skipped_documents.LOOK_AGAIN_AFTER
     assert claimed(store) == []
     jobs.update_one({}, {"$set": {"status": "pending"}})
     assert claimed(store) == []
@@ -184,7 +184,7 @@ def test_document_that_was_mended_wrongly_is_told_again_with_its_new_fault(
     put(jobs, {"failCount": "7"})
     assert claimed(store) == []
     jobs.update_one({}, {"$set": {"failCount": 7, "rev": "x"}})
-    moment[0] += known.LOOK_AGAIN_AFTER
+    moment[0] += skipped_documents.LOOK_AGAIN_AFTER
     assert claimed(store) == []
     assert ["failCount" in caplog.text, "rev" in caplog.text] == [True, True]
     assert len(caplog.records) == 2
@@ -204,16 +204,16 @@ def test_documents_that_are_passed_over_cost_one_look_a_minute(
         for _ in range(10):
             claimed(store)
         assert len(recorder.commands) == 10
-        moment[0] += known.LOOK_AGAIN_AFTER
+        moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         for _ in range(10):
             claimed(store)
         assert len(recorder.commands) == 21
         # A hundred at once, and the others next time.
         jobs.delete_many({})
-        moment[0] += known.LOOK_AGAIN_AFTER
+        moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         claimed(store)
         assert len(store.broken) == 50
-        moment[0] += known.LOOK_AGAIN_AFTER
+        moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         claimed(store)
         assert len(store.broken) == 0
 
@@ -244,7 +244,7 @@ async def test_mended_document_runs_in_a_scheduler_that_had_met_it(
     async with open_test_scheduler(workers):
         await quiesce()
         jobs.update_one({}, {"$set": {"failCount": 0}})
-        await advance(known.LOOK_AGAIN_AFTER)
+        await advance(skipped_documents.LOOK_AGAIN_AFTER)
         assert ran == []
         await advance(1)
         await quiesce()
@@ -255,7 +255,7 @@ def test_arrays_of_dates_hide_no_job_that_is_due_later(store: JobCollection, job
     for _ in range(3):
         put(jobs, {"nextRunAt": [PAST + timedelta(seconds=1)]})
     put(jobs, {"nextRunAt": PAST + timedelta(seconds=2)})
-    found = looking.next_due(store, ["greet"], PAST)
+    found = due.next_due(store, ["greet"], PAST)
     assert found is not None
     assert found.moment == PAST + timedelta(seconds=2)
 
@@ -266,7 +266,7 @@ def test_job_whose_attempts_are_not_a_counter_is_not_claimed_by_its_id(
 ) -> None:
     """The server would refuse to add to it, and the error would end the scheduler."""
     put(jobs, {"nextRunAt": PAST + timedelta(seconds=2), "attempts": attempts})
-    found = looking.next_due(store, ["greet"], PAST)
+    found = due.next_due(store, ["greet"], PAST)
     assert found is not None
     assert found.alone is None
 
@@ -278,9 +278,9 @@ def test_document_that_no_query_finds_by_its_id_hides_no_job(
     jobs.insert_one(with_field(WELL, "_id", ELEMENTS[kind]))
     assert claimed(store) == []
     for _ in range(3):
-        moment[0] += known.LOOK_AGAIN_AFTER
+        moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         good = insert(store)
-        seen = looking.survey(store, {"greet": 1}, PAST)
+        seen = due.survey(store, {"greet": 1}, PAST)
         assert [job.id for job in seen.jobs] == [good.id]
         assert [job.id for job in claimed(store)] == [good.id]
     assert len(caplog.records) == 1
@@ -297,4 +297,4 @@ def test_room_that_a_claim_needs_is_what_the_smallest_claim_adds(db: Database, j
     assert before is not None
     assert after is not None
     added = len(bson.encode(after)) - len(bson.encode(before))
-    assert broken.ROOM_FOR_A_CLAIM <= added < broken.ROOM_FOR_A_CLAIM + len("renewedAt")
+    assert broken_documents.ROOM_FOR_A_CLAIM <= added < broken_documents.ROOM_FOR_A_CLAIM + len("renewedAt")

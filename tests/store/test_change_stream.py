@@ -23,10 +23,10 @@ from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
-from trio_monque.store import leases, settling, watch
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import change_stream, leases, settling
+from trio_monque.store.change_stream import Change, Kind, NoStreamError, Watch, end_wait, open_watch
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
-from trio_monque.store.watch import Change, Kind, NoStreamError, Watch, end_wait, open_watch
 
 LATER = datetime(2031, 5, 1, tzinfo=UTC)
 
@@ -175,9 +175,9 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
         began = time.monotonic()
         reader.start()
         leave(store, "us")
-        reader.join(watch.LONGEST_AWAIT)
+        reader.join(change_stream.LONGEST_AWAIT)
     assert answers == [[Change(Kind.LEAVING)]]
-    assert time.monotonic() - began < watch.LONGEST_AWAIT / 4
+    assert time.monotonic() - began < change_stream.LONGEST_AWAIT / 4
     assert entries.count_documents({"_id": {"$regex": "^leaving:"}}) == 0
 
 
@@ -249,7 +249,7 @@ def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCo
     with watching(store) as opened:
         began = time.monotonic()
         assert opened.read(wait=0) == []
-        assert time.monotonic() - began < watch.LONGEST_AWAIT / 4
+        assert time.monotonic() - began < change_stream.LONGEST_AWAIT / 4
         job = insert(store).id
         told: list[Change] = []
         while not told:
@@ -292,7 +292,7 @@ def test_error_that_may_pass_is_not_taken_for_a_server_without_streams() -> None
 
 def test_server_compares_whole_namespaces_and_tries_each_of_ours_once(store: JobCollection, jobs: Collection) -> None:
     """What each write of the server costs, of each stream: on MongoDB 6, most of it were conditions on `ns.coll`."""
-    pipeline = watch._pipeline(jobs, "us")
+    pipeline = change_stream._pipeline(jobs, "us")
     explained = jobs.database.command("explain", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
     plan = repr(explained["stages"][0]["$cursor"]["queryPlanner"]["parsedQuery"])
     assert plan.count(repr({"ns": {"$eq": jobs.full_name}})) == 1

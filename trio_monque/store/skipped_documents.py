@@ -37,7 +37,7 @@ class _Entry:
     name: str | None
 
 
-class Known(Set[object]):
+class SkippedDocuments(Set[object]):
     """The ids of such documents, of whatever type, and what was wrong with each. Bounded.
 
     Shared by threads: each change is one operation on a dict.
@@ -134,7 +134,7 @@ class Known(Set[object]):
         self._looked_at = _moment() - LOOK_AGAIN_AFTER
 
 
-class Occasions:
+class Cooldown:
     """Something that is done now and then: at once, and not again before a while has passed."""
 
     def __init__(self, pause: float) -> None:
@@ -152,7 +152,7 @@ class Occasions:
 
 
 @dataclass(slots=True)
-class Crowd:
+class PagingPlace:
     """How far the looks at the due jobs of one name have come, past documents that are passed over.
 
     Attributes:

@@ -20,8 +20,8 @@ from ..jobs.job import Job
 from ..log import logger_of
 from .codec import LENIENT, filter_of, update_of
 from .commands import BY_ID, Refusal, bulk_write, by_majority, causal_session, command, of_ids
-from .connection import JobCollection
 from .fields import BUT_HEAVY, FIELD
+from .job_collection import JobCollection
 
 logger = logger_of("store")
 

@@ -38,7 +38,7 @@ class Channel(Enum):
 CONNECTIONS_NEEDED = sum(channel.value for channel in Channel) + 1  # One to spare, for the driver's own.
 
 
-class Door:
+class DatabaseThreads:
     """Runs store functions in threads, on trio or on any other anyio backend.
 
     Made anywhere and used by any number of event loops: the limiters live in the loop that uses them.

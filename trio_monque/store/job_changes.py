@@ -15,9 +15,9 @@ from ..jobs.conditional_write import LIGHTEST, Transition, applied, is_borne_by,
 from ..jobs.job import Job
 from .codec import filter_of, update_of
 from .commands import by_majority, causal_session, command
-from .connection import JobCollection
 from .driver_errors import TOO_LARGE_CODES
 from .fields import FIELD
+from .job_collection import JobCollection
 
 T = TypeVar("T")
 

@@ -17,9 +17,9 @@ from ..safe_text import shown
 from . import doubled_fields
 from .codec import LENIENT, RawDocument
 from .commands import BY_ID, command, of_ids
-from .connection import JobCollection, name_in
 from .fields import BUT_HEAVY, FIELD
-from .known import Known, can_be_named
+from .job_collection import JobCollection, name_in
+from .skipped_documents import SkippedDocuments, can_be_named
 
 MOST_IN_A_BATCH: Final = 1000
 # What a value may have, and a document show, in full.
@@ -170,7 +170,7 @@ def look_again(jobs: JobCollection) -> None:
 
 def _look_at_broken(jobs: JobCollection) -> bool:
     asked = jobs.broken.to_look_at(MOST_LOOKED_AT)
-    wrong = Known()
+    wrong = SkippedDocuments()
     # Without what may be large, at first. It may be just that which cannot be decoded: what is well without it
     # is read whole.
     for document in jobs.raw.find(of_ids(asked), BUT_HEAVY, hint=BY_ID):
@@ -197,7 +197,7 @@ def _look_at_left_over(jobs: JobCollection) -> bool:
     return _forget(jobs.left_over, [document_id for document_id in asked if document_id not in still])
 
 
-def _forget(known: Known, document_ids: Sequence[object]) -> bool:
+def _forget(known: SkippedDocuments, document_ids: Sequence[object]) -> bool:
     """Whether there were any."""
     for document_id in document_ids:
         known.discard(document_id)

@@ -28,8 +28,8 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import Transition
 from trio_monque.jobs.fences import claim_id
 from trio_monque.jobs.job import Job
-from trio_monque.store import settling, statements
-from trio_monque.store.connection import JobCollection
+from trio_monque.store import settling, settling_statements
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.settling import Fate, Statement, grouped
 from trio_monque.store.types import Collection, Database
 
@@ -87,7 +87,7 @@ def test_results_of_one_claim_cycle_are_one_statement(mongod: EmbeddedServer, db
 def test_more_results_than_one_statement_may_hold_are_several(
     mongod: EmbeddedServer, db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(statements, "MOST_RESULTS", 1000)
+    monkeypatch.setattr(settling_statements, "MOST_RESULTS", 1000)
     with recorded(mongod, db) as (store, recorder):
         held = claim(store, 7)
         results = ["a" * size for size in (400, 400, 400, 5000, 10, 900, 10)]

@@ -42,7 +42,7 @@ _LAST_DATE = datetime.max.replace(tzinfo=UTC, microsecond=999_000)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Path:
+class IndexScan:
     """One index, and what is read along it.
 
     Attributes:
@@ -135,14 +135,14 @@ def _holds(ends: Mapping[str, Any], value: Any) -> bool:
 
 
 @dataclass(frozen=True, kw_only=True)
-class OfAllNames:
+class ScansByName:
     """What rests, of some statuses and whatever name: which path it is depends on the names that there are.
 
     The index has the name first, so there is a range for each name and status.
 
     Attributes:
         statuses: The statuses that are asked for.
-        by, within, asked: As `paths_of` has them.
+        by, within, asked: As `scans_of` has them.
     """
 
     statuses: Sequence[JobStatus]
@@ -164,7 +164,7 @@ class OfAllNames:
         """With more, it is looked for on the way."""
         return MOST_PREFIXES // len(self.statuses)
 
-    def path(self, names: Sequence[str]) -> Path | None:
+    def path(self, names: Sequence[str]) -> IndexScan | None:
         """The path; None where nothing has to be read. One name more than `most_names` says that there are too many."""
         if not names:
             return None
@@ -176,7 +176,7 @@ class OfAllNames:
         return _path(indexes.CLAIM, self.by, prefixes, self.within, self.asked)
 
 
-def paths_of(query: JobQuery) -> Sequence[Path | OfAllNames]:
+def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     """Where what is asked for lies; together they have all of it, and nothing twice but what moves meanwhile.
 
     | order         | of all               | of some statuses      | of some names              |
@@ -202,7 +202,7 @@ def paths_of(query: JobQuery) -> Sequence[Path | OfAllNames]:
         return [_path("_id_" if by == "id" else indexes.CREATED, by, [{}], within, {**asked, **named, **in_status})]
     at_rest = [status for status in statuses if status is not JobStatus.PROCESSING]
     prefixes: list[Mapping[str, Any]]
-    running: list[Path | OfAllNames] = []
+    running: list[IndexScan | ScansByName] = []
     if JobStatus.PROCESSING in statuses:
         prefixes = [{"status": JobStatus.PROCESSING}]
         running = [_path(indexes.HELD, by, prefixes, within, {**asked, **named}, is_sorted=False)]
@@ -212,7 +212,7 @@ def paths_of(query: JobQuery) -> Sequence[Path | OfAllNames]:
         prefixes = [{"status": status} for status in at_rest]
         return [*running, _path(indexes.UPDATED, by, prefixes, within, {**asked, **named})]
     if given.names is None and asks_statuses:
-        return [*running, OfAllNames(statuses=at_rest, by=by, within=within, asked=asked)]
+        return [*running, ScansByName(statuses=at_rest, by=by, within=within, asked=asked)]
     if given.names is not None and len(given.names) * len(at_rest) <= MOST_PREFIXES:
         prefixes = [{"name": name, "status": status} for name in given.names for status in at_rest]
         return [*running, _path(indexes.CLAIM, by, prefixes, within, asked)]
@@ -227,6 +227,8 @@ def _path(
     asked: Mapping[str, Any],
     *,
     is_sorted: bool = True,
-) -> Path:
+) -> IndexScan:
     name = index if isinstance(index, str) else indexes.name_of(index)
-    return Path(index=name, by=by, prefixes=prefixes, within=within, residual=filter_of(asked), is_sorted=is_sorted)
+    return IndexScan(
+        index=name, by=by, prefixes=prefixes, within=within, residual=filter_of(asked), is_sorted=is_sorted
+    )

@@ -24,10 +24,10 @@ from pymongo.command_cursor import CommandCursor
 from ..errors import MonqueConnectionError
 from .codec import LENIENT, OWN_OPTIONS
 from .commands import MAJORITY, Interference, command
-from .connection import JobCollection
 from .driver_errors import translated
 from .fields import FIELD
 from .instances import BEAT, LEAVING, PAUSE, name_of_collection
+from .job_collection import JobCollection
 from .types import Collection
 
 LONGEST_AWAIT: Final = 10.0

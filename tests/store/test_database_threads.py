@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
-from trio_monque.store.offload import Channel, Door, _Handoff
+from trio_monque.store.database_threads import Channel, DatabaseThreads, _Handoff
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import quiesce
 
@@ -29,7 +29,7 @@ BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
 
 async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Database, jobs: Collection) -> None:
     """On the real clock, as the moments are those of real threads: most waits end before the answer, some after."""
-    store, door = handle(db), Door()
+    store, door = handle(db), DatabaseThreads()
     for _ in range(40):
         insert(store)
     chance = random.Random(13)
@@ -87,7 +87,7 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
     with trio.CancelScope() as scope:
         handoff = _Handoff(lambda: "granted", orphan, lock=cast("threading.Lock", CancellingLock(scope)))
         try:
-            await Door().call(handoff.produce, abandon_on_cancel=True)
+            await DatabaseThreads().call(handoff.produce, abandon_on_cancel=True)
         except trio.Cancelled:
             handoff.abandon()
             raise
@@ -111,7 +111,7 @@ async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_
     with trio.CancelScope() as scope:
         handoff = _Handoff(fails, orphan, lock=cast("threading.Lock", CancellingLock(scope)))
         try:
-            await Door().call(handoff.produce, abandon_on_cancel=True)
+            await DatabaseThreads().call(handoff.produce, abandon_on_cancel=True)
         except trio.Cancelled:
             handoff.abandon()
             raise
@@ -121,7 +121,7 @@ async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_
 
 
 async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(autojump_clock: MockClock) -> None:
-    door = Door()
+    door = DatabaseThreads()
     entered, release = threading.Event(), threading.Event()
     orphans: list[str | None] = []
 
@@ -155,7 +155,7 @@ def test_call_cancelled_before_its_turn_sends_nothing_and_one_that_was_sent_is_a
         assert release.wait(10)
 
     async def main() -> None:
-        door = Door()
+        door = DatabaseThreads()
         most = Channel.COMMANDS.value
 
         async def one(number: int) -> None:
@@ -197,7 +197,7 @@ def test_native_cancellation_on_asyncio_awaits_the_thread_and_is_delivered(use_u
         raise ValueError("nobody hears of it")
 
     async def main() -> None:
-        task = asyncio.create_task(Door().call(call))
+        task = asyncio.create_task(DatabaseThreads().call(call))
         assert await asyncio.to_thread(entered.wait, 10)
         for _ in range(3):  # Whoever insists waits as well.
             task.cancel()
@@ -218,7 +218,7 @@ def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: d
         raise KeyError("x")
 
     async def main() -> None:
-        door = Door()
+        door = DatabaseThreads()
         assert await door.call(lambda: 7) == 7
         with pytest.raises(KeyError):
             await door.call(broken)
@@ -227,7 +227,7 @@ def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: d
 
 
 async def test_renewals_do_not_wait_behind_commands(autojump_clock: MockClock) -> None:
-    door = Door()
+    door = DatabaseThreads()
     release = threading.Event()
     waiting: Callable[[], object] = partial(release.wait, 10)
     async with trio.open_nursery() as nursery:

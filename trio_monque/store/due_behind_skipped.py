@@ -4,8 +4,8 @@ A query may name a thousand documents that it passes over. Where a name has more
 along the keys of the claim index, without the documents. It compares the ids with what is known, and reads only
 documents that it has not met: first without what may be large, then, of those that are jobs, as many as are wanted.
 
-It remembers a place for each name (`Crowd.ahead`) up to which everything was passed over, and begins there. A job may
-come to lie before that place: it was released, mended, or has an earlier moment. So a second look goes through that
+It remembers a place for each name (`PagingPlace.ahead`) up to which everything was passed over, and begins there. A job
+may come to lie before that place: it was released, mended, or has an earlier moment. So a second look goes through that
 part in turn, some pages each time, and never ends for long as the crowd is there. What one call examines is bounded,
 whatever number of documents is passed over.
 """
@@ -26,10 +26,10 @@ from ..jobs.job import Job, JobStatus
 from . import indexes
 from .codec import OWN_OPTIONS, filter_of
 from .commands import BY_ID, command, of_ids
-from .connection import JobCollection
 from .fields import BUT_HEAVY, FIELD
-from .known import Crowd
-from .paths import Path
+from .index_scans import IndexScan
+from .job_collection import JobCollection
+from .skipped_documents import PagingPlace
 
 KEYS_IN_A_PAGE: Final = 2000
 """A page takes the server a millisecond or two."""
@@ -83,7 +83,7 @@ def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tup
 
     Where something is announced, something may have come since the last look: everything is looked at again.
     """
-    crowd = jobs.crowds.setdefault(wanted.name, Crowd())
+    crowd = jobs.paging.setdefault(wanted.name, PagingPlace())
     crowd.is_asked_again |= is_announced and crowd.second is not None
     end = crowd.ahead
     before, is_all_before = ([], True) if end is None else _look_before(jobs, wanted, crowd, end)
@@ -94,7 +94,7 @@ def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tup
     return [*before, *found.jobs], is_all_before and found.is_end
 
 
-def _look_before(jobs: JobCollection, wanted: Wanted, crowd: Crowd, end: Anchor) -> tuple[Sequence[Job], bool]:
+def _look_before(jobs: JobCollection, wanted: Wanted, crowd: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
     """The second look: the next pages of what lies before the place where the first one begins."""
     found = _Part(jobs, wanted).look(crowd.second, end)
     crowd.second = found.place
@@ -115,7 +115,7 @@ class _Part:
     def __init__(self, jobs: JobCollection, wanted: Wanted) -> None:
         self._jobs = jobs
         self._wanted = wanted
-        self._path = Path(
+        self._path = IndexScan(
             index=indexes.name_of(indexes.CLAIM),
             by="next_run_at",
             prefixes=[{"name": wanted.name, "status": JobStatus.PENDING}],

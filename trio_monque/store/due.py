@@ -14,16 +14,16 @@ from bson import Int64, ObjectId
 
 from ..jobs.claimable import UNSUSPECTED, claimable
 from ..jobs.job import Job
-from . import broken, crowds, indexes
+from . import broken_documents, due_behind_skipped, indexes
 from .claiming import CLAIM_ORDER
 from .codec import filter_of
 from .commands import command, in_chunks
-from .connection import JobCollection
-from .crowds import Wanted
 from .decoding import LARGEST_COUNTER
 from .doubled_fields import AS_COMPARED
+from .due_behind_skipped import Wanted
 from .fields import FIELD
-from .known import can_be_named
+from .job_collection import JobCollection
+from .skipped_documents import can_be_named
 from .types import Collection
 
 MOST_NAMED: Final = 1000
@@ -65,7 +65,7 @@ def survey(
 
     Names with many documents that no scheduler runs are looked at one by one: see `crowds`.
     """
-    is_mended_on = broken.look_after(jobs)
+    is_mended_on = broken_documents.look_after(jobs)
     plain = {name: most for name, most in wanted.items() if jobs.count_passed_over(name) <= MOST_NAMED}
     known = {name: jobs.count_passed_over(name) for name in plain}
     behind = {name: count for name, count in passed_over.items() if name in plain}
@@ -87,7 +87,7 @@ def survey(
     for name in paged:
         if wanted[name] > 0:
             of_name = Wanted(name=name, most=wanted[name], now=now, suspects=suspects)
-            past, is_all = crowds.look_past(jobs, of_name, is_announced=is_announced)
+            past, is_all = due_behind_skipped.look_past(jobs, of_name, is_announced=is_announced)
             found += past
             exhausted |= {name} if is_all else set()
     return Seen(found, frozenset() if is_mended_on else exhausted, short | (passed_over.keys() & paged))
@@ -242,7 +242,7 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
 @command("look for the earliest pending job", writes=False)
 def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
     """When the first pending job of these names is or was due that is not passed over; None where there is none."""
-    due = [moment for name in names if (moment := crowds.earliest_past(jobs, name, now)) is not None]
+    due = [moment for name in names if (moment := due_behind_skipped.earliest_past(jobs, name, now)) is not None]
     if due:
         return min(due)
     later = next_due(jobs, names, now)

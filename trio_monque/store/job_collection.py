@@ -1,0 +1,163 @@
+"""The jobs collection: the handle that every command works on, and what is passed over in it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Container, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import bson
+from bson.errors import BSONError
+from bson.raw_bson import RawBSONDocument
+from pymongo import ReadPreference
+from pymongo.read_concern import ReadConcern
+from pymongo.write_concern import WriteConcern
+
+from ..errors import BrokenDocumentError
+from ..jobs.job import Job
+from ..log import logger_of
+from .codec import LENIENT, Codec
+from .commands import Interference
+from .fields import FIELD
+from .skipped_documents import PagingPlace, SkippedDocuments
+from .types import Collection, Database
+
+logger = logger_of("store")
+
+
+@dataclass(frozen=True, slots=True)
+class JobCollection:
+    """The jobs collection as every command here uses it.
+
+    Reads and writes go to the primary, with the write concern that the guarantees rest on, whatever
+    the caller's handle says: a secondary's stale answer is no state to decide on.
+
+    Attributes:
+        collection: The handle.
+        codec: Reads what the handle returns.
+        operation_timeout: Seconds that one call may take.
+        has_indexes: Commands may name the index that serves them: where it is gone, they fail and tell so.
+        broken: The ids of documents that are not jobs, as far as they were met.
+        left_over: The ids of pending jobs that bore an owner when they were met.
+        unclaimable: The ids of jobs on which the server refuses every claim, as far as they were met.
+        refused: The ids of jobs to which the server has refused a write.
+        missed: The candidates that the last claims did not get, and the past that was pinned of each.
+        paging: Where the looks are at each name with more bad documents than a query may name.
+        interference: What a test has put in the way of the next commands; otherwise empty.
+    """
+
+    collection: Collection
+    codec: Codec
+    operation_timeout: float
+    has_indexes: bool = False
+    broken: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    left_over: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    unclaimable: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    refused: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    missed: dict[object, object] = field(default_factory=dict, compare=False)
+    paging: dict[str, PagingPlace] = field(default_factory=dict, compare=False)
+    interference: list[Interference] = field(default_factory=list, compare=False)
+
+    @classmethod
+    def of(cls, database: Database, name: str, *, write_concern: str | int, operation_timeout: float) -> JobCollection:
+        codec = Codec(database.codec_options)
+        collection = database.get_collection(
+            name,
+            codec_options=codec.reading,
+            read_preference=ReadPreference.PRIMARY,
+            read_concern=ReadConcern("local"),
+            write_concern=WriteConcern(write_concern),
+        )
+        return cls(collection, codec, operation_timeout)
+
+    @property
+    def raw(self) -> Collection:
+        """The same, for reads in which one document that cannot be decoded must not spoil the others."""
+        return self.collection.with_options(codec_options=self.codec.raw)
+
+    def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
+        """The jobs among the documents that `read` finds; what is not a job is left out, and told once.
+
+        A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
+        text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.
+        """
+        return self.sorted_out(read)[0]
+
+    def sorted_out(self, read: Callable[[Collection], Iterable[Any]]) -> tuple[list[Job], list[BrokenDocumentError]]:
+        """The same, and what is wrong with the others."""
+        try:
+            documents = list(read(self.collection))
+        except (BSONError, UnicodeDecodeError):
+            documents = list(read(self.raw))
+        jobs, broken = [], []
+        for document in documents:
+            try:
+                jobs.append(self.codec.decode(document))
+            except BrokenDocumentError as error:
+                broken.append(error)
+                if self.report_broken(error.document_id, error.problem, name_in(document)):
+                    logger.warning("%s; until then it is left alone", error)
+        return jobs, broken
+
+    def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
+        """Remembers a document that is not a job; whether that is news."""
+        return self.broken.add(document_id, problem, name)
+
+    def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
+        """Whether a claim on these names takes a pending job that a look has found. What it does not is passed over.
+
+        Of two fields of one name the server compares the first, and the driver reads the last.
+        """
+        if job.name not in names:
+            problem = f"it has two fields called {FIELD['name']}"
+            if self.report_broken(job.id, problem):
+                logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
+            return False
+        return job.claimed_by is None or self.pass_over_left_over(job)
+
+    def pass_over_left_over(self, job: Job) -> bool:
+        """Passes over a pending job that bears an owner: no claim takes it. Always False."""
+        if self.left_over.add(job.id, "", job.name):
+            logger.warning(
+                "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset",
+                job,
+                job.claimed_by,
+            )
+        return False
+
+    def report_refused(self, document_id: object) -> bool:
+        """Remembers a job whose end, or whose release, the server refuses; whether that is news."""
+        return self.refused.add(document_id)
+
+    def pass_over(self, job: Job, reason: str) -> bool:
+        """Remembers a job on which the server refuses every claim; whether that is news."""
+        self.unclaimable.add(job.id, reason, job.name)
+        return self.refused.add(job.id, reason)
+
+    @property
+    def passed_over(self) -> Sequence[SkippedDocuments]:
+        """What no look is to bring again."""
+        return self.broken, self.left_over, self.unclaimable
+
+    def forget_passed_over(self, name: str) -> None:
+        """Forgets what is passed over of a name: what is still there is met again."""
+        for known in self.passed_over:
+            known.forget(name)
+
+    def is_passed_over(self, document_id: object) -> bool:
+        return any(document_id in known for known in self.passed_over)
+
+    def count_passed_over(self, name: str | None = None) -> int:
+        """How many documents are passed over, of a name or of all, as far as they were met."""
+        return sum(len(known) if name is None else known.count(name) for known in self.passed_over)
+
+
+def name_in(document: Any) -> str | None:
+    """The name of a document that is not a job, as far as it can be read."""
+    if isinstance(document, RawBSONDocument):
+        try:
+            document = bson.decode(document.raw, codec_options=LENIENT)
+        except BSONError:
+            return None
+    name = document.get(FIELD["name"])
+    return name if type(name) is str else None
