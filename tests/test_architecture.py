@@ -76,7 +76,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "trio_thread",
     },
     # One life for whatever is claimed and run: jobs, documents, or a third kind. Knows none of them.
-    "host": {"log", "client", "engine"},
+    "host": {"log", "errors", "clock", "store", "client", "engine"},
     # Where the two columns meet.
     "scheduler": {
         "async_with",

@@ -27,6 +27,7 @@ from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from .candidates import LANE
 from .claim import Claim
+from .context import ClaimsContext
 from .finisher import Finisher
 from .held import HeldDocument
 from .options import ClaimConfig, check_filter, checked_sort
@@ -72,7 +73,7 @@ def assembled(
     bus.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     teller = Teller(bus, config.instance_id, policy.error_text)
-    source = DocumentSource(locked, door, time, config, policy, work)
+    source = DocumentSource(ClaimsContext(locked, door, time, config, policy), work)
     engine = _engine_of(source, teller, config)
     life = Life(
         name="the claims",

@@ -1,10 +1,15 @@
-"""How documents are claimed, through the door: in pace, and what an answer hides is resolved."""
+"""How documents are claimed: those that match the filter and are free, as fast as the rate limit allows.
+
+The condition of a claim stands in `store/locked_collection.py`; the account of lost answers in `host/claiming.py`. One
+race is special here. A lock says until when it holds, and foreign programs go by that date alone. So each renewal that
+is about to be sent, the one that resolves a lost answer too, is first noted in the Cycle of the claim: from then on the
+lock may say either date, and every fenced write accepts both.
+"""
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Hashable, Sequence, Set
-from contextlib import suppress
+from collections.abc import Callable, Hashable, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -13,62 +18,60 @@ from typing import Any
 
 import trio
 
-from ..client.server_time import ServerTime
 from ..document_lock import LockStamp, renewed_until
 from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.demand import Demand, Due, Granted
-from ..engine.disowned import DisownedClaims
 from ..engine.source import Control
-from ..errors import FilterStillMatchesError, MonqueConnectionError
+from ..errors import FilterStillMatchesError
+from ..host.claiming import Claiming, Taken
 from ..options import LEASE_IN_BEATS
 from ..store import documents
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.documents.claiming import TakenDocument, TakenDocuments
-from ..store.documents.locked_collection import LockedCollection
+from ..store.database_threads import Channel
+from ..store.documents.claiming import TakenDocument
 from .candidates import LANE, DocumentFinder
+from .context import ClaimsContext
 from .held import Cycle, HeldDocument
-from .options import ClaimConfig
 from .pace import Pace
 from .repeats import Repeats
 from .settlement import DocumentSettlement
 
+ClaimedDocument = tuple[TakenDocument, Cycle]
+"""A document that a claim has taken, and that claim."""
+
 
 class DocumentClaims:
-    """Takes what is claimable. What an answer hides is resolved, and what is not found is disowned.
+    """Claims what matches the filter and is free. See `host.claiming` for what becomes of answers that are lost.
+
+    What is special for documents: the stamp is a Cycle, which knows what the locks of one claim may say since; starts
+    keep to the rate limit; and a document that was finished here and still matches the filter ends the claims.
 
     Args:
-        leased: The collection, for whatever must be answered within a beat.
         control: The engine's.
     """
 
     def __init__(
         self,
-        locked: LockedCollection,
-        leased: LockedCollection,
-        door: DatabaseThreads,
-        time: ServerTime,
-        config: ClaimConfig,
+        shared: ClaimsContext,
         beats: Beats,
         repeats: Repeats,
         control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
-        self._locked = locked
-        self._leased = leased
-        self._door = door
-        self._time = time
-        self._config = config
+        self._locked = shared.locked
+        self._leased = shared.leased
+        self._door = door = shared.door
+        self._time = time = shared.time
+        self._config = config = shared.config
         self._beats = beats
         self._repeats = repeats
         self._control = control
         self._pace = Pace(config.rate_limit)
-        self._finder = DocumentFinder(leased, door)
+        self._finder = DocumentFinder(shared.leased, door)
         self._candidates: Candidates[Any] = Candidates(self._finder)
-        self._disowned: DisownedClaims[Cycle] = DisownedClaims(
-            lambda cycle, held: documents.claiming.release_all(
-                locked, cycle.stamp, time.now(), but=held, ids=cycle.asked
-            )
-        )
+        lease = LEASE_IN_BEATS * config.heartbeat_interval
+        self._claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(door, time, self._candidates, self, lease)
+        self.has_orphaned = self._claiming.has_orphaned
+        self.release_orphaned = self._claiming.release_orphaned
         self._places = count()
 
     def key_of(self, document_id: Any) -> Hashable:
@@ -82,70 +85,63 @@ class DocumentClaims:
             demand = replace(demand, total=most, lanes={LANE: most})
         granted: Granted[HeldDocument] = Granted([])
         try:
-            chosen = await self._candidates.choose(demand, now) if most else []
-            if chosen:
-                granted = await self._take(chosen, now)
+            if most:
+                granted = self._granted(await self._claiming.claim(demand, now, partial(self._take, now)))
         finally:
             self._pace.not_begun(most - len(granted.claims))
         if self._pace.next_at > trio.current_time():
             self._control.expect(self._pace.next_at)
-        may_be_more = len(chosen) < most and self._candidates.may_be_more(demand)
-        return replace(granted, more=granted.more or may_be_more)
+        return granted
 
-    async def _take(self, chosen: Sequence[Any], now: datetime) -> Granted[HeldDocument]:
-        self._beats.claimed(now)
-        config = self._config
-        stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
-        cycle = Cycle(stamp, chosen, trio.current_time())
-        with self._candidates.asking_for(chosen) as answer:
-            taken = await self._taken(chosen, now, cycle)
-            answer.won = len(taken.documents)
+    def _take(self, now: datetime, chosen: Sequence[Any], cycle: Cycle) -> Taken[ClaimedDocument]:
+        """In a thread."""
+        taken = documents.claiming.take(self._leased, chosen, now, cycle.stamp)
+        return Taken([(one, cycle) for one in taken.documents], more=taken.more)
+
+    def _granted(self, taken: Taken[ClaimedDocument]) -> Granted[HeldDocument]:
         held = [
-            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places)) for one in taken.documents
+            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places))
+            for one, cycle in taken.items
         ]
         again = next((one for one in held if self._repeats.is_repeat(one.key)), None)
         if again is None:
             return Granted(held, more=taken.more)
-        # The one that was finished before, and the others of its claim, are given back unrun.
-        self._disowned.add(cycle, [], until=trio.current_time())
+        # The one that was finished before, and the others of its claim, are released unrun.
+        self._claiming.orphan(again.cycle, ())
         self._control.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
 
-    async def _taken(self, chosen: Sequence[Any], now: datetime, cycle: Cycle) -> TakenDocuments:
-        try:
-            return await self._door.hand_over(
-                partial(documents.claiming.take, self._leased, chosen, now, cycle.stamp),
-                orphan=partial(self._give_back, cycle),
-                channel=Channel.CLAIMS,
-            )
-        except MonqueConnectionError as error:
-            if not error.unknown_outcome:
-                raise
-            found = await self._resolve(chosen, cycle)
-            if not found:
-                raise
-            # What was not found is claimable as before, as far as anybody knows.
-            return TakenDocuments(found, more=len(found) < len(chosen))
+    # --- The kind of claim: see ClaimKind ---
 
-    def _give_back(self, cycle: Cycle, _late: object) -> None:
-        """In a thread that nobody waits for: what was granted too late."""
-        documents.claiming.release_all(self._locked, cycle.stamp, self._time.clock.now(), ids=cycle.asked)
+    def stamp(self, chosen: Sequence[Any], now: datetime) -> Cycle:
+        self._beats.claimed(now)
+        config = self._config
+        stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+        return Cycle(stamp, chosen, trio.current_time())
 
-    async def _resolve(self, chosen: Sequence[Any], cycle: Cycle) -> Sequence[TakenDocument]:
-        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
-        stamp, found = cycle.stamp, list[TakenDocument]()
+    def resolving(self, cycle: Cycle) -> Callable[[], Sequence[ClaimedDocument]]:
+        stamp = cycle.stamp
         until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
+        # Before it is sent: an answer that is lost as well may have been applied.
         cycle.renewing(until)
-        with suppress(MonqueConnectionError):
-            found += await self._door.hand_over(
-                partial(documents.claiming.resolve, self._leased, stamp, until, ids=chosen),
-                orphan=partial(self._give_back, cycle),
-                channel=Channel.CLAIMS,
-            )
-        if len(found) < len(chosen):
-            lease = LEASE_IN_BEATS * stamp.every
-            self._disowned.add(cycle, [one.id for one in found], until=trio.current_time() + lease)
-        return found
+
+        def resolve() -> Sequence[ClaimedDocument]:
+            found = documents.claiming.resolve(self._leased, stamp, until, ids=cycle.asked)
+            return [(one, cycle) for one in found]
+
+        return resolve
+
+    def release(self, cycle: Cycle, held: Sequence[Any], now: datetime) -> int:
+        return documents.claiming.release_all(self._locked, cycle.stamp, now, but=held, ids=cycle.asked)
+
+    def released(self) -> None:
+        self._control.on_trio_thread(lambda: self._control.expect(trio.current_time()))
+
+    @staticmethod
+    def id_of(taken: ClaimedDocument) -> Any:
+        return taken[0].id
+
+    # --- What is due later ---
 
     async def next_due(self, lanes: Set[str]) -> Due | None:
         # Not after now: what came to be free since the look would be neither claimed nor told.
@@ -162,12 +158,3 @@ class DocumentClaims:
         now = await self._time.refreshed(self._door, Channel.CLAIMS)
         ask = partial(documents.due.is_anything_left, self._locked, now)
         return await self._door.call(ask, abandon_on_cancel=True)
-
-    # --- Orphaned claims ---
-
-    def has_orphaned_claims(self) -> bool:
-        return bool(self._disowned)
-
-    def release_orphaned_claims(self, moment: float) -> int:
-        """In a thread: gives back what was disowned and has been applied since; how many."""
-        return self._disowned.give_back(moment)

@@ -7,18 +7,15 @@ from collections.abc import Sequence, Set
 from datetime import datetime, timedelta
 from functools import partial
 
-from ..client.server_time import ServerTime
 from ..document_lock import NEVER
 from ..engine.source import Control
 from ..errors import MonqueError
-from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import documents
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.documents.locked_collection import LockedCollection
+from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock, Takeaway
+from .context import ClaimsContext
 from .held import HeldDocument
-from .options import ClaimConfig
 from .settlement import DocumentSettlement, lock_after_try
 from .telling import RescuedDocument
 
@@ -26,20 +23,12 @@ from .telling import RescuedDocument
 class Rescues:
     """Looks and takes."""
 
-    def __init__(
-        self,
-        locked: LockedCollection,
-        door: DatabaseThreads,
-        time: ServerTime,
-        config: ClaimConfig,
-        policy: RetryPolicy,
-        control: Control[HeldDocument, DocumentSettlement],
-    ) -> None:
-        self._locked = locked
-        self._door = door
-        self._time = time
-        self._skew = config.clock_skew
-        self._policy = policy
+    def __init__(self, shared: ClaimsContext, control: Control[HeldDocument, DocumentSettlement]) -> None:
+        self._locked = shared.locked
+        self._door = shared.door
+        self._time = shared.time
+        self._skew = shared.config.clock_skew
+        self._policy = shared.policy
         self._control = control
         self._unanswered: Sequence[Takeaway] = ()
 

@@ -10,8 +10,6 @@ from typing import Any, Final
 
 import trio
 
-from ..client.server_time import ServerTime
-from ..clock import virtual_time
 from ..document_lock import NEVER, renewed_until
 from ..engine.beats import Beats
 from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
@@ -20,19 +18,17 @@ from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import MonqueConnectionError, is_shortage
-from ..jobs.retry_policy import RetryPolicy
 from ..observations import Sighting
 from ..store import documents
-from ..store.database_threads import Channel, DatabaseThreads
-from ..store.documents.locked_collection import LockedCollection
+from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate
 from .candidates import LANE
 from .claim import Claim, Update
 from .claiming import DocumentClaims
+from .context import ClaimsContext
 from .held import Cycle, HeldDocument
-from .options import ClaimConfig
 from .repeats import Repeats
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, ending_of, made_lighter, outcome_of
@@ -54,32 +50,22 @@ class DocumentSource:
     _rescues: Rescues
     _claims: DocumentClaims
 
-    def __init__(
-        self,
-        locked: LockedCollection,
-        door: DatabaseThreads,
-        time: ServerTime,
-        config: ClaimConfig,
-        policy: RetryPolicy,
-        work: Callable[[Claim[Any]], Awaitable[object]],
-    ) -> None:
-        self._locked = locked
-        # An answer that takes longer than a beat would come too late for what it is asked for.
-        self._leased = replace(locked, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
-        self._door = door
-        self._time = time
-        self._config = config
-        self._policy = policy
+    def __init__(self, shared: ClaimsContext, work: Callable[[Claim[Any]], Awaitable[object]]) -> None:
+        self._shared = shared
+        self._locked = shared.locked
+        self._leased = shared.leased
+        self._door = shared.door
+        self._time = shared.time
+        self._config = shared.config
+        self._policy = shared.policy
         self._work = work
         self._beats = Beats()
-        self.repeats = Repeats(locked, door, config.instance_id)
+        self.repeats = Repeats(shared.locked, shared.door, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._control = control
-        self._rescues = Rescues(self._locked, self._door, self._time, self._config, self._policy, control)
-        self._claims = DocumentClaims(
-            self._locked, self._leased, self._door, self._time, self._config, self._beats, self.repeats, control
-        )
+        self._rescues = Rescues(self._shared, control)
+        self._claims = DocumentClaims(self._shared, self._beats, self.repeats, control)
         # Timers were set by the time that was taken for the server's.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
@@ -217,20 +203,10 @@ class DocumentSource:
         """No other loop waits for what may be free now: the next look finds it."""
 
     def has_orphaned_claims(self) -> bool:
-        return self._claims.has_orphaned_claims()
+        return self._claims.has_orphaned()
 
     async def release_orphaned_claims(self) -> None:
-        if self._claims.has_orphaned_claims() or virtual_time() is None:
-            moment = trio.current_time()
-            release = partial(self._release_orphaned_claims, moment)
-            if await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True):
-                self._control.expect(moment)
-
-    def _release_orphaned_claims(self, moment: float) -> int:
-        """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
-        if virtual_time() is None:
-            self._time.measure_clock_offset()
-        return self._claims.release_orphaned_claims(moment)
+        await self._claims.release_orphaned()
 
     # --- Errors ---
 

@@ -15,6 +15,7 @@ from ..host.limits import engine_limits
 from ..jobs.job import Job
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
+from .context import SchedulerContext
 from .job_source import JobSource
 from .job_stream import JobStream
 from .neighbour import EngineOnTheBoard
@@ -50,7 +51,8 @@ def assembled(
 ) -> Parts:
     """The parts, on what a client stands on (`context` and `door`); nothing runs yet. `rests` as in EngineLimits."""
     paused, told = PausedNames(door, rests=rests), Told()
-    source = JobSource(context, door, workers, teller, config, running_job, paused)
+    shared = SchedulerContext(context, door, workers, config, paused, teller)
+    source = JobSource(shared, running_job)
     stream = JobStream(context, door, workers, paused, config.instance_id, told)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
     is_streamed = config.change_stream and not rests

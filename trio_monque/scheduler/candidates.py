@@ -6,36 +6,26 @@ from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
 from functools import partial
 
-from ..client.context import ClientContext
 from ..engine.demand import Demand, Found
 from ..engine.fairness import Turns, suspect_alone
 from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
 from ..store import due
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.database_threads import Channel
 from ..store.due import Seen
-from ..store.job_collection import JobCollection
 from ..store.types import ObjectId
-from .paused_names import PausedNames
-from .workers import Workers
+from .context import SchedulerContext
 
 
 class JobFinder:
     """Used on the run's own thread; the looks go through the door."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        door: DatabaseThreads,
-        workers: Workers,
-        paused: PausedNames,
-        leased: JobCollection,
-    ) -> None:
-        self._context = context
-        self._door = door
-        self._workers = workers
-        self._paused = paused
-        self._leased = leased
+    def __init__(self, shared: SchedulerContext) -> None:
+        self._context = shared.client
+        self._door = shared.door
+        self._workers = shared.workers
+        self._paused = shared.paused
+        self._leased = shared.leased
         self._turns = Turns()
 
     @staticmethod

@@ -1,103 +1,104 @@
-"""How a scheduler claims jobs, through the door: candidates that nobody has paused, or one that it was told of."""
+"""How a scheduler claims jobs: candidates of names that are not paused, or one job that it knows to be due.
+
+The condition of a claim stands in `store/claiming.py` and `jobs/claimable.py`; the account of lost answers in
+`host/claiming.py`. Two races are closed here. A name may be paused between the look and the write: the pause is looked
+up in the thread of the write. And another instance may claim, run and put off a job after it was seen to be due:
+`claim_one` repeats how often the job had been claimed by then (`attempts`).
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
 from collections.abc import Callable, Iterable, Sequence, Set
-from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
 
-import trio
-
-from ..client.context import ClientContext
 from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.contention import Contention
 from ..engine.demand import HEAD_START, Demand, Due, Granted, Tip
-from ..engine.disowned import DisownedClaims
 from ..errors import MonqueConnectionError
+from ..host.claiming import Claiming, Taken
 from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
-from ..options import LEASE_IN_BEATS, SchedulerConfig
+from ..options import LEASE_IN_BEATS
 from ..store import claiming, due, refused_claims
-from ..store.claiming import Taken
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.database_threads import Channel
 from ..store.due import NextDue
 from ..store.refused_claims import SetAside
 from ..store.types import ObjectId
 from .candidates import JobFinder
-from .paused_names import PausedNames
+from .context import SchedulerContext
 from .told import JobKey
-from .workers import Workers
 
 # In its thread, a claim waits so many seconds for its moment: the timer was set by clocks that are read one by one.
 LONGEST_WAIT: Final = 2 * HEAD_START
 
 
-class Claims:
-    """Takes what is due. What an answer hides is resolved, and what is not found is disowned.
+class JobClaims:
+    """Claims what is due. See `host.claiming` for what becomes of answers that are lost.
+
+    What is special for jobs: a pause is looked up in the thread of the claim, right before the write, and so holds for
+    every claim that begins after it was known; and a job on which the server refuses every claim is set aside.
 
     Attributes:
         leased: The collection, for whatever must be answered within a beat.
     """
 
     def __init__(
-        self,
-        context: ClientContext,
-        door: DatabaseThreads,
-        workers: Workers,
-        config: SchedulerConfig,
-        paused: PausedNames,
-        beats: Beats,
-        disowned: DisownedClaims[ClaimStamp],
-        announce: Callable[[Sequence[Job] | None], None],
-        claimed: Callable[[], None],
-        tell_set_aside: Callable[[Sequence[SetAside]], None],
+        self, shared: SchedulerContext, beats: Beats, announce: Callable[[None], None], claimed: Callable[[], None]
     ) -> None:
-        # An answer that takes longer than a beat would come too late for what it is asked for.
-        self.leased = replace(context.jobs, operation_timeout=min(config.operation_timeout, config.heartbeat_interval))
-        self._context = context
-        self._door = door
-        self._workers = workers
-        self._config = config
-        self._paused = paused
+        self._shared = shared
+        self._context = shared.client
+        self._door = shared.door
+        self._workers = shared.workers
+        self._paused = shared.paused
         self._beats = beats
-        self._disowned = disowned
         self._announce = announce
         self._claimed = claimed
-        self._tell_set_aside = tell_set_aside
-        self._candidates = Candidates(JobFinder(context, door, workers, paused, self.leased))
+        self.leased = shared.leased
+        self._candidates = Candidates(JobFinder(shared))
+        lease = LEASE_IN_BEATS * shared.config.heartbeat_interval
+        self._claiming: Claiming[Job, ClaimStamp, Job] = Claiming(
+            shared.door, shared.client, self._candidates, self, lease
+        )
+        self.has_orphaned = self._claiming.has_orphaned
+        self.release_orphaned = self._claiming.release_orphaned
+
+    @property
+    def contention(self) -> Contention:
+        """How much other instances take of what is seen here."""
+        return self._candidates.contention
 
     async def claim(self, demand: Demand) -> Granted[Job]:
         now = await self._context.refreshed(self._door, Channel.CLAIMS)
-        chosen = await self._candidates.choose(demand, now)
-        may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
-        if not chosen:
-            return Granted([], more=may_be_more)
-        stamp, asked, aside = self._stamp(now), list(chosen), list[SetAside]()
+        aside = list[SetAside]()
 
-        def take() -> Taken:
-            if paused := self._paused.look_up(self.leased):
-                asked[:] = [job for job in chosen if job.name not in paused]
-            taken = claiming.take(self.leased, asked, now, stamp) if asked else Taken([])
-            if taken.refused:
-                aside.extend(self._set_aside(taken, now))
-            # Behind those that were paused since they were seen, others may wait.
-            return taken if len(asked) == len(chosen) else replace(taken, more=True)
+        def take(chosen: Sequence[Job], stamp: ClaimStamp) -> Taken[Job]:
+            # Where the collection was dropped or renamed, its indexes are made first; that costs nothing otherwise.
+            return self._context.with_indexes(lambda: self._take(chosen, stamp, now, aside))
 
-        with self._candidates.asking_for(chosen) as answer:
-            taken = await self._taken(take, stamp, [job.id for job in chosen])
-            # What the server refuses was not lost to another instance.
-            answer.tried, answer.won = len(asked) - len(taken.refused), len(taken.jobs)
-        self._tell_set_aside(aside)
-        return self._granted(replace(taken, more=taken.more or may_be_more))
+        taken = await self._claiming.claim(demand, now, take)
+        self._shared.reporter.tell_set_aside(aside)
+        return self._granted(taken)
 
-    def _set_aside(self, taken: Taken, now: datetime) -> Sequence[SetAside]:
+    def _take(self, chosen: Sequence[Job], stamp: ClaimStamp, now: datetime, aside: list[SetAside]) -> Taken[Job]:
+        """In a thread."""
+        asked = chosen
+        if paused := self._paused.look_up(self.leased):
+            asked = [job for job in chosen if job.name not in paused]
+        taken = claiming.take(self.leased, asked, now, stamp) if asked else claiming.Taken([])
+        if taken.refused:
+            aside += self._set_aside(taken, now)
+        # Behind those that were paused since they were seen, others may wait. And what the server refuses was not
+        # lost to another instance.
+        more = taken.more or len(asked) < len(chosen)
+        return Taken(taken.jobs, more=more, tried=len(asked) - len(taken.refused))
+
+    def _set_aside(self, taken: claiming.Taken, now: datetime) -> Sequence[SetAside]:
         """In a thread. What cannot be written now is refused again, and set aside, by a later claim."""
         try:
             return refused_claims.set_jobs_aside(self.leased, taken.refused, now, others_were_claimed=bool(taken.jobs))
@@ -112,71 +113,42 @@ class Claims:
         if demand.withholds(key.id):
             return Granted([])
         now = max(now, key.due)
-        stamp = self._stamp(now)
+        stamp = self.stamp((), now)
 
-        def take() -> Taken:
+        def take() -> Taken[Job]:
             if tip.lane in self._paused.look_up(self.leased):
                 return Taken([])
             time.sleep(max(0.0, self._context.clock.seconds_until(key.due)))
-            return claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
+            taken = claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
+            return Taken(taken.jobs, more=taken.more)
 
-        return self._granted(await self._taken(take, stamp, [key.id]))
+        return self._granted(await self._claiming.take(lambda: self._context.with_indexes(take), stamp, 1))
 
-    @property
-    def contention(self) -> Contention:
-        """How much other instances take of what is seen here."""
-        return self._candidates.contention
-
-    def _stamp(self, now: datetime) -> ClaimStamp:
-        self._beats.claimed(now)
-        config = self._config
-        return ClaimStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
-
-    async def _taken(self, take: Callable[[], Taken], stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Taken:
-        """What `take` took, which tried to take these; resolved where the answer was lost.
-
-        Where the collection was dropped or renamed, its indexes are made first; that costs nothing otherwise.
-        """
-        try:
-            return await self._door.hand_over(
-                partial(self._context.with_indexes, take),
-                orphan=partial(self._give_back, stamp),
-                channel=Channel.CLAIMS,
-            )
-        except MonqueConnectionError as error:
-            if not error.unknown_outcome:
-                raise
-            held = await self._resolve(stamp, tried)
-            if not held:
-                raise
-            # What was not found is due as before, as far as anybody knows.
-            return Taken(held, more=len(held) < len(tried))
-
-    def _granted(self, taken: Taken) -> Granted[Job]:
-        if taken.jobs:
+    def _granted(self, taken: Taken[Job]) -> Granted[Job]:
+        if taken.items:
             self._claimed()
         # A suspect was claimed alone: others may wait behind it.
-        return Granted(taken.jobs, more=taken.more or any(map(is_suspect, taken.jobs)))
+        return Granted(taken.items, more=taken.more or any(map(is_suspect, taken.items)))
 
-    def _give_back(self, stamp: ClaimStamp, _late: object) -> None:
-        """In a thread that nobody waits for: what was granted too late."""
-        claiming.release_all(self._context.jobs, stamp, self._context.clock.now())
+    # --- The kind of claim: see ClaimKind ---
+
+    def stamp(self, _chosen: Sequence[Job], now: datetime) -> ClaimStamp:
+        self._beats.claimed(now)
+        config = self._shared.config
+        return ClaimStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
+
+    def resolving(self, stamp: ClaimStamp) -> Callable[[], Sequence[Job]]:
+        return partial(claiming.resolve, self.leased, stamp, self._beats.next(self._context.clock.now()))
+
+    def release(self, stamp: ClaimStamp, held: Sequence[ObjectId], now: datetime) -> int:
+        return claiming.release_all(self._context.jobs, stamp, now, but=held)
+
+    def released(self) -> None:
         self._announce(None)
 
-    async def _resolve(self, stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Sequence[Job]:
-        """What a claim holds whose answer was lost. What is not found is disowned: it may be applied later."""
-        held: Sequence[Job] = ()
-        with suppress(MonqueConnectionError):
-            held = await self._door.hand_over(
-                partial(claiming.resolve, self.leased, stamp, self._beats.next(self._context.clock.now())),
-                orphan=partial(self._give_back, stamp),
-                channel=Channel.CLAIMS,
-            )
-        if {job.id for job in held} == set(tried):
-            return held
-        lease = LEASE_IN_BEATS * self._config.heartbeat_interval
-        self._disowned.add(stamp, [job.id for job in held], until=trio.current_time() + lease)
-        return held
+    @staticmethod
+    def id_of(taken: Job) -> ObjectId:
+        return taken.id
 
     # --- What is due later ---
 

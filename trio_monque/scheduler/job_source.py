@@ -9,15 +9,10 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
-import trio
-
-from ..client.context import ClientContext
 from ..client.rescued import Rescued
 from ..client.wake_board import Announcer, neighbours
-from ..clock import virtual_time
 from ..engine.beats import Beats
 from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
-from ..engine.disowned import DisownedClaims
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import Control
@@ -29,29 +24,26 @@ from ..errors import (
     is_outage,
 )
 from ..jobs import claimable, transitions
-from ..jobs.fences import ClaimId, ClaimStamp, claim_id
+from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
 from ..observations import Sighting
-from ..options import SchedulerConfig
-from ..store import claiming, doubled_fields, job_changes, leases, settling
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store import doubled_fields, job_changes, leases, settling
+from ..store.database_threads import Channel
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from ..threads import HoldingLimiter
-from .claims import Claims
+from .claims import JobClaims
+from .context import SchedulerContext
 from .job_run import call_handler, verdict_of
 from .logs import about
-from .paused_names import PausedNames
 from .policies import Policies
 from .rescues import Rescues
 from .running_job import RunningJob
 from .settlements import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
-from .telling import Teller
 from .worker import Worker
-from .workers import Workers
 
 logger = logger_of("scheduler")
 
@@ -70,54 +62,30 @@ class JobSource:
         claims: Made when the engine attaches itself.
     """
 
-    claims: Claims
+    claims: JobClaims
     _announcer: Announcer
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
 
-    def __init__(
-        self,
-        context: ClientContext,
-        door: DatabaseThreads,
-        workers: Workers,
-        teller: Teller,
-        config: SchedulerConfig,
-        running_job: Callable[[Run[Job]], RunningJob[Any]],
-        paused: PausedNames,
-    ) -> None:
-        self._context = context
-        self._door = door
-        self._workers = workers
-        self._teller = teller
-        self._config = config
+    def __init__(self, shared: SchedulerContext, running_job: Callable[[Run[Job]], RunningJob[Any]]) -> None:
+        self._shared = shared
+        self._context = shared.client
+        self._door = shared.door
+        self._workers = shared.workers
+        self._config = config = shared.config
         self._running_job = running_job
-        self._paused = paused
         self._threads = HoldingLimiter(math.inf)  # The slots limit them.
         self._policies = Policies(config)
         lock_timeout = config.lock_timeout
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
         self._longest_run = self._longest_hold - config.cleanup_timeout
         self._beats = Beats()
-        self._disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
-            lambda stamp, held: claiming.release_all(context.jobs, stamp, context.now(), but=held)
-        )
 
     def attach(self, control: Control[Job, JobSettlement]) -> None:
         self._control = control
         self._announcer = Announcer(self._context.jobs.collection.full_name)
-        self._rescues = Rescues(self._context, self._door, self._config, self._teller, self._announce, control)
-        self.claims = Claims(
-            self._context,
-            self._door,
-            self._workers,
-            self._config,
-            self._paused,
-            self._beats,
-            self._disowned,
-            self._announce,
-            self._has_claimed,
-            self._teller.tell_set_aside,
-        )
+        self._rescues = Rescues(self._shared, self._announce, control)
+        self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
         # Timers were set by the time that was taken for the server's.
         self._context.when_clock_moves(partial(self._announce, None))
 
@@ -293,19 +261,10 @@ class JobSource:
         self._announce(None)
 
     def has_orphaned_claims(self) -> bool:
-        return bool(self._disowned)
+        return self.claims.has_orphaned()
 
     async def release_orphaned_claims(self) -> None:
-        if self._disowned or virtual_time() is None:
-            release = partial(self._release_orphaned_claims, trio.current_time())
-            await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
-
-    def _release_orphaned_claims(self, moment: float) -> None:
-        """In a thread: measures the server's time; gives back what was disowned and has been applied since."""
-        if virtual_time() is None:
-            self._context.measure_clock_offset()
-        if self._disowned.give_back(moment):
-            self._announce(None)
+        await self.claims.release_orphaned()
 
     # --- Reporting ---
 

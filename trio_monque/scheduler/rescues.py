@@ -8,7 +8,6 @@ from typing import Final
 
 import trio
 
-from ..client.context import ClientContext
 from ..client.rescued import Rescued, pending_again
 from ..client.rescuing import Rescuer, Taking
 from ..engine.source import Control
@@ -17,10 +16,9 @@ from ..jobs.fences import ClaimId, claim_id
 from ..jobs.instance import evidence_of, is_of_a_stranger
 from ..jobs.job import Job
 from ..observations import Sighting
-from ..options import SchedulerConfig
-from ..store.database_threads import Channel, DatabaseThreads
+from ..store.database_threads import Channel
+from .context import SchedulerContext
 from .settlements import JobSettlement
-from .telling import Teller
 
 REMINDED_AFTER_BEATS: Final = 10
 """Heartbeat intervals after which a shared instance id is logged again, or is no longer a reason to be unhealthy."""
@@ -31,21 +29,19 @@ class Rescues:
 
     def __init__(
         self,
-        context: ClientContext,
-        door: DatabaseThreads,
-        config: SchedulerConfig,
-        teller: Teller,
+        shared: SchedulerContext,
         announce: Callable[[Sequence[Job] | None], None],
         control: Control[Job, JobSettlement],
     ) -> None:
-        self._context = context
-        self._door = door
-        self._teller = teller
+        self._context = shared.client
+        self._door = shared.door
+        self._teller = shared.reporter
+        config = shared.config
         self._id = config.instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
         self._announce = announce
         self._control = control
-        self._rescuer = Rescuer(context)
+        self._rescuer = Rescuer(shared.client)
         self._unanswered: Taking | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:

@@ -26,6 +26,7 @@ from ..jobs.payload import snapshot
 from ..jobs.retry_policy import ErrorTypes
 from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
+from ..scheduler.context import SchedulerContext
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
 from ..scheduler.running_job import RunningJob
@@ -221,7 +222,7 @@ class _Alone(JobSource):
 
         door = DatabaseThreads()
         paused = PausedNames(door, rests=True)
-        super().__init__(context, door, workers, Teller(Bus()), config, make, paused)
+        super().__init__(SchedulerContext(context, door, workers, config, paused, Teller(Bus())), make)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final
 
 import pytest
@@ -15,8 +16,8 @@ from trio_monque.jobs import transitions
 from trio_monque.jobs.conditional_write import applied
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
-from trio_monque.scheduler.claims import Claims
-from trio_monque.store import queries, settling, settling_statements
+from trio_monque.store import claiming, queries, settling, settling_statements
+from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import ObjectId
 
 Mutation = Callable[[pytest.MonkeyPatch], None]
@@ -56,11 +57,24 @@ def _without_receipts(patch: pytest.MonkeyPatch) -> None:
 def _without_resolving(patch: pytest.MonkeyPatch) -> None:
     """A claim whose answer was lost is taken for held."""
 
-    async def guess(self: Claims, stamp: ClaimStamp, tried: Sequence[ObjectId]) -> Sequence[Job]:
-        seen = [queries.get_job(self.leased, job_id) for job_id in tried]
+    asked: dict[ClaimStamp, Sequence[ObjectId]] = {}
+    take, take_one = claiming.take, claiming.take_one
+
+    def remembered(jobs: JobCollection, chosen: Sequence[Job], now: datetime, stamp: ClaimStamp) -> claiming.Taken:
+        asked[stamp] = [job.id for job in chosen]
+        return take(jobs, chosen, now, stamp)
+
+    def one_remembered(jobs: JobCollection, job_id: ObjectId, *rest: Any) -> claiming.Taken:
+        asked[rest[-1]] = [job_id]
+        return take_one(jobs, job_id, *rest)
+
+    def guess(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
+        seen = [queries.get_job(jobs, job_id) for job_id in asked.get(stamp, ())]
         return [applied(job, transitions.claim([job.name], stamp.locked_at, stamp)) for job in seen if job is not None]
 
-    patch.setattr(Claims, "_resolve", guess)
+    patch.setattr(claiming, "take", remembered)
+    patch.setattr(claiming, "take_one", one_remembered)
+    patch.setattr(claiming, "resolve", guess)
 
 
 def _without_observing(patch: pytest.MonkeyPatch) -> None:
