@@ -79,7 +79,7 @@ WRONG: dict[str, tuple[Callable[[Any], Awaitable[object]], type[MonqueError], st
     "open_scheduler assigned": (
         lambda db: open_scheduler(db).enqueue("greet"),  # type: ignore[attr-defined]
         AsyncWithError,
-        f"has no attribute 'enqueue', as it was not entered: {OPEN}",
+        f"has no attribute 'enqueue', because it was not entered: {OPEN}",
     ),
     "claims iterated": (lambda db: iterated(open_claims(db["x"], {})), AsyncWithError, r"async with open_claims"),
     "events iterated": (lambda db: iterated(Monque(db).events(JobFailed)), AsyncWithError, r"async with events\("),

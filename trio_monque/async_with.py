@@ -1,7 +1,7 @@
-"""What must be entered by `async with`: every other use is answered with how it is written.
+"""Context managers that must be entered with `async with`: any other use raises an error that shows the right form.
 
-Without it, `await open_scheduler(...)` and `scheduler = open_scheduler(...)` end in an error of contextlib's that names
-a private class; and a call whose result is dropped does nothing at all.
+Without it, `await open_scheduler(...)` and `scheduler = open_scheduler(...)` end in an error of contextlib that names
+a private class, and a call whose result is dropped does nothing, without any error.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ T = TypeVar("T")
 def entered_by_async_with(
     name: str,
 ) -> Callable[[Callable[P, AbstractAsyncContextManager[T]]], Callable[P, AbstractAsyncContextManager[T]]]:
-    """Decorates what returns a context manager; `name` is what it gives, in an example."""
+    """Decorates a function that returns a context manager; `name` is the variable in the example of the message."""
 
     def decorate(function: Callable[P, AbstractAsyncContextManager[T]]) -> Callable[P, AbstractAsyncContextManager[T]]:
         how = f"async with {function.__name__}(...) as {name}:"
@@ -54,26 +54,26 @@ class _AsyncWith(AbstractAsyncContextManager[T], Generic[T]):
         return await self._manager.__aexit__(kind, error, trace)
 
     def _refuse(self, what: str) -> NoReturn:
-        self._is_entered = True  # One answer is enough.
+        self._is_entered = True  # The error is enough: no warning in addition.
         raise AsyncWithError(f"{self._name}(...) {what}: write `{self._how}`")
 
     def __await__(self) -> NoReturn:
-        self._refuse("is not awaited")
+        self._refuse("must not be awaited")
 
     def __enter__(self) -> NoReturn:
-        self._refuse("is entered by `async with`, not by `with`")
+        self._refuse("is entered with `async with`, not with `with`")
 
     def __exit__(self, *_: object) -> None: ...
 
     def __aiter__(self) -> NoReturn:
-        self._refuse("is not iterated itself")
+        self._refuse("cannot be iterated")
 
     __iter__ = __aiter__
 
     def __getattr__(self, attribute: str) -> Any:
         if attribute.startswith("__"):
-            raise AttributeError(attribute)  # Python and its tools ask for many of these.
-        self._refuse(f"has no attribute {attribute!r}, as it was not entered")
+            raise AttributeError(attribute)  # Python and its tools probe for many of these.
+        self._refuse(f"has no attribute {attribute!r}, because it was not entered")
 
     def __del__(self) -> None:
         if not self._is_entered:

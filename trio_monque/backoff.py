@@ -1,4 +1,4 @@
-"""How long a failed try waits before the next. Pure: the source of chance is given."""
+"""How long a failed try waits before the next one. Pure: the source of randomness is passed in."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from .log import logger_of
 logger = logger_of()
 
 SHORTEST = 0.001
-"""One millisecond: BSON dates hold no less, and a retry that is due at once would spin."""
+"""Seconds: one millisecond, the resolution of BSON dates. A retry that is due at once would spin."""
 
 
 def _chance() -> random.Random:
-    """Seeded by Python's own, so that whoever seeds that can repeat a run."""
+    """Seeded from Python's own generator: after `random.seed(...)`, a run can be repeated."""
     return random.Random(random.getrandbits(64))
 
 
@@ -27,8 +27,8 @@ class Backoff:
     Attributes:
         base: Seconds; the delay after failure n is `2 ** n * base` before cap and jitter.
         cap: Seconds; no delay is longer, jitter included.
-        jitter: The share of itself by which a delay varies, both ways.
-        chance: Where jitter comes from; injectable, so that a run can be repeated.
+        jitter: The share by which a delay varies in both directions: 0.1 for ±10 %.
+        chance: The source of the jitter; can be passed in, so that a run can be repeated.
     """
 
     base: float
@@ -47,7 +47,10 @@ class Backoff:
 def asked_backoff(
     own: Callable[[int, BaseException], float], otherwise: Backoff, failures: int, error: BaseException
 ) -> float:
-    """What a user's own function says: a fault of it must not keep an end from being written."""
+    """The delay from a worker's own backoff function. If it fails, the exponential backoff is used and logged.
+
+    An error here must not prevent the end of the run from being written.
+    """
     try:
         seconds = float(own(failures, error))
         if not 0 <= seconds < math.inf:

@@ -1,8 +1,8 @@
-"""Where calls may be made: async ones where an event loop runs, blocking ones where none would stand still.
+"""Refuses async calls in a thread without an event loop, and blocking calls in a task of an event loop.
 
-An async method that is called in a thread returns a coroutine that is never awaited: a job that was to be enqueued is
-lost without an error. A blocking one in a task stops every other task, and the renewals of leases with them. Both are
-refused at the call, which is the only moment when the caller can be named.
+An async method that is called in such a thread returns a coroutine that is never awaited: a job that was to be enqueued
+is lost without an error. A blocking method in a task stops every other task, and the renewals of leases with them. Both
+are refused at the call, because only there the traceback shows the caller.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ def is_in_event_loop() -> bool:
 
 
 class _AsyncCall:
-    """An async method that is refused at once where its coroutine could not be awaited.
+    """An async method that raises at once if no event loop could await its coroutine.
 
-    No wrapping function: frameworks ask `inspect.iscoroutinefunction` whether they must await (Starlette's background
-    tasks, asgiref), which looks at the code of what is called. Documentation tools get the method itself.
+    It is not a wrapping function: frameworks (Starlette's background tasks, asgiref) ask `inspect.iscoroutinefunction`
+    whether they must await, and that looks at the code of the callable. Documentation tools get the method itself.
     """
 
     def __init__(self, function: Callable[..., Any], problem: str) -> None:
@@ -50,10 +50,10 @@ class _AsyncCall:
 
 
 def async_calls(instead: str) -> Callable[[ClassT], ClassT]:
-    """Decorates a class whose public async methods are refused where no event loop runs.
+    """Decorates a class: its public async methods raise in a thread without an event loop.
 
     Args:
-        instead: What to call there; `{name}` stands for the method's.
+        instead: Advice what to call there; `{name}` is replaced by the method's name.
     """
 
     def decorate(cls: ClassT) -> ClassT:
@@ -68,15 +68,15 @@ def async_calls(instead: str) -> Callable[[ClassT], ClassT]:
 
 
 class MayBlock(Protocol):
-    """What has blocking calls."""
+    """An object with blocking methods."""
 
     blocks_loops: bool
 
 
 def blocking_calls(cls: ClassT) -> ClassT:
-    """Decorates a class whose public methods, inherited ones too, are refused in a task of an event loop.
+    """Decorates a class: its public methods, inherited ones too, raise in a task of an event loop.
 
-    Not where its attribute `blocks_loops` says otherwise.
+    An instance with `blocks_loops = True` allows them.
     """
     for name, method in inspect.getmembers(cls, inspect.isfunction):
         if not name.startswith("_"):
@@ -89,8 +89,8 @@ def _refused_in_loops(name: str, method: Callable[..., Any]) -> Callable[..., An
     def call(self: MayBlock, *args: Any, **kwargs: Any) -> Any:
         if is_in_event_loop() and not self.blocks_loops:
             raise CallContextError(
-                f"sync.{name}() blocks, and would stop every task of this event loop: await {name}(...) of the client "
-                f"itself, or call it in a thread. If all is to wait for it, say sync_in_loop.{name}(...)"
+                f"sync.{name}() blocks, and would stop every task of this event loop: await {name}(...) on the client "
+                f"itself, or call it in a thread. To block the loop on purpose, call sync_in_loop.{name}(...)"
             )
         return method(self, *args, **kwargs)
 

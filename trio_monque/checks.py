@@ -17,7 +17,7 @@ from typing import Any
 from .errors import InvalidOptionError
 
 LARGEST_NUMBER = 3.2e9
-"""What any option may be at most: a hundred years in seconds, so that no sum of dates overflows."""
+"""The upper limit of every option: a hundred years in seconds, so that no sum of dates overflows."""
 
 # MongoDB allows 255 bytes for database and collection together.
 LONGEST_COLLECTION_NAME = 180
@@ -32,7 +32,7 @@ def check_number(
     at_most: float | None = None,
     infinite: bool = False,
 ) -> None:
-    """Unless `value` is a number within these bounds; `infinite` allows infinity in spite of `LARGEST_NUMBER`."""
+    """Checks that `value` is a number within these bounds; `infinite` allows infinity in spite of `LARGEST_NUMBER`."""
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:  # NaN
         instead = " of seconds: write .total_seconds()" if isinstance(value, timedelta) else ""
         raise InvalidOptionError(option, value, f"must be a number{instead}")
@@ -47,20 +47,20 @@ def check_number(
 
 
 def check_count(option: str, value: object, *, at_least: int, at_most: int | None = None) -> None:
-    """For what counts something: unless `value` is whole, and within these bounds."""
+    """Checks that `value` is a whole number within these bounds."""
     if isinstance(value, bool) or not isinstance(value, int):
         raise InvalidOptionError(option, value, "must be a whole number")
     check_number(option, value, at_least=at_least, at_most=at_most)
 
 
 def check_whole(option: str, value: object, *, least: int, most: int) -> None:
-    """Unless `value` is a whole number of this range, both ends included."""
+    """Checks that `value` is a whole number in this range, both ends included."""
     if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= most:
         raise InvalidOptionError(option, value, f"must be a whole number from {least} to {most}")
 
 
 def check_seconds(option: str, value: object, *, zero: bool = False) -> None:
-    """For arguments of calls that are durations: unless `value` is finite and positive; with `zero`, 0 does as well."""
+    """Checks that a duration in seconds is finite and positive; `zero` allows 0."""
     if zero:
         check_number(option, value, at_least=0)
     else:
@@ -72,7 +72,7 @@ _LATEST = datetime(9999, 1, 1, tzinfo=UTC)
 
 
 def checked_moment(option: str, moment: object) -> datetime:
-    """A moment as it can be stored: UTC, in whole milliseconds. Raises InvalidOptionError for a naive one."""
+    """Returns the moment as it can be stored: UTC, in whole milliseconds. A naive datetime is refused."""
     if not isinstance(moment, datetime):
         problem = "must be a datetime with a time zone, for example datetime.now(UTC) + timedelta(hours=1)"
         raise InvalidOptionError(option, moment, problem)
@@ -106,24 +106,24 @@ _ALSO_CALLED = {
 
 
 def check_known(given: Mapping[str, object], known: Collection[str], whose: str) -> None:
-    """Unless every option is one of these; `whose` is what has the options, for the message."""
+    """Checks that every option is known. `whose` names the owner of the options in the message."""
     for name in given:
         if name not in known:
             near = [_ALSO_CALLED[name]] if _ALSO_CALLED.get(name) in known else get_close_matches(name, known, 1)
             meant = f": did you mean {near[0]!r}?" if near else "."
             raise InvalidOptionError(
-                name, given[name], f"is not an option of {whose}{meant} There are {', '.join(sorted(known))}"
+                name, given[name], f"is not an option of {whose}{meant} Options: {', '.join(sorted(known))}"
             )
 
 
 def check_flag(option: str, value: object) -> None:
-    """Unless `value` is a bool."""
+    """Checks that `value` is a bool."""
     if not isinstance(value, bool):
         raise InvalidOptionError(option, value, "must be True or False")
 
 
 def check_redaction(value: object) -> None:
-    """Unless it is a plain function, or None: it is called where nothing can be awaited."""
+    """Checks that `value` is a plain function or None: it is called where no await is possible."""
     if value is not None and (not callable(value) or is_async(value)):
         raise InvalidOptionError("redact_errors", value, "must be None, or a plain function from str to str")
 
@@ -132,7 +132,7 @@ _COLLECTION_NAME = re.compile(r"(?!system\.)[^.$\0\ud800-\udfff]+(\.[^.$\0\ud800
 
 
 def check_collection_name(value: object) -> None:
-    """Unless MongoDB allows it, with room for the name of the collection beside it."""
+    """Checks that MongoDB allows the name, and that names derived from it fit too."""
     if not isinstance(value, str) or not _COLLECTION_NAME.fullmatch(value):
         raise InvalidOptionError(
             "collection_name",
@@ -143,12 +143,12 @@ def check_collection_name(value: object) -> None:
         raise InvalidOptionError("collection_name", value, f"must have at most {LONGEST_COLLECTION_NAME} bytes")
 
 
-# What other documents beside the entries of instances are called.
+# Ids of other documents in the collection that has the entries of instances.
 _RESERVED_IDS = ("pause:", "leaving:", "lock:")
 
 
 def check_instance_id(value: object) -> None:
-    """Unless it can be read in logs, and is the name of no other document beside the entries."""
+    """Checks that an instance id is readable in logs, and not the id of another document in the same collection."""
     if not isinstance(value, str) or not 1 <= len(value) <= 255 or not value.isprintable() or value != value.strip():
         raise InvalidOptionError(
             "instance_id", value, "must be 1 to 255 printable characters without spaces at its ends"
@@ -158,7 +158,7 @@ def check_instance_id(value: object) -> None:
 
 
 def check_write_concern(value: object) -> None:
-    """Unless it is a name, "majority" or of a tag set, or a number of members from 1."""
+    """Checks for the name of a write concern ("majority" or a tag set), or a number of members from 1."""
     if isinstance(value, str) and value and value == value.strip():
         return
     if isinstance(value, int) and not isinstance(value, bool) and value >= 1:
@@ -174,18 +174,18 @@ def check_write_concern(value: object) -> None:
 
 
 def is_async(function: Callable[..., Any]) -> bool:
-    """Whether calling it gives something to await; sees through partials, methods and callable objects."""
+    """Whether a call returns an awaitable. Looks through partials, methods and callable objects."""
     while isinstance(function, partial):
         function = function.func
     if inspect.iscoroutinefunction(function):
         return True
-    return inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # Not whether, but how.
+    return inspect.iscoroutinefunction(getattr(function, "__call__", None))  # noqa: B004  # Not whether it is callable, but how.
 
 
 def problem_of_handler(handler: Any, argument: str) -> str | None:
-    """Why it cannot be called with one argument, the job or the claim; None where it can, or where nothing is known."""
+    """Why a handler cannot be called with one argument, the job or the claim; None if it can, or if that is unknown."""
     if inspect.iscoroutine(handler):
-        handler.close()  # It will not be awaited, which is no second fault.
+        handler.close()  # Otherwise Python would also warn that it was never awaited.
         name = handler.__name__
         return f"its handler was called already: register the function itself, {name} and not {name}()"
     if not callable(handler):
@@ -196,7 +196,7 @@ def problem_of_handler(handler: Any, argument: str) -> str | None:
         return "its handler is a generator: a handler returns, it does not yield"
     try:
         signature = inspect.signature(handler)
-    except (TypeError, ValueError):  # Of some that are written in C nothing is known.
+    except (TypeError, ValueError):  # Some functions that are written in C have no signature.
         return None
     try:
         signature.bind(None)

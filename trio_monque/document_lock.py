@@ -1,11 +1,25 @@
-"""The lock in a document: what it says, who holds it, and what it becomes. Pure.
+"""The lock in a document of any collection: its forms, its states, and the condition of its holder. Pure.
 
-    {by, until, every, token, tries}   held: `by` renews it every `every` milliseconds, and until then nobody else may
-    {by: None, until, tries}           free from then on, after so many tries that failed or died
-    {by: None, until: NEVER, tries, error}   a dead letter: no attempts are left
-    nothing, or None                   free
+    {by, until, every, token, tries}         held: `by` renews it every `every` milliseconds; others wait until `until`
+    {by: None, until, tries}                 free from `until` on; `tries` tries failed or died before
+    {by: None, until: NEVER, tries, error}   dead letter: its tries are used up
+    absent, or None                          free
 
-Programs that know only `by` and `until` read all of these rightly, and write locks that are read here as well.
+Programs that know only `by` and `until` read all of these correctly, and this library reads the locks that they write.
+
+Races, and the field that closes each:
+
+- A holds a document and is suspended. The lock expires, B claims the document, then A wakes up and writes its result.
+  Without the fence, A would end B's claim. `by` alone is not enough: B may be the same instance, which claimed the
+  document a second time without knowing that it had lost the first claim. So there is `token`, a new one each time.
+- A holds a document and its lock expires. A program that knows only `by` and `until`, configured with the same name,
+  overwrites these two and leaves our `token` in place. `by` and `token` are equal then. Only `until` shows that the
+  lock is not A's any more. So the fence compares `until` with every value that A has sent.
+- A renews its lock and the answer is lost. The database holds the old `until` or the new one. If the fence had only one
+  of them, A would take its own lock for a lost one. So the fence has all values that the database may hold.
+- A program that knows only `by` and `until` claims a document whose `token` is left over from us, under a name of its
+  own. A token counts only if it begins with the current `by`; otherwise an observer would expect renewals that the
+  program never makes, and would take the document from its live holder.
 """
 
 from __future__ import annotations
@@ -20,25 +34,25 @@ from typing import Any, Final
 from .options import LEASE_IN_BEATS, LONGEST_BEAT, SHORTEST_BEAT
 
 NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
-"""Until when a dead letter is locked. Not the last date of all: a time zone would move that out of range."""
+"""`until` of a dead letter. Not the last possible date: a conversion to a time zone would move that out of range."""
 
 MOST_TRIES: Final = 1_000_000
-"""A number of tries that a lock says is taken for at most this."""
+"""A larger number of tries in a lock, which another program may have written, is read as this."""
 
 LONGEST_ERROR: Final = 2000
-"""Characters of what is kept of the last error of a dead letter."""
+"""Characters of the last error that the lock of a dead letter keeps."""
 
 
 class LockState(Enum):
-    """What a lock means to whoever wants the document.
+    """What a lock means for an instance that wants the document.
 
     Attributes:
         FREE: Claimable now.
-        WAITING: Claimable by itself, later.
-        DEAD_LETTER: No attempts are left; `readmit` frees it.
-        HELD: By an instance of this library, which renews it.
-        FOREIGN: By a program that knows only `by` and `until`.
-        UNKNOWN: In no form that anybody here can read: never touched.
+        WAITING: Becomes claimable later, without any action.
+        DEAD_LETTER: Its tries are used up; only `readmit` makes it claimable again.
+        HELD: An instance of this library holds it and renews the lock.
+        FOREIGN: A program that knows only `by` and `until` holds it.
+        UNKNOWN: This library cannot read its form, and never changes it.
     """
 
     FREE = auto()
@@ -51,15 +65,15 @@ class LockState(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Lock:
-    """A lock as it was read, where it is in a form that can be read.
+    """A lock as it was read, if it has a form that can be read.
 
     Attributes:
-        by: The holder; None where it is free.
+        by: The holder; None if the document is free.
         until: Until when it is held, or from when on it is free; None for at once.
-        every: Seconds between its holder's renewals; None where it does not say.
-        token: Its holder's fencing token.
-        tries: How many tries of the document have failed or died.
-        error: What the last one failed with, in a dead letter.
+        every: Seconds between the renewals; None if the lock does not have it.
+        token: The fencing token of the holder.
+        tries: How many tries at the document failed or died.
+        error: The last error of a dead letter.
     """
 
     by: str | None
@@ -71,28 +85,28 @@ class Lock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether an instance of this library made it: who overwrites `by` and leaves the rest has made it its own."""
+        """Whether an instance of this library made the current lock, not a program that overwrote `by` since."""
         return self.by is not None and self.token is not None and self.token.startswith(f"{self.by}:")
 
     @property
     def lease(self) -> float:
-        """Seconds without a renewal after which its holder is dead, where it is one of ours."""
+        """Seconds without a renewal after which the holder counts as dead. For locks of ours only."""
         every = SHORTEST_BEAT if self.every is None else self.every
         return LEASE_IN_BEATS * min(max(every, SHORTEST_BEAT), LONGEST_BEAT)
 
 
 def read_lock(value: object) -> Lock | None:
-    """The lock that a field's value is; None where it has another form. What `None` and nothing mean is a free one."""
+    """Reads the value of a lock field; None if it has another form. An absent or null field is a free lock."""
     if value is None:
         return Lock(None, None)
     if not isinstance(value, Mapping):
         return None
     by, until = value.get("by"), value.get("until")
-    # By exact type: BSON has subclasses of Python's types that mean something else, such as `Code` of `str`.
+    # Exact types: bson has subclasses of Python's types with another meaning, such as `Code`, a subclass of `str`.
     if type(until) not in (datetime, NoneType) or type(by) not in (str, NoneType):
         return None
     if until is None and (by is not None or "by" not in value):
-        return None  # Nobody can tell when it ends; or it is something else altogether.
+        return None  # A holder without an end, or a document that is not a lock at all.
     every, token, error = value.get("every"), value.get("token"), value.get("error")
     return Lock(
         by,
@@ -109,7 +123,7 @@ def _tries(value: object) -> int:
 
 
 def state_of(lock: Lock | None, now: datetime) -> LockState:
-    """What a lock means now; None for one that could not be read."""
+    """The state of a lock at `now`. Pass None for a lock that could not be read."""
     if lock is None:
         return LockState.UNKNOWN
     if lock.by is not None:
@@ -119,18 +133,18 @@ def state_of(lock: Lock | None, now: datetime) -> LockState:
     return LockState.DEAD_LETTER if lock.until >= NEVER else LockState.WAITING
 
 
-# --- What it becomes ---
+# --- Locks that this library writes ---
 
 
 @dataclass(frozen=True, slots=True)
 class LockStamp:
-    """What one claim writes into all that it takes.
+    """What a claim writes into each document that it takes.
 
     Attributes:
         by: The instance.
-        token: Which of its claims; begins with the instance, so that nobody takes another's lock for one of ours.
+        token: Identifies the claim. It begins with `by`, so that it does not fit if another program overwrites `by`.
         every: Seconds between renewals.
-        until: When it ends unless it is renewed, by the server's time.
+        until: When the lock ends unless it is renewed; server time.
     """
 
     by: str
@@ -144,17 +158,17 @@ class LockStamp:
 
     @property
     def fields(self) -> dict[str, Any]:
-        """The fields of a held lock but `tries`, which are the document's own."""
+        """The fields of a held lock except `tries`, which differs from document to document."""
         return {"by": self.by, "until": self.until, "every": round(self.every * 1000), "token": self.token}
 
 
 @dataclass(frozen=True, slots=True)
 class Fence:
-    """What a lock must say to be that of a claim: every write under the claim is made on this condition.
+    """The condition that a claim still holds its lock. Every write under the claim has it.
 
     Attributes:
-        by, token: As in the claim's stamp.
-        untils: What `until` may be: what the claim has sent and the database may hold.
+        by, token: As in the stamp of the claim.
+        untils: The values of `until` that the claim has sent and that the database may hold.
     """
 
     by: str
@@ -163,24 +177,24 @@ class Fence:
 
 
 def renewed_until(now: datetime, every: float) -> datetime:
-    """Until when a lock is held that is claimed or renewed now."""
+    """The end of a lock that is claimed or renewed at `now`."""
     return now + timedelta(seconds=LEASE_IN_BEATS * every)
 
 
 def freed(tries: int, claimable_from: datetime) -> dict[str, Any]:
-    """A lock that nobody holds."""
+    """A lock without a holder."""
     return {"by": None, "until": claimable_from, "tries": tries}
 
 
 SHORTEST_ERROR: Final = 16
-"""Bytes of the error in the lock of a full document."""
+"""Bytes of the error in the lock of a document that has no room for more."""
 
 
 def laid_aside(tries: int, error: str) -> dict[str, Any]:
-    """The lock of a document whose tries are used up."""
+    """The lock of a dead letter."""
     return {"by": None, "until": NEVER, "tries": tries, "error": error[:LONGEST_ERROR]}
 
 
 def shortened(error: str) -> str:
-    """The beginning of an error, for a document that is full: so the lock is smaller than the one that was held."""
+    """The beginning of an error. In a full document, the new lock must be smaller than the one that was held."""
     return error.encode("utf-8", "replace")[:SHORTEST_ERROR].decode("utf-8", "ignore")

@@ -1,8 +1,7 @@
-"""Every error of the library's own. All derive from MonqueError, and from the fitting built-in where there is one.
+"""All exceptions of the library. All derive from MonqueError, and from a built-in exception where one fits.
 
-They are divided by whose fault it is: a value that the caller passed, a state that does not allow what
-was asked, or a database that cannot be reached or used. The message says what happened, with which
-value, and what to do.
+They are in three groups: a value that the caller passed, a state that does not allow the request, and a database that
+cannot be reached or used. Each message has what happened, the value, and what to do.
 """
 
 from __future__ import annotations
@@ -43,18 +42,18 @@ __all__ = [
 
 
 class MonqueError(Exception):
-    """The root of every error that this library raises on purpose."""
+    """The base class of every exception that this library raises on purpose."""
 
 
 # --- A value that the caller passed ---
 
 
 class InvalidOptionError(MonqueError, ValueError):
-    """An option has a value that cannot work, alone or beside another.
+    """Raised for an invalid option or argument, or for two that contradict each other. The message names it.
 
     Attributes:
         option: The name of the option, as it is spelled in the call.
-        value: What was given.
+        value: The value that was passed.
     """
 
     def __init__(self, option: str, value: object, problem: str) -> None:
@@ -64,15 +63,15 @@ class InvalidOptionError(MonqueError, ValueError):
 
 
 class InvalidDatabaseError(MonqueError, TypeError):
-    """What was given as the database is not a `pymongo.database.Database`."""
+    """Raised if the database that was passed is not a `pymongo.database.Database`."""
 
 
 class InvalidJobIdentifierError(MonqueError, ValueError):
-    """A job name or a unique key that cannot be stored.
+    """Raised for an invalid job name or unique key.
 
     Attributes:
         field: "name" or "unique_key".
-        value: What was given.
+        value: The value that was passed.
     """
 
     def __init__(self, field: str, value: object, problem: str) -> None:
@@ -82,26 +81,26 @@ class InvalidJobIdentifierError(MonqueError, ValueError):
 
 
 class InvalidPayloadError(MonqueError, ValueError):
-    """The data of a job is not what its worker takes; or it, or what its handler gave, cannot be stored or read again.
+    """Raised for data that its worker does not accept, or for data, a result or progress that cannot be stored.
 
-    The message says which value inside is wrong, and what to store instead. The encoder's or decoder's error is the
-    cause. Data that are nested too deeply for MongoDB have no cause.
+    The message has the path of the invalid value and what to store instead. `__cause__` is the encoder's or decoder's
+    error; None for data that are nested too deeply for MongoDB.
     """
 
 
 class UnreadablePayloadError(MonqueError):
-    """The stored data of a job is not what its worker's `payload` reads; the message names the path.
+    """Raised if the worker's `payload` cannot read the stored data of a job. The message has the path of the value.
 
-    It is a failed try, which backs off: a newer release that is being deployed may read what an older one
-    cannot. `retry_on` does not concern it; `discard_on=UnreadablePayloadError` gives such jobs up at once.
+    It counts as a failed try, which backs off: a newer release may read what an older one cannot. `retry_on` does not
+    apply to it. With `discard_on=UnreadablePayloadError`, such jobs fail at once.
     """
 
 
 class PayloadTooLargeError(InvalidPayloadError):
-    """The data of a job, or what its handler gave to be stored, is larger than allowed.
+    """Raised if the data of a job, its result, its checkpoint or its progress is larger than allowed.
 
     Attributes:
-        actual: Size in bytes, as BSON.
+        actual: The size in bytes, as BSON.
         maximum: The limit in bytes (`max_payload_size`, or what a MongoDB document can hold).
     """
 
@@ -116,10 +115,10 @@ class PayloadTooLargeError(InvalidPayloadError):
 
 
 class InvalidCronError(MonqueError, ValueError):
-    """A cron expression, or its time zone, that cannot be understood.
+    """Raised for an invalid cron expression or an unknown time zone.
 
     Attributes:
-        expression: What was given.
+        expression: The expression that was passed.
     """
 
     def __init__(self, expression: object, problem: str) -> None:
@@ -131,34 +130,34 @@ class InvalidCronError(MonqueError, ValueError):
 
 
 class ScheduleEndedError(InvalidCronError):
-    """A recurring job has failed for good: this library does not understand its stored cron expression or time zone.
+    """A recurring job failed for good: this library does not understand its stored cron expression or time zone.
 
-    `__cause__` is the error of the last run; None where that run succeeded.
+    `__cause__` is the error of the last run; None if that run succeeded.
     """
 
     def __init__(self, invalid: InvalidCronError, last_run: str) -> None:
         MonqueError.__init__(
             self,
-            f"the schedule has ended ({last_run}), as its next run cannot be computed: {invalid}. "
+            f"the schedule has ended ({last_run}), because its next run cannot be computed: {invalid}. "
             "Declare the schedule again, with an expression of this form",
         )
         self.expression = invalid.expression
 
 
 class InvalidCursorError(MonqueError, ValueError):
-    """A page cursor that this library did not make, or that belongs to another sort order."""
+    """Raised for a cursor that is not the cursor of a page, or that belongs to another sort order."""
 
 
 class CallContextError(MonqueError, RuntimeError):
-    """An async call where no event loop runs, or a blocking one in a task of an event loop. Nothing was done."""
+    """Raised for an async call without a running event loop, or a blocking call in one. Nothing was done."""
 
 
 class AsyncWithError(MonqueError, TypeError, AttributeError):
-    """What is entered by `async with` was used without."""
+    """Raised if an object that needs `async with` is used without it."""
 
 
 class WorkerRegistrationError(MonqueError, ValueError):
-    """A worker cannot be registered: its name is taken, or its handler is of no use.
+    """Raised if a worker cannot be registered: its name is taken, or its handler cannot be called with a job.
 
     Attributes:
         name: The worker's name.
@@ -173,12 +172,12 @@ class WorkerRegistrationError(MonqueError, ValueError):
 
 
 class JobStateError(MonqueError):
-    """The job's state does not allow the action.
+    """Raised if the status of a job does not allow the action.
 
     Attributes:
         job_id: The job's id, as a hex string.
-        status: The status that it has.
-        action: What was asked for.
+        status: The job's status.
+        action: The action that was requested, such as "cancel".
     """
 
     def __init__(self, job_id: object, status: str, action: str, because: str = "") -> None:
@@ -189,11 +188,11 @@ class JobStateError(MonqueError):
 
 
 class ClaimLostError(MonqueError):
-    """The claim is no longer ours: what was asked for under it was not written."""
+    """Raised if this instance lost the claim: the write that needs it was not made."""
 
 
 class FilterStillMatchesError(MonqueError):
-    """A document that was finished still matches the filter of its claims: it would be claimed again and again.
+    """Raised if a finished document still matches the filter of its claims: it would be claimed again and again.
 
     Attributes:
         document_id: Its `_id`.
@@ -203,7 +202,7 @@ class FilterStillMatchesError(MonqueError):
     def __init__(self, document_id: object, filter: object) -> None:  # noqa: A002  # As it is called everywhere.
         super().__init__(
             f"document {shown(document_id)} was finished and still matches {shown(filter)}: it would be claimed "
-            "without end. Finish with an update that makes the filter false, for example "
+            "again and again. Finish with an update that makes the filter false, for example "
             "finish({'$set': {'status': 'done'}}) for {'status': 'new'}"
         )
         self.document_id = document_id
@@ -211,15 +210,15 @@ class FilterStillMatchesError(MonqueError):
 
 
 class MissingIndexError(MonqueError):
-    """No index serves a filter of claims, and the collection is large."""
+    """Raised if no index serves the filter of claims on a large collection."""
 
 
 class InvalidUpdateError(MonqueError, ValueError):
-    """The server refuses to apply an update to its document; the claim is held as before."""
+    """Raised if the server refuses to apply an update to the claimed document. The claim is held as before."""
 
 
 class BrokenDocumentError(MonqueError, ValueError):
-    """A document in the jobs collection is not a job: a field that every job has is missing or of the wrong type.
+    """Raised for a document in the jobs collection that is not a job: a field is missing or has the wrong type.
 
     Attributes:
         document_id: Its `_id`.
@@ -227,9 +226,9 @@ class BrokenDocumentError(MonqueError, ValueError):
     """
 
     def __init__(self, document_id: object, problem: str) -> None:
-        # What it holds was written by others: an error must be as fit for a log as any other.
+        # Another program wrote the document. Its content must not bring secrets or line breaks into a log.
         problem = one_line(without_secrets(problem[: 4 * LONGEST_TEXT]))
-        super().__init__(f"document {one_line(str(document_id), 80)} is not a job: {problem}. Mend it, or delete it")
+        super().__init__(f"document {one_line(str(document_id), 80)} is not a job: {problem}. Repair or delete it")
         self.document_id = document_id
         self.problem = problem
 
@@ -238,15 +237,15 @@ class BrokenDocumentError(MonqueError, ValueError):
 
 
 class MonqueConnectionError(MonqueError):
-    """The database did not do what was asked; the driver's error is the cause.
+    """Raised if the database did not carry out a call. `__cause__` is the driver's error.
 
-    With neither `transient` nor `permanent`, the call may succeed after a repair: of rights, credentials,
-    a full disk. A scheduler treats that as an outage: it retries and recovers.
+    With neither `transient` nor `permanent`, the call may succeed after a repair (of rights, credentials, a full disk).
+    A scheduler treats that as an outage: it retries until it recovers.
 
     Attributes:
-        transient: True where the same call may succeed later without anybody changing anything.
-        permanent: True where the same call can never succeed: the server does not understand it. Ends a scheduler.
-        unknown_outcome: True where a write may have been applied although no answer came.
+        transient: The same call may succeed later without a repair.
+        permanent: The same call can never succeed: the server does not understand it. It ends a scheduler.
+        unknown_outcome: A write may have been applied, although no answer arrived.
     """
 
     def __init__(
@@ -259,9 +258,9 @@ class MonqueConnectionError(MonqueError):
 
 
 class ShortageError(MonqueConnectionError):
-    """This process has too little memory, or cannot start a thread, at the moment: the database was not asked.
+    """Raised if this process has too little memory, or cannot start a thread. The call was not sent.
 
-    It is transient. With an `unknown_outcome` the shortage may have come after a write was sent.
+    It is transient. With `unknown_outcome`, the shortage may have come after a write was sent.
     """
 
     def __init__(self, message: str, *, unknown_outcome: bool = False) -> None:
@@ -269,7 +268,7 @@ class ShortageError(MonqueConnectionError):
 
 
 def is_shortage(error: BaseException) -> bool:
-    """Whether an error means that the process is short of memory, or of threads, for which CPython has only a text."""
+    """Whether the process is short of memory, or of threads (CPython has no exception for that, only a message)."""
     return isinstance(error, MemoryError) or (
         isinstance(error, RuntimeError) and error.args[:1] == ("can't start new thread",)
     )
@@ -283,16 +282,16 @@ def is_outage(error: Exception) -> bool:
 
 
 class PartialEnqueueError(MonqueConnectionError):
-    """Of several jobs that were enqueued at once, not all were; the first error is the cause.
+    """Raised if only some of the jobs of one call were enqueued. `__cause__` is the first error.
 
     Attributes:
-        enqueued: Those that are stored: place in the list -> job id, as a hex string.
-        unknown: Those that may be stored: place in the list -> the id that the job has then.
+        enqueued: The jobs that are stored: index in the list -> job id, as a hex string.
+        unknown: The jobs that may be stored, because no answer arrived: index in the list -> the id it would have.
     """
 
     def __init__(self, total: int, enqueued: Mapping[int, str], unknown: Mapping[int, str], first: MonqueError) -> None:
         super().__init__(
-            f"{len(enqueued)} of {total} jobs were enqueued, and of {len(unknown)} it is not known: {first}",
+            f"{len(enqueued)} of {total} jobs were enqueued, and {len(unknown)} may have been: {first}",
             transient=isinstance(first, MonqueConnectionError) and first.transient,
             unknown_outcome=bool(unknown),
         )
@@ -301,16 +300,16 @@ class PartialEnqueueError(MonqueConnectionError):
 
 
 class PartialBulkError(MonqueConnectionError):
-    """A bulk action ended early, as the database did not answer; the first error is the cause.
+    """Raised if a bulk action ended early, because the database did not answer. `__cause__` is the first error.
 
     Attributes:
-        count: How many jobs it had changed or deleted, for certain.
-        unknown: Of how many nobody can tell.
+        count: How many jobs were changed or deleted for certain.
+        unknown: How many more may have been changed or deleted, because no answer arrived.
     """
 
     def __init__(self, action: str, count: int, unknown: int, first: MonqueConnectionError) -> None:
         super().__init__(
-            f"could not {action} all of the jobs: {count} are done, and of {unknown} it is not known: {first}",
+            f"could not {action} all of the jobs: {count} are done, and {unknown} may be: {first}",
             transient=first.transient,
             unknown_outcome=bool(unknown) or first.unknown_outcome,
         )
@@ -319,15 +318,15 @@ class PartialBulkError(MonqueConnectionError):
 
 
 class DocumentRefusedError(MonqueConnectionError):
-    """The server refuses a write to one document: it would exceed 16 MiB, or the collection's validator refuses it."""
+    """Raised if the server refuses a write to a document: it would exceed 16 MiB, or violate the validator."""
 
 
 class AggregationTimeoutError(MonqueConnectionError):
-    """A statistic took the server longer than `operation_timeout`."""
+    """Raised if the server needs longer than `operation_timeout` for a statistic."""
 
 
 class InstanceCollisionError(MonqueConnectionError):
-    """Another live scheduler uses the same instance id.
+    """Raised if another live scheduler uses the same instance id.
 
     Attributes:
         instance_id: The id.
@@ -342,13 +341,13 @@ class InstanceCollisionError(MonqueConnectionError):
 
 
 class EmbeddedServerError(MonqueError):
-    """The embedded MongoDB server could not be found, started or kept running.
+    """Raised if the embedded MongoDB server could not be found, started or kept running.
 
     Attributes:
-        log_tail: The last lines of the server's log, where there is one.
+        log_tail: The last lines of the server's log, if it has one.
     """
 
     def __init__(self, message: str, *, log_tail: Sequence[str] = ()) -> None:
         tail = "".join(f"\n    {line}" for line in log_tail)
-        super().__init__(f"{message}\n  The server's last words:{tail}" if tail else message)
+        super().__init__(f"{message}\n  Last lines of the server's log:{tail}" if tail else message)
         self.log_tail = tuple(log_tail)

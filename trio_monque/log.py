@@ -1,4 +1,4 @@
-"""The library's loggers. Text of others in their records is on one line, bounded, and without secrets."""
+"""The loggers of the library, and a filter that makes foreign text in their records safe."""
 
 from __future__ import annotations
 
@@ -9,31 +9,31 @@ from typing import Final
 from .safe_text import LONGEST_TEXT, one_line, shown, text_of, without_secrets
 
 _LOOKED_AT: Final = 4 * LONGEST_TEXT
-"""Characters of a text in which secrets are looked for: more than is shown, so that none is cut in two."""
+"""Characters of a text that are searched for secrets: more than are shown, so that no secret is cut in two."""
 
 
 def logger_of(part: str = "") -> logging.Logger:
     """The logger of a part of the library: `trio_monque.<part>`, or `trio_monque`."""
     logger = logging.getLogger(f"trio_monque.{part}" if part else "trio_monque")
-    logger.addFilter(_make_fit)  # Adding it twice adds it once.
+    logger.addFilter(_make_fit)  # A second addition has no effect.
     return logger
 
 
 class OwnLines(str):
-    """Several lines that this library made itself, such as frames: a record may have them as they are."""
+    """Several lines that this library made itself, such as stack frames: records keep their line breaks."""
 
     __slots__ = ()
 
 
 def fit(text: str) -> str:
-    """A text of others as a record may have it."""
+    """A foreign text, made safe for a log record."""
     return one_line(without_secrets(text[:_LOOKED_AT]))
 
 
 def _make_fit(record: logging.LogRecord) -> bool:
-    """A filter of the loggers, so that no call can forget it. The template stays: services group records by it."""
+    """A filter of the loggers, so that no call can forget it. The template stays, because services group by it."""
     arguments = record.args
-    if isinstance(arguments, Mapping):  # A lone one, which `logging` unpacks.
+    if isinstance(arguments, Mapping):  # `logging` unpacks a single mapping.
         arguments = (arguments,)
     record.args = tuple(one if isinstance(one, int | float | OwnLines) else _Fit(one) for one in arguments or ())
     if record.exc_info and record.exc_info[1] is not None:
@@ -53,7 +53,7 @@ class _Fit:
     def __str__(self) -> str:
         try:
             return fit(str(self._value))
-        except BaseException:  # noqa: BLE001  # An error whose message raises, say: its record must not raise as well.
+        except BaseException:  # noqa: BLE001  # An error whose message raises, for example. Logging must not raise too.
             return f"<{type(self._value).__name__} that cannot be shown>"
 
     def __repr__(self) -> str:
@@ -61,14 +61,14 @@ class _Fit:
 
 
 class UnprintableError(Exception):
-    """Stands in a log record for an exception whose own text cannot be shown, or is too long. Has its traceback."""
+    """Replaces an exception in a log record if its own text cannot be shown, or is too long. Keeps its traceback."""
 
 
 def loggable(error: BaseException, longest: int = 10_000) -> BaseException:
-    """The error, for `exc_info` of a log record; or a stand-in with its traceback.
+    """The error for `exc_info` of a log record, or an UnprintableError with its traceback.
 
-    `logging` asks for the text of the error, its causes and its group. Where that raises, `logging` prints what was
-    raised, and its context is the same error again: then the call of the logger raises, in whichever loop it is.
+    `logging` formats the error, its causes and its group. If that raises, `logging` prints the new error, whose context
+    is the first error again. Then the call of the logger itself raises, and would end the loop that made it.
     """
     if all(_is_printable(one, longest) for one in _with_causes(error)):
         return error
@@ -85,9 +85,9 @@ def _is_printable(error: BaseException, longest: int) -> bool:
         if not (all(type(text) is str for text in texts) and sum(map(len, texts)) <= longest):
             return False
         for text in texts:
-            text.encode()  # A lone surrogate would make the handler raise that writes the record to a file.
+            text.encode()  # With a lone surrogate, a handler that writes to a file would raise.
         return True
-    except BaseException:  # noqa: BLE001  # The same.
+    except BaseException:  # noqa: BLE001  # The class of the error may raise anything.
         return False
 
 

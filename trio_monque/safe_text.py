@@ -1,7 +1,11 @@
-"""Text from outside of the library, made fit for a log line or an error message: no secrets, one line, bounded. Pure.
+"""Text from outside, made safe for log lines, error messages and BSON: no secrets, one line, bounded. Pure.
 
 Names, fail reasons and broken documents come from the database; messages of the driver may repeat a connection
 string. A line break in one of them would look like a second log line, and a broken document may have 16 MB.
+
+`str(error)` runs code of the author of an exception class. It may raise anything, return a value that is not a string,
+return a subclass of `str` whose own methods raise, or return 100 MB. The loops that write the ends of jobs need that
+text, and must survive it.
 """
 
 from __future__ import annotations
@@ -22,19 +26,19 @@ LONGEST_TEXT: Final = 1000
 
 HIDDEN: Final = "***"
 
-# Any option with such a name: drivers and servers add new ones, and proxies have theirs.
+# Any option with such a name: new versions of drivers and servers, and proxies, add more of them.
 _SECRET_NAME: Final = r"\w*(?:passw(?:or)?d|passphrase|secret|session_?token|credential|authmechanismproperties)\w*"
-# As in a query string (`name=value&`) and as in a repr (`name='value'`, `'name': 'value'`). Pieces behind it that
-# have no `=` belong to a value with an unescaped `&` or `;`.
+# As in a query string (`name=value&`) and as in a repr (`name='value'`, `'name': 'value'`). Later pieces without a `=`
+# belong to a value with an unescaped `&` or `;`.
 _SECRET_OPTION: Final = re.compile(
     rf"""(?ix) ( (?<!\w){_SECRET_NAME} ['"]? ) (?: ( \s*[:=]\s* ) ('[^']*'|"[^"]*") | ( = | %3D )
     [^\s&;'"]* (?: [&;] [^\s&;='"]* (?=[&;\s'"]|$) )* )"""
 )
 _SESSION_TOKEN: Final = re.compile(r"""(?i)(AWS_SESSION_TOKEN\s*['"]?\s*[:=]\s*)['"]?[^\s,&;'"}]+""")
-# A password may have an unescaped `@`, `/` or `?`, which is the usual mistake: the last `@` counts. The parts are
-# bounded, or a text could be made for which the search takes seconds.
+# A password may have an unescaped `@`, `/` or `?`, which is a common mistake: so the last `@` counts. The parts have
+# maximum lengths, otherwise a malicious text could make the search take seconds.
 _MONGODB_USER: Final = re.compile(r"(?i)\b(mon\w*(?:\+\w+)?:?/{1,3})[^\s'\"]{0,500}(?:@|%40)")
-# In URIs of others, no further than to the end of the user's part: there are many with an `@` in their path.
+# In other URIs, only up to the end of the user's part: many have an `@` in their path.
 _OTHER_USER: Final = re.compile(r"\b([A-Za-z][\w+.-]{0,30}://)[^\s/?#'\"@]{0,500}:[^\s/?#'\"]{0,500}@")
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*:?/{2,3}|[A-Za-z][A-Za-z0-9+.-]*:/")
@@ -42,7 +46,7 @@ _HOST: Final = re.compile(r"\[[^\]]*\](?::\d+)?|[^:]*(?::\d{1,5})?")
 
 
 def without_secrets(text: str) -> str:
-    """The text, with what may be a password of a connection string hidden: users' parts, secret options."""
+    """The text with possible passwords of connection strings hidden: user parts and secret options."""
     if "@" in text or "%40" in text:
         text = _OTHER_USER.sub(rf"\1{HIDDEN}@", _MONGODB_USER.sub(rf"\1{HIDDEN}@", text))
     if "=" in text or ":" in text or "%3" in text:
@@ -55,16 +59,16 @@ def _hidden_option(found: re.Match[str]) -> str:
 
 
 def uri_without_secrets(uri: object) -> str:
-    """What is shown of a value that is meant as a connection string, also where its scheme is missing or wrong.
+    """A connection string for an error message, also if its scheme is missing or wrong.
 
-    Its hosts, its database and its harmless options. Less, where the end of its password is not certain.
+    It shows the hosts, the database and harmless options; less, if the end of the password is not certain.
     """
     if not isinstance(uri, str):
         return shown(uri)
     scheme, _, at, behind = _user_of(uri)
     address, separator, options = behind.partition("?")
     hosts, slash, database = address.partition("/")
-    # A password without a host: it stands where a port would.
+    # A password without a host has the place of a port.
     hosts = ",".join(
         host if _HOST.fullmatch(host) else f"{host.partition(':')[0]}:{HIDDEN}" for host in hosts.split(",")
     )
@@ -73,15 +77,15 @@ def uri_without_secrets(uri: object) -> str:
 
 
 def _user_of(uri: str) -> tuple[str, str, str, str]:
-    """Its scheme, its user's part with the password, the separator behind that, and the rest."""
+    """The scheme, the user part with the password, the separator after it, and the rest."""
     begin = _SCHEME.match(uri)
     scheme, rest = (uri[: begin.end()], uri[begin.end() :]) if begin else ("", uri)
-    # With "%40", all of it was escaped, with the separator.
+    # With "%40", the whole string was escaped, the separator included.
     return (scheme, *rest.rpartition("%40" if "%40" in rest and "@" not in rest else "@"))
 
 
 def without_secrets_of(uri: object, text: str) -> str:
-    """A text about a connection string, such as an error of the driver's: no part of its password is left in it."""
+    """A text about a connection string, such as an error of the driver, without any part of the password."""
     if isinstance(uri, str):
         hidden = [_user_of(uri)[1], *(found[0].partition("=")[2] for found in _SECRET_OPTION.finditer(uri))]
         pieces = re.split(r"[:@/?#&=,;]|%3A|%40", ":".join(hidden))
@@ -92,7 +96,7 @@ def without_secrets_of(uri: object, text: str) -> str:
 
 
 def one_line(text: str, longest: int = LONGEST_TEXT) -> str:
-    """The text, with line breaks and whatever else cannot be printed escaped, and no longer than that."""
+    """The text with line breaks and other unprintable characters escaped, at most `longest` characters."""
     is_cut = len(text) > longest
     if is_cut:
         text = text[: longest - 1]
@@ -104,16 +108,16 @@ def one_line(text: str, longest: int = LONGEST_TEXT) -> str:
 
 
 def shown(value: object, longest: int = LONGEST_VALUE) -> str:
-    """A value as an error message shows it: its repr, as far as that fits, and without secrets."""
+    """The repr of a value for an error message: at most `longest` characters, without secrets."""
     try:
         text = _REPR.repr(value)
-    except BaseException:  # noqa: BLE001  # A class of its own that is called `list`, say.
+    except BaseException:  # noqa: BLE001  # For example, a user's class with the name `list`.
         text = f"<{type(value).__name__}>"
     return one_line(without_secrets(text), longest)
 
 
 class _Repr(reprlib.Repr):
-    """Looks at no more of a large value than is shown, and keeps the order of its keys."""
+    """Formats only the beginning of a large value, and keeps the order of its keys."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -133,7 +137,7 @@ class _Repr(reprlib.Repr):
             if isinstance(x, str | bytes):
                 x = x[: self.maxstring]
             return repr(x)[: self.maxother]
-        except BaseException:  # noqa: BLE001  # Whatever its author did: it is only to be shown.
+        except BaseException:  # noqa: BLE001  # A `__repr__` may raise anything.
             return f"<{type(x).__name__}>"
 
 
@@ -143,44 +147,44 @@ _REPR: Final = _Repr()
 # --- The text of an exception ---
 
 _LOOKED_AT: Final = 4
-"""Secrets are looked for in a text of this many times the length that is kept."""
+"""A text of this many times the length that is kept is searched for secrets."""
 
 NO_MESSAGE: Final = "(its message cannot be shown)"
 
 
 def name_of(error: BaseException) -> str:
-    """The name of its class."""
+    """The name of the error's class."""
     try:
         return plain(type(error).__name__, 200)
-    except BaseException:  # noqa: BLE001  # A metaclass may do whatever it likes, too.
+    except BaseException:  # noqa: BLE001  # A metaclass may raise anything.
         return "an exception"
 
 
 def message_of(error: BaseException, longest: int) -> str:
-    """Its message, cut to `longest` characters, as BSON can hold it."""
+    """The error's message, at most `longest` characters, in a form that BSON can store."""
     try:
         return plain(without_secrets(plain(str(error), _LOOKED_AT * longest)), longest)
-    except BaseException:  # noqa: BLE001  # Not an interrupt of ours: Ctrl-C is held back wherever this is called.
+    except BaseException:  # noqa: BLE001  # Not our Ctrl-C: every caller of this holds it back.
         return NO_MESSAGE
 
 
 def text_of(error: BaseException, longest: int = 2000) -> str:
-    """Its name and its message."""
+    """The name of the error's class, and its message."""
     message = message_of(error, longest)
     return f"{name_of(error)}: {message}" if message else name_of(error)
 
 
 def traceback_of(error: BaseException, longest: int) -> str:
-    """Its traceback with its causes, as BSON can hold it.
+    """The error's traceback with its causes, in a form that BSON can store.
 
-    Each line is cut before they are joined: a long message must not push the frames out. Of what is too long then, the
-    end is kept: it says where the error happened.
+    Each line is cut before they are joined, so that a long message cannot push out the frames. If the whole is still
+    too long, its end is kept, because that shows where the error happened.
     """
     try:
         lines = traceback.TracebackException.from_exception(error).format()
-        # Secrets first: of a connection string that was cut, no password would be known as one.
+        # Hide secrets first: the password in a connection string that was cut could not be recognised.
         text = "".join(_cut(without_secrets(_cut(line, _LOOKED_AT * longest)), longest // 2) for line in lines)
-    except BaseException:  # noqa: BLE001  # The same.
+    except BaseException:  # noqa: BLE001  # Formatting runs the same foreign code.
         return ""
     return plain(text[-longest:], longest)
 
@@ -191,10 +195,10 @@ def _cut(line: str, longest: int) -> str:
 
 
 def plain(text: str, longest: int) -> str:
-    """As BSON can hold it: an exact string, no longer than that, without lone surrogates.
+    """The text in a form that BSON can store: an exact `str`, at most `longest` characters, without lone surrogates.
 
-    Cut first: encoding 100 MB would block the event loop. One surrogate would spoil the batch that it is written in.
+    It is cut first, because encoding 100 MB would block the event loop. A single surrogate would fail the whole batch.
     """
-    exact = str.__getitem__(text, slice(0, longest + 1))  # Never a subclass, whose methods are not to be called.
+    exact = str.__getitem__(text, slice(0, longest + 1))  # Not a method of a subclass: it may raise.
     exact = exact.encode("utf-8", "backslashreplace").decode()
     return exact if len(exact) <= longest else exact[: longest - 1] + "…"

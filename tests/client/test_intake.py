@@ -317,7 +317,7 @@ def test_every_way_in_works_on_every_backend(db: Database, backend: str, options
 )
 async def test_unknown_option_is_refused_with_the_nearest_one(db: Database, option: str, meant: str) -> None:
     monque: Any = Monque(db)
-    expected = rf"^{option}=5: is not an option of (enqueue|document): did you mean '{meant}'\? There are delay, "
+    expected = rf"^{option}=5: is not an option of (enqueue|document): did you mean '{meant}'\? Options: delay, "
     for call in (monque.enqueue, monque.document):
         with pytest.raises(InvalidOptionError, match=expected):
             await call("greet", **{option: 5})

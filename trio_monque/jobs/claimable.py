@@ -1,4 +1,19 @@
-"""What may be claimed: the condition of every claim, who is suspect, and how a copy that was read is pinned. Pure."""
+"""The condition of a claim, how it pins the copies that were read, and which jobs are suspects. Pure.
+
+A claim has two steps: a look reads due jobs, and a guarded write takes those that the instance can start. The look may
+be a tenth of a second old when the write arrives. Two races are closed here:
+
+- Between the two steps, another instance claims a job, runs it, and moves it to tomorrow. It is pending again. If the
+  write asked for `status: "pending"` only, the job would run a day early. So the write repeats the whole condition.
+- Between the two steps, another instance claims a job and releases it, or its try fails and the next one is due at
+  once, or a caller edits its data. The job is due as before, but the copy that the look read is stale: its handler
+  would run with old data, and its retry would be computed from an old count of failures. So the write also asks that
+  the numbers that change with each of these are as they were read. Then the copies are exact, and the claim needs no
+  further read.
+
+A suspect is a job whose last claims died: it may kill its process. An instance runs one suspect at a time. If it ran
+two, the innocent one would be blamed for the deaths that the other one causes.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +27,7 @@ from .job import Job, JobStatus
 
 
 def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
-    """What a job must be to be claimed. Used for the look, and repeated whole in the guarded write:
-
-    between the two, another instance may have run the job and put it off until tomorrow.
-    """
+    """The condition of a claim at `now`. The look uses it, and the guarded write repeats all of it."""
     return {
         "name": OneOf(tuple(names)) if len(names) != 1 else names[0],
         "status": JobStatus.PENDING,
@@ -24,29 +36,30 @@ def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
     }
 
 
-# After so many claims in a row that died, it may be what they died of.
+# A job is a suspect after this number of claims in a row that died.
 SUSPECT_FROM: Final = 2
 
-# What a job must be, besides, to be claimed where no other suspect may be.
+# What a claim asks in addition, while the instance runs a suspect and must not take another.
 UNSUSPECTED: Final = MappingProxyType({"rescues": OneOf((None, *range(SUSPECT_FROM)))})
 
 
 def is_suspect(job: Job) -> bool:
-    """Whether it may be what its holders died of. An instance runs one suspect at a time."""
+    """Whether the job may have killed its holders. An instance runs one suspect at a time."""
     return job.rescues >= SUSPECT_FROM
 
 
 def past(job: Job) -> tuple[int, int, int, int, datetime | None]:
-    """What `pins` pins: equal for jobs that can be claimed under one condition.
+    """The values that `pins` compares: jobs with equal values can be claimed with one statement.
 
-    Of a recurring job its due date, too: it tells which occurrence runs, and another one may be due since the look.
+    For a recurring job they include the due date. It identifies the occurrence, and another one may be due since the
+    look. (Node's reschedule changes it without a new `rev`.)
     """
     due = None if job.repeat_interval is None else job.next_run_at
     return job.attempts, job.fail_count, job.rescues, job.rev, due
 
 
 def pins(job: Job) -> dict[str, Any]:
-    """What pins the copy of a pending job: while these are equal, all that a run relies on is as it was read."""
+    """The condition that a pending job is still as it was read, in everything that a run relies on."""
     *numbers, due = past(job)
     names = ("attempts", "fail_count", "rescues", "rev")
     pinned: dict[str, Any] = {

@@ -1,4 +1,17 @@
-"""Whose claim it is: the stamp that a claim leaves, and the condition that only the current claim satisfies. Pure."""
+"""Fences: the stamp that a claim leaves in a job, and the condition that only its current claim satisfies. Pure.
+
+A run that lost its claim does not know it: its instance was suspended, or its network was down, for longer than the
+lease. Another instance took the job, and then the first one wakes up and writes its result. So every write under a
+claim repeats the stamp of that claim. If the claim changed hands, the write matches nothing. No single field is enough:
+
+- The token alone: an instance of ours claims a job and is suspended. Monque for Node recovers the job and claims it,
+  but leaves our token in place, because it does not know that field. Our old run would end Node's run.
+- `claimed_by` and `locked_at` alone: one instance may lose a claim and claim the job again within one millisecond. The
+  old run would end the new one.
+- `locked_at` and the token alone: Node's claim may have the same `locked_at` as ours by chance.
+
+`status` is redundant beside these, but it states the meaning and serves the indexes.
+"""
 
 from __future__ import annotations
 
@@ -13,13 +26,13 @@ from .job import Job, JobStatus
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClaimStamp:
-    """What one claim cycle writes into every job it takes. Sent once; a repetition takes a new one.
+    """What one claim cycle writes into every job that it takes. It is sent once; a repetition has a new stamp.
 
     Attributes:
         claimed_by: The instance's id.
         locked_at: The moment of the claim, UTC.
-        claim_token: The fencing token; embeds the other two, so that a token left behind by us in a
-            document that another library claimed since is not taken for its claim.
+        claim_token: The fencing token. It embeds the other two: if another library claims the job later and
+            leaves our token in place, the token no longer fits, and the claim does not count as ours.
         heartbeat_interval: Seconds between renewals.
     """
 
@@ -39,7 +52,8 @@ class ClaimStamp:
         )
 
 
-# Behind the prefix: the holder stores each renewal in `renewedAt` too. Tokens of older releases lack it.
+# After the prefix of the token. It means that the holder stores each renewal in `renewedAt` too: tokens of older
+# releases do not have it.
 _RENEWS_APART: Final = "r-"
 
 
@@ -59,10 +73,10 @@ def _has_token(job: Job, behind_the_prefix: str) -> bool:
 
 
 def sign_of_life(job: Job) -> dict[str, datetime | None]:
-    """The field by which an observer sees that the holder lives, and its value.
+    """The field whose changes show an observer that the holder is alive, and its value.
 
-    Not `last_heartbeat` where the holder writes a field of its own: a Node process with the same instance id renews
-    the heartbeat of every claim under that id, and would keep the claim of a dead instance of ours alive.
+    `renewed_at` if the holder writes it. A Node process with the same instance id renews `last_heartbeat` of every
+    claim under that id: with that field, the claim of a dead instance of ours would look alive for ever.
     """
     if _has_token(job, _RENEWS_APART):
         return {"renewed_at": job.renewed_at}
@@ -70,23 +84,23 @@ def sign_of_life(job: Job) -> dict[str, datetime | None]:
 
 
 def shares_its_id(job: Job) -> bool:
-    """Whether another process writes the heartbeat of this claim of ours, and so uses the id of its holder.
+    """Whether another process renews this claim of ours, and so uses the instance id of its holder.
 
-    The holder writes both fields in one command with one value.
+    The holder writes both fields in one command with one value, so they differ only if another process wrote one.
     """
     return "renewed_at" in sign_of_life(job) and job.last_heartbeat != job.renewed_at
 
 
 ClaimId = tuple[ObjectId, str | None]
-"""Which claim: the job's id and the token. By the id alone, an instance may hold two: one that was taken away
-without its knowledge, and the next one on the same job."""
+"""A claim: the job's id and the token. The id alone is not enough: an instance may have lost a claim without knowing
+it, and have claimed the same job again."""
 
 
 def claim_id(job: Job) -> ClaimId:
     return job.id, job.claim_token
 
 
-# What a claim writes and every end of a claim clears.
+# A claim writes these fields, and every end of a claim clears them.
 CLAIM_FIELDS: Final = (
     "claimed_by",
     "locked_at",
@@ -98,16 +112,12 @@ CLAIM_FIELDS: Final = (
 
 
 def fence(job: Job) -> dict[str, Any]:
-    """The condition that only the current claim satisfies.
-
-    All five. Node's recovery and Node's next claim leave our token in place, so the token alone would
-    let our dead run settle Node's claim; `locked_at` alone may coincide.
-    """
+    """The condition that only the current claim satisfies: all five fields, see the top of this file."""
     return {"id": job.id, **cycle_fence(job)}
 
 
 def cycle_fence(job: Job) -> dict[str, Any]:
-    """The fence of all that the same cycle claimed, for where the ids are given apart."""
+    """The fence of every job of the same claim cycle. The caller adds the ids."""
     return {
         "status": JobStatus.PROCESSING,
         "claimed_by": job.claimed_by,
@@ -117,7 +127,7 @@ def cycle_fence(job: Job) -> dict[str, Any]:
 
 
 def stamp_fence(stamp: ClaimStamp) -> dict[str, Any]:
-    """The fence of all the jobs that one claim cycle took, for where their ids are not known or given apart."""
+    """The fence of every job that a claim cycle took. The caller adds the ids, or does not know them."""
     return {
         "status": JobStatus.PROCESSING,
         "claimed_by": stamp.claimed_by,

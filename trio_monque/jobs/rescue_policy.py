@@ -1,4 +1,18 @@
-"""What becomes of a job whose claim died, and when a claim may be taken for dead. Pure."""
+"""Rescues: when a claim may be taken for dead, how many deaths a job survives, and what happens to it then. Pure.
+
+An instance dies, or stops renewing its claims. Observers notice after a lease without a renewal, and write the death
+into the job. The transition is guarded by the fence and by the last sign of life (see `transitions.py`), because:
+
+- Two observers may see the same death. The first write ends the claim, so the second one matches nothing, and one
+  death counts once.
+- The holder may have been slow, not dead, and renew the claim before the rescue arrives. Then the rescue matches
+  nothing, and the run goes on.
+- The holder may have finished just before. Then the claim is over, and its result stays.
+
+The next run may start at once after the first death, because most deaths have another cause than the job: a
+deployment, a lost machine. Later rescues back off, and after `max_rescues` the job is given up: a job that kills its
+process must not kill one instance after the other for ever.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +39,7 @@ _SECOND: Final = timedelta(seconds=1)
 
 
 class DiedTooOftenError(Discard):
-    """Nobody raised it: the instances that ran the job died, again and again."""
+    """The error of a job that was given up after too many deaths. It is stored and reported, never raised."""
 
     def __init__(self, deaths: int) -> None:
         super().__init__(f"died {deaths} time{'s' if deaths > 1 else ''} while running")
@@ -34,11 +48,11 @@ class DiedTooOftenError(Discard):
 
 @dataclass(frozen=True, kw_only=True)
 class RescuePolicy:
-    """How often a job is rescued, and how long it then waits.
+    """How often a job is rescued, and how long it waits after a rescue.
 
     Attributes:
-        max_rescues: How many deaths in a row a job survives that does not say so itself.
-        backoff: Before the second rescue and those after it; the first one makes the job due at once.
+        max_rescues: How many deaths in a row a job survives, unless the job has a `max_rescues` of its own.
+        backoff: The delay after the second and later rescues. After the first one, the job is due at once.
     """
 
     max_rescues: int
@@ -46,29 +60,30 @@ class RescuePolicy:
 
     @classmethod
     def of(cls, config: SchedulerConfig) -> RescuePolicy:
-        """As the options say."""
+        """The policy of a scheduler with these options."""
         backoff = Backoff(base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter)
         return cls(max_rescues=config.max_rescues, backoff=backoff)
 
 
-# --- Whether it is dead ---
+# --- Whether a claim is dead ---
 
 
 def mark_of(job: Job) -> Hashable:
-    """Which claim it is, and the last sign of life of its holder."""
+    """Identifies the claim and the last sign of life of its holder: any renewal changes it."""
     return (job.claimed_by, job.locked_at, job.claim_token, *sign_of_life(job).values())
 
 
 def lease_of(job: Job) -> float:
-    """Seconds: three of the document's own intervals. A foreign one is taken for the nearest that ours may be."""
+    """The lease in seconds: three heartbeat intervals of the document, clamped to the range that ours may have."""
     return LEASE_IN_BEATS * clamped(job.heartbeat_interval)
 
 
 def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
-    """Seconds from `now`, the server's, in which its claim must not be taken, however dead it looks.
+    """Seconds from `now` (server time) in which the claim must not be taken, however dead it looks.
 
-    A claim of ours is protected by its signs of life alone. One of another library also by its age: its holder
-    may have stopped its heartbeat before it drains. Without a `lock_timeout` it is protected for ever.
+    A claim of ours is protected only by its signs of life: minus infinity. A claim of another library is also protected
+    by its age, because its holder may stop the heartbeat before it drains. Without a `lock_timeout` it is never taken:
+    infinity.
     """
     if is_ours(job):
         return -math.inf
@@ -76,30 +91,30 @@ def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
         return math.inf
     claimed_at = job.updated_at if job.locked_at is None else job.locked_at
     left = lock_timeout - (now - claimed_at) / _SECOND
-    # A date centuries ahead means nothing, and no timer is to be set to it.
+    # A date centuries ahead is a mistake of another program. A timer set to it would overflow.
     return left if left <= LARGEST_NUMBER else math.inf
 
 
 def is_stale(job: Job, now: datetime) -> bool:
-    """Whether a claim of another library is dead by its own dates: no heartbeat, or none for its lease.
+    """Whether a claim of another library is dead by its own dates: it has no heartbeat, or none within its lease.
 
-    Of claims of ours no date is asked.
+    False for claims of ours: they are judged by observation alone, never by comparing clocks.
     """
     if is_ours(job):
         return False
     return job.last_heartbeat is None or (now - job.last_heartbeat) / _SECOND > lease_of(job)
 
 
-# --- What becomes of it ---
+# --- What happens to the job ---
 
 
 @dataclass(frozen=True, slots=True)
 class Rescue:
-    """How a death is written.
+    """The write that follows a death.
 
     Attributes:
-        transition: Conditional on the claim, and on its last sign of life.
-        error: Where the job is given up, or its occurrence: why.
+        transition: Guarded by the claim and its last sign of life.
+        error: Why the job, or its occurrence, is given up; None for a rescue.
     """
 
     transition: Transition
@@ -107,11 +122,14 @@ class Rescue:
 
 
 def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
-    """What a death means for the job, which is as its claim was observed. It is never counted as a failure."""
+    """Decides between a rescue and giving up. `job` is as it was observed. A death never counts as a failure.
+
+    With a limit of one try, a killed process must not fail a job whose handler may never have started.
+    """
     deaths = deaths_of(job) + 1
     if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):
         return _given_up(job, now, DiedTooOftenError(deaths))
-    # Due as it was: it has its old place in the queue.
+    # Due as before: it keeps its place in the queue.
     due = min(job.next_run_at, now)
     if deaths > 1:
         due = now + timedelta(milliseconds=round(policy.backoff.delay(deaths) * 1000))

@@ -1,8 +1,30 @@
-"""The state machine. Everything that changes a job's status is here, and nothing here does I/O.
+"""The state machine of a job: every change of its status, each as a conditional write. Pure.
 
-Each function returns a Transition: what must hold of the document (the guard), what is written, and
-what is to be written instead where the guard failed for a known reason. The codec turns it into a
-MongoDB filter and update; tests read and apply it without a database. TABLE lists them all.
+Each function returns a Transition: the guard that the document must satisfy, what is written, and what is written
+instead if the guard failed for a known reason. The codec turns it into a MongoDB filter and update; tests read and
+apply it without a database. TABLE lists all of them.
+
+Two processes may change the same job at the same moment. MongoDB applies one write, then the other. So each guard
+repeats everything that its writer relied on when it read the job. If another write came first and changed any of that,
+the second write matches nothing. Each condition closes one race:
+
+- The whole condition of a claim. Instances A and B both read a due job. A claims it, runs it and moves it to tomorrow.
+  Then B's claim arrives: the job is pending again. Without `next_run_at` in the guard, B would run it a day early.
+- The fence, in every write under a claim. A is suspended for longer than its lease, B rescues the job and runs it, A
+  wakes up and writes its result. Without the fence, A would end B's run, and B's result would be lost.
+- `cancel_requested_at: None`, in every end but the completion of a one-off job. A caller requests a cancellation just
+  before the run fails. Every end clears the request together with the claim. Without the condition, the retry would
+  drop the request unseen, and the job would run again. With it, the guard fails, and `otherwise` cancels the job.
+- `repeat_interval` and `timezone`, where a schedule moves on or ends. The holder computes the next occurrence from its
+  copy; meanwhile a deployment declares another cron expression. Without them, the job would wait for a date of the old
+  schedule, perhaps for a year. A completion asks for the absence of a schedule: otherwise a schedule that was declared
+  during the run of a one-off job would end with that run.
+- `on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last try. Without it, the
+  schedule would stop for good.
+- The sign of life and `rescues`, in a rescue. An observer saw no renewal for a whole lease, the holder renews the
+  claim, then the rescue arrives. Without the sign of life, a job with a live run would run a second time beside it.
+- `rev`, in changes of a job's content. Two deployments read the same job and each change it. Without it, the second
+  write would silently undo the first. A claim pins `rev` too, so no run starts with data that were replaced since.
 """
 
 from __future__ import annotations
@@ -29,7 +51,7 @@ COMPLETED, FAILED, CANCELLED = JobStatus.COMPLETED, JobStatus.FAILED, JobStatus.
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """One line of the state machine: which transition leads from where to where, and why it is made."""
+    """A line of the state machine: a transition, the statuses before and after it, and its reason."""
 
     name: str
     source: JobStatus
@@ -48,19 +70,19 @@ TABLE: Final = (
     Row("give_up", PROCESSING, FAILED, "too many claims in a row had died"),
     Row("fail", PROCESSING, FAILED, "the last try failed, or no other can be made"),
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
-    Row("cancel_pending", PENDING, CANCELLED, "somebody cancelled it"),
+    Row("cancel_pending", PENDING, CANCELLED, "a caller cancelled it"),
     Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
-    Row("retry_again", FAILED, PENDING, "somebody gave it new tries"),
-    Row("retry_again", CANCELLED, PENDING, "somebody gave it new tries"),
-    Row("reschedule", PENDING, PENDING, "somebody changed when it is due"),
+    Row("retry_again", FAILED, PENDING, "a caller gave it new tries"),
+    Row("retry_again", CANCELLED, PENDING, "a caller gave it new tries"),
+    Row("reschedule", PENDING, PENDING, "a caller changed when it is due"),
     Row("update_pending", PENDING, PENDING, "its schedule or data was brought up to date"),
     Row("update_claimed", PROCESSING, PROCESSING, "its schedule or data was brought up to date"),
-    Row("request_cancel", PROCESSING, PROCESSING, "somebody asked for the run to be cancelled"),
+    Row("request_cancel", PROCESSING, PROCESSING, "a caller requested that its run be cancelled"),
 )
-"""All changes of a job's status, and the changes of a pending or processing job that keep it. Deletion is from any."""
+"""All changes of a job's status, and the changes that keep it. A job can be deleted in any status."""
 
 
-# What no end of a claim leaves behind: the claim, and a request that was meant for it.
+# Every end of a claim clears these: the claim, and a request to cancel, which was meant for that claim only.
 _ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
 
 
@@ -68,7 +90,7 @@ _ENDED: Final = (*CLAIM_FIELDS, "cancel_requested_at")
 
 
 def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mapping[str, Any] = _NOTHING) -> Transition:
-    """pending -> processing, for whichever of the chosen jobs are still claimable (and as pinned)."""
+    """pending -> processing, for those of the chosen jobs that are still claimable (and still as pinned)."""
     return Transition(
         guard={**claimable(names, now), **pinned},
         set={
@@ -76,15 +98,16 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
             "claimed_by": stamp.claimed_by,
             "locked_at": stamp.locked_at,
             "last_heartbeat": stamp.locked_at,
-            # From the claim on, so that no renewal makes a document larger: a full one would have no room for this
-            # field, no observer would see its renewals, and another instance would run the job beside its live run.
+            # Written by the claim already, so that a renewal does not make the document larger. A document of almost
+            # 16 MiB would have no room for the field; then observers would see no renewal, and another instance would
+            # run the job beside its live run.
             "renewed_at": stamp.locked_at,
             "heartbeat_interval": stamp.heartbeat_interval,
             "claim_token": stamp.claim_token,
             "updated_at": stamp.locked_at,
         },
         added={"attempts": 1},
-        # Others end claims of ours without clearing it: an older release, and Node.
+        # An older release and Node end claims of ours without clearing the request. It was not meant for this claim.
         cleared=("cancel_requested_at",),
     )
 
@@ -93,9 +116,9 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
 
 
 def set_aside(job: Job, now: datetime, reason: str) -> Transition:
-    """pending -> failed, where the server refuses every claim on the job. No failure is counted: there was no try.
+    """pending -> failed: the server refuses every claim on the job. No failure is counted, because there was no try.
 
-    Pinned as a claim is: a job that changed since the refusal may be claimable by now.
+    Pinned like a claim: a job that changed since the refusal may be claimable now.
     """
     return Transition(
         guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job)},
@@ -112,20 +135,20 @@ def _ended(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def _unless_cancelled(job: Job) -> dict[str, Any]:
-    """The fence of every end but the completion of a one-off job: a requested cancellation must not be wiped."""
+    """The fence, and that no cancellation was requested: the end would clear a request that was never obeyed."""
     return {**fence(job), "cancel_requested_at": None}
 
 
 def complete(job: Job, now: datetime, result: Any = None) -> Transition:
-    """processing -> completed: a one-off job that succeeded. A cancellation requested meanwhile came too late.
+    """processing -> completed: a one-off job succeeded. A cancellation requested meanwhile came too late.
 
-    Fenced on its being a one-off job: a schedule may have been declared over it while it ran.
+    The guard asks that it is still a one-off job: a caller may have declared a schedule over it while it ran.
     """
     return _completion(job, now, fence(job), {} if result is None else {"result": result})
 
 
 def complete_claimed_with(job: Job, now: datetime) -> Transition:
-    """The same for whichever job the cycle claimed that claimed this one; nothing is stored of what they returned."""
+    """Like `complete`, for any job of the same claim cycle: one statement ends many. No results are stored."""
     return _completion(job, now, cycle_fence(job), {})
 
 
@@ -142,8 +165,8 @@ def go_on(
 ) -> Transition:
     """processing -> pending at the next occurrence of a recurring job.
 
-    Fenced on the schedule too: it may have been changed since `next_run_at` was computed from it. With
-    a `failure` this occurrence used up its retries; without, it succeeded.
+    The guard repeats the schedule: it may have changed since `next_run_at` was computed from it. With a `failure`, this
+    occurrence used up its retries; without one, it succeeded.
     """
     return Transition(
         guard={**_unless_cancelled(job), "repeat_interval": job.repeat_interval, "timezone": job.timezone},
@@ -155,7 +178,7 @@ def go_on(
             **({} if failure is None else failure.written(job)),
             **({} if result is None else {"result": result}),
         },
-        # What was saved was for another try at this occurrence.
+        # The handler saved its checkpoint for another try at this occurrence.
         cleared=(*_ENDED, "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
@@ -179,7 +202,7 @@ def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> T
 
 
 def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
-    """processing -> pending, as the handler asked: no failure is counted, and what it saved is kept."""
+    """processing -> pending, as the handler asked: no failure is counted, and its checkpoint is kept."""
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "next_run_at": next_run_at, **_ended(job, now), **resumed(job, next_run_at)},
@@ -191,7 +214,7 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
 def fail(job: Job, now: datetime, failure: Failure) -> Transition:
     """processing -> failed: the last try failed, or no other can be made.
 
-    Fenced on what says that a schedule does not go on: it may have been declared otherwise meanwhile.
+    The guard repeats what decides whether a schedule goes on: a caller may have declared otherwise meanwhile.
     """
     return Transition(
         guard={
@@ -208,7 +231,7 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
 
 
 def release(job: Job, now: datetime) -> Transition:
-    """processing -> pending, uncounted: the claim is given back, due as it was."""
+    """processing -> pending: releases the claim. The job is due as before, and no try is counted."""
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "updated_at": now},
@@ -218,7 +241,7 @@ def release(job: Job, now: datetime) -> Transition:
 
 
 def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
-    """processing -> pending for everything that one claim cycle may have taken: for claims whose answer was lost."""
+    """processing -> pending for every job that one claim cycle took: used when the answer to its claim was lost."""
     return Transition(
         guard={**stamp_fence(stamp), "cancel_requested_at": None},
         set={"status": PENDING, "updated_at": now},
@@ -227,16 +250,16 @@ def release_all(stamp: ClaimStamp, now: datetime) -> Transition:
 
 
 def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
-    """processing -> pending for a claim that was seen dead: counted apart from failures."""
+    """processing -> pending: an observer saw the claim dead. Deaths are counted apart from failures."""
     rescued = Transition(
-        # Whether it was one too many, and when the job is due, was decided from this count.
+        # From this count the observer decided that the job is rescued, not given up, and when it is due.
         guard={**fence(job), "rescues": job.rescues or OneOf((None, 0))},
         set={
             "status": PENDING,
             "next_run_at": next_run_at,
             "updated_at": now,
             "rescues": deaths_of(job) + 1,
-            "resumes_at": next_run_at,  # Of a one-off job too: Node may fail a try in between.
+            "resumes_at": next_run_at,  # In a one-off job too: Node may fail a try in between.
             **resumed(job, next_run_at),
         },
         cleared=_ENDED,
@@ -245,7 +268,7 @@ def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
 
 
 def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
-    """processing -> failed for a claim that was seen dead, where too many had died before. No failure is counted."""
+    """processing -> failed: an observer saw the claim dead, and too many died before. No failure is counted."""
     given_up = Transition(
         guard={
             **fence(job),
@@ -260,16 +283,16 @@ def give_up(job: Job, now: datetime, failure: Failure) -> Transition:
 
 
 def go_on_after_deaths(job: Job, now: datetime, next_run_at: datetime, failure: Failure) -> Transition:
-    """The same for a schedule: this occurrence is given up."""
+    """Like `give_up`, for a schedule that goes on: only this occurrence is given up."""
     return _of_the_dead(job, now, go_on(job, now, next_run_at, failure))
 
 
 def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
-    """As it must be where somebody else than the holder writes it.
+    """The ending, as an observer may write it in place of the holder.
 
-    `job` is as it was observed: besides the fence, its holder must not have renewed it since. The same for
-    the cancellation of a job whose holder died with a request to cancel it. A request on the claim of
-    another library was left behind by an earlier claim of ours, and is not obeyed.
+    `job` is the job as it was observed. Besides the fence, the guard asks that the holder has not renewed the claim
+    since. So does the cancellation of a job whose holder died after a request to cancel it. On a claim of another
+    library, the request is left over from an earlier claim of ours, and is ignored.
     """
     unmoved = sign_of_life(job)
     guard = {name: one for name, one in ending.guard.items() if name != "cancel_requested_at"}
@@ -284,7 +307,7 @@ def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
 
 
 def cancel_claimed(job: Job, now: datetime) -> Transition:
-    """processing -> cancelled, as was requested of the claim."""
+    """processing -> cancelled: carries out a requested cancellation."""
     return Transition(
         guard=fence(job),
         set={"status": CANCELLED, **_ended(job, now)},
@@ -296,7 +319,7 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
 
 
 def report(job: Job, now: datetime, **reported: Any) -> Transition:
-    """What a handler saves or reports: written under the fence, so that a run that lost its claim writes nothing."""
+    """Writes what a handler saved or reported, under the fence: a run that lost its claim writes nothing."""
     occurrence = occurrence_of(job)
     if "saved" in reported and occurrence is not None:
         reported["saved_for"] = occurrence
@@ -304,11 +327,11 @@ def report(job: Job, now: datetime, **reported: Any) -> Transition:
 
 
 def request_cancel(job: Job, now: datetime) -> Transition:
-    """Asks the holder of a claim of ours to cancel its run. By status alone it might land on a claim of Node's."""
+    """Asks the holder of a claim of ours to cancel its run. Without the fence, it might reach a claim of Node's."""
     return Transition(guard=_unless_cancelled(job), set={"cancel_requested_at": now, "updated_at": now})
 
 
-# --- By hand ---
+# --- On request of a caller ---
 
 
 def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
@@ -317,7 +340,7 @@ def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
 
 
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:
-    """failed or cancelled -> pending, due now, with all its tries."""
+    """failed or cancelled -> pending, due now, with all tries available again."""
     return Transition(
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},
@@ -331,15 +354,15 @@ def reschedule(job_id: ObjectId, now: datetime, next_run_at: datetime) -> Transi
     return Transition(
         guard={"id": job_id, "status": PENDING},
         set={"next_run_at": next_run_at, "updated_at": now},
-        # The time is in the claim's own condition; a copy that was read before still has the old one.
+        # The guard of a claim has the due date already. `rev` makes copies stale that were read with the old date.
         added={"rev": 1},
     )
 
 
 def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: Any) -> Transition:
-    """Changes what a pending job is about; `rev` tells whoever read a copy that it is stale.
+    """Changes the content of a pending job; a new `rev` makes every copy that was read before stale.
 
-    Guarded by what was read: of two changes at once, the second is made on top of the first, or not at all.
+    The guard has the `rev` that was read: of two changes at once, the second builds on the first, or is not applied.
     """
     return Transition(
         guard={"id": job.id, "status": PENDING, "rev": job.rev or OneOf((None, 0))},
@@ -350,7 +373,7 @@ def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: An
 
 
 def update_claimed(job: Job, now: datetime, **content: Any) -> Transition:
-    """Changes what a job that runs is about, from its next occurrence on: the run keeps its copy and its claim."""
+    """Changes the content of a running job from its next occurrence on: the run keeps its copy and its claim."""
     return Transition(
         guard={"id": job.id, "status": PROCESSING, "rev": job.rev or OneOf((None, 0))},
         set={"updated_at": now, **_present(content)},
@@ -360,7 +383,7 @@ def update_claimed(job: Job, now: datetime, **content: Any) -> Transition:
 
 
 def _present(content: Mapping[str, Any]) -> dict[str, Any]:
-    # `data` may be None and mean it; any other field is absent then.
+    # `data` may be None as a value. For any other field, None means that the field is removed.
     return {name: value for name, value in content.items() if value is not None or name == "data"}
 
 
