@@ -411,7 +411,7 @@ async def test_progress_is_told_after_each_batch(db: Database, jobs: Collection,
         monque.sync_in_loop, name="other", status=status, on_progress=lambda result: seen.append(result.count)
     )
     assert seen == [3, 4]
-    with pytest.raises(InvalidOptionError, match="nobody awaits"):
+    with pytest.raises(InvalidOptionError, match="cannot await it"):
         CALLS[action](monque.sync_in_loop, status=status, on_progress=on_progress)
 
 

@@ -19,7 +19,7 @@ from trio.testing import MockClock
 
 from trio_monque import Monque, MonqueError, RunningJob, Scheduler, Workers, open_claims
 from trio_monque.call_context import is_in_event_loop
-from trio_monque.client.monque import SyncMonque
+from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.errors import CallContextError
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain

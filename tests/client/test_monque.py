@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import inspect
+import pydoc
 import threading
 from collections import Counter
 from collections.abc import Callable
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import Any, get_args, get_origin, get_type_hints
 
 import anyio
 import pytest
@@ -18,7 +19,9 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor
 from trio_monque import JobStatus, Monque, Workers
-from trio_monque.client.monque import SyncMonque
+from trio_monque.client import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
+from trio_monque.client.operation import Operation
+from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, PayloadTooLargeError
 from trio_monque.store.types import Collection, Database
@@ -52,19 +55,50 @@ def test_blocking_calls_are_the_same(db: Database) -> None:
     assert monque.sync.get_queue_stats().pending == 1
 
 
-def test_blocking_calls_take_and_return_what_the_awaited_ones_do() -> None:
-    """Each signature is written twice, for readers and type checkers: so they cannot drift apart."""
+CORE = (enqueue, enqueue_many, schedules, one_job, bulk, views, fleet, recovery)
 
-    def told(call: Callable[..., object]) -> inspect.Signature:
-        signature = inspect.signature(call)
-        # Only who awaits may pass a function that is to be awaited.
-        kept = [one for one in signature.parameters.values() if one.name != "on_progress"]
-        return signature.replace(parameters=kept)
 
-    awaited = {name: call for name, call in inspect.getmembers(Monque, inspect.isfunction) if name[0] != "_"}
-    blocking = {name: call for name, call in inspect.getmembers(SyncMonque, inspect.isfunction) if name[0] != "_"}
-    assert awaited.keys() - blocking.keys() == {"events", "on"}
-    assert {name: told(call) for name, call in blocking.items()} == {name: told(awaited[name]) for name in blocking}
+def operations() -> dict[str, Callable[..., object]]:
+    """The operations of the core: what it has that takes a context and makes an Operation."""
+    found: dict[str, Callable[..., object]] = {}
+    for module in CORE:
+        for name, made in inspect.getmembers(module, inspect.isfunction):
+            if made.__module__ == module.__name__ and name[0] != "_":
+                returned = get_type_hints(made).get("return")
+                kind = get_origin(returned) or returned
+                if isinstance(kind, type) and issubclass(kind, Operation):
+                    found[name] = made
+    return found
+
+
+def public(door: type) -> dict[str, Callable[..., object]]:
+    return {name: call for name, call in inspect.getmembers(door, inspect.isfunction) if name[0] != "_"}
+
+
+def test_both_doors_have_every_operation_of_the_core_with_its_signature() -> None:
+    """Three are written out on both doors, for the types of their data: so their signatures cannot drift apart."""
+    core = operations()
+    assert {"enqueue", "schedule", "cancel_jobs", "get_queue_stats", "pause", "recover_stale_jobs"} <= core.keys()
+    for door, others in ((Monque, {"events", "on"}), (SyncMonque, set[str]())):
+        assert public(door).keys() - others == core.keys()
+        for name, operation in core.items():
+            method = inspect.signature(public(door)[name])
+            assert list(method.parameters.values())[1:] == list(inspect.signature(operation).parameters.values())[1:]
+            made = get_type_hints(operation)["return"]
+            (result,) = get_args(made) or get_args(vars(made)["__orig_bases__"][0])
+            assert get_type_hints(public(door)[name])["return"] == result, name
+
+
+def test_help_of_both_doors_has_what_the_core_says() -> None:
+    """Those that are written out have it on the async door, where an editor shows it."""
+    for name, operation in operations().items():
+        awaited, blocking = inspect.getdoc(public(Monque)[name]), inspect.getdoc(public(SyncMonque)[name])
+        assert awaited
+        if name in ("enqueue", "schedule", "document"):
+            assert f"See `Monque.{name}`" in str(blocking)
+        else:
+            assert awaited == blocking == inspect.getdoc(operation)
+            assert f"{name}(self" in pydoc.plain(pydoc.render_doc(public(Monque)[name]))
 
 
 async def test_enqueued_job_has_the_fields_that_were_asked_for(db: Database, autojump_clock: MockClock) -> None:

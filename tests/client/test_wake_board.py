@@ -7,13 +7,12 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
-import pytest
 import trio
 from bson import ObjectId
 
 from tests.support.store import PAST
-from trio_monque.client.wake_board import Announcer, Nobody, have_all_look, on_the_board
-from trio_monque.errors import MonqueConnectionError
+from trio_monque.client.operation import Caused
+from trio_monque.client.wake_board import Announcer, have_all_look, on_the_board
 from trio_monque.jobs.job import Job, JobStatus
 
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
@@ -98,23 +97,11 @@ async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     assert (one.looked_for_pauses, other.looked_for_pauses) == (1, 1)
 
 
-async def test_pauses_are_told_however_the_call_ended_and_to_nobody_by_nobody() -> None:
+async def test_what_an_operation_caused_is_delivered_once() -> None:
     one, other = Heard(), Heard()
+    caused = Caused(jobs=[JOB], are_new=True, may_be_due=True, changed_pauses=True)
     with on_the_board("db.jobs", one), on_the_board("db.other", other):
-        with Announcer("db.jobs").telling_of_pauses():
-            assert one.looked_for_pauses == 0
-        with pytest.raises(MonqueConnectionError), Announcer("db.jobs").telling_of_pauses():
-            raise MonqueConnectionError("gone")
-        with Nobody().telling_of_pauses():
-            pass
-    assert (one.looked_for_pauses, other.looked_for_pauses) == (2, 0)
-
-
-async def test_a_call_whose_answer_was_lost_makes_them_look() -> None:
-    one = Heard()
-    with on_the_board("db.jobs", one):
-        with pytest.raises(MonqueConnectionError), Announcer("db.jobs").also_if_lost():
-            raise MonqueConnectionError("gone", transient=True, unknown_outcome=True)
-        with pytest.raises(ValueError, match="never sent"), Announcer("db.jobs").also_if_lost():
-            raise ValueError("never sent")
-    assert one.told == ["look"]
+        Announcer("db.jobs").deliver(caused)
+        Announcer("db.jobs").deliver(caused)
+    assert (one.told, one.looked_for_pauses) == ([([JOB], True), "look"], 1)
+    assert (other.told, other.looked_for_pauses) == ([], 0)

@@ -42,7 +42,7 @@ def _target(play: Play, a: int, *preferred: str) -> ObjectId:
 
 def cancel(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, *(("processing", "pending") if b % 2 else ("pending", "processing")))
-    _done(play, "cancel", lambda: play.operator.cancel_job(job_id), by_hand.cancel(play.model, job_id))
+    _done(play, "cancel", lambda: play.client.cancel_job(job_id), by_hand.cancel(play.model, job_id))
 
 
 def cancel_seen(play: Play, a: int, b: int) -> None:
@@ -73,14 +73,14 @@ def set_aside(play: Play, a: int, b: int) -> None:
 
 def retry(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, *(("failed", "cancelled") if b % 3 else ("cancelled", "failed")))
-    _done(play, "retry", lambda: play.operator.retry_job(job_id), by_hand.retry(play.model, job_id))
+    _done(play, "retry", lambda: play.client.retry_job(job_id), by_hand.retry(play.model, job_id))
 
 
 def reschedule(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, "pending")
     moment = play.model.now + timedelta(seconds=b % 7 - 2)
     expected = by_hand.reschedule(play.model, job_id, moment)
-    _done(play, "reschedule", lambda: play.operator.reschedule_job(job_id, moment), expected)
+    _done(play, "reschedule", lambda: play.client.reschedule_job(job_id, moment), expected)
 
 
 def reschedule_between(play: Play, a: int, b: int) -> None:
@@ -92,7 +92,7 @@ def reschedule_between(play: Play, a: int, b: int) -> None:
 
 def delete(play: Play, a: int, b: int) -> None:
     job_id = _target(play, a, "completed", "processing")
-    check_equal("delete", by_hand.delete(play.model, job_id), play.operator.delete_job(job_id))
+    check_equal("delete", by_hand.delete(play.model, job_id), play.client.delete_job(job_id))
     play.gone.append(job_id)
 
 

@@ -10,8 +10,8 @@ from typing import Final, NamedTuple
 from bson import ObjectId
 
 from trio_monque import events
-from trio_monque.client.operator import Operator
-from trio_monque.client.wake_board import Nobody
+from trio_monque.client.bus import Bus
+from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
 from trio_monque.store.job_collection import JobCollection
@@ -78,7 +78,9 @@ class Play:
         self.instances = (Instance("us-1"), Instance("us-2"))
         self.context = SetContext(jobs, self.model.now)
         self.told: list[events.Event] = []
-        self.operator = Operator(self.context, self.told.append, Nobody())
+        bus = Bus()
+        bus.on(events.Event, self.told.append)
+        self.client = SyncMonque(self.context, bus, blocks_loops=True)
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []
         self._count = 0

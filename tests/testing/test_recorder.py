@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 import trio
+from pymongo import MongoClient
 from trio.testing import MockClock
 
 from trio_monque import MonqueError, NewJob, RunningJob, Workers
@@ -98,7 +99,13 @@ async def test_cancelled_before_it_was_sent_nothing_is_enqueued() -> None:
 async def test_what_needs_a_database_says_so() -> None:
     async def handler(job: RunningJob[Any]) -> None:
         assert not hasattr(job.scheduler, "get_jobs")
-        with pytest.raises(NoDatabaseError, match="session"):
+        with (
+            MongoClient[Any](connect=False) as client,
+            client.start_session() as session,
+            pytest.raises(NoDatabaseError, match="session"),
+        ):
+            await job.scheduler.enqueue("a", session=session)
+        with pytest.raises(InvalidOptionError, match="must be a pymongo ClientSession"):
             await job.scheduler.enqueue("a", session=object())  # type: ignore[call-overload]
         with pytest.raises(NoDatabaseError, match=r"sync\.get_queue_stats"):
             job.scheduler.sync.get_queue_stats()

@@ -1,14 +1,13 @@
-"""Many jobs at once, batch by batch. Blocking: one step a batch; who calls it decides where, and what comes between."""
+"""Cancel, retry or delete many jobs, batch by batch. Blocking: one step a batch."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from typing import Final, Unpack
 
 from .. import events
-from ..checks import check_seconds, is_async
+from ..checks import check_seconds
 from ..errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
 from ..jobs.bulk_changes import BulkResult, Tally
 from ..jobs.job import Job
@@ -17,7 +16,7 @@ from ..store import bulk_changes
 from ..store.types import ObjectId
 from .bulk_actions import Action, Cancel, Delete, Retry
 from .context import ClientContext
-from .wake_board import Announcer
+from .operation import Operation
 
 # One batch is done within one operation timeout, and holds up the others' writes no longer than that takes.
 MOST_IN_A_BATCH: Final = 1000
@@ -28,31 +27,118 @@ MOST_IN_A_WINDOW: Final = 500_000
 
 DEFAULT_SPREAD: Final = 30.0
 
+OnProgress = Callable[[BulkResult], object]
 
-class Bulk:
-    """One call. It is done one step after the other, maybe each in another thread."""
 
-    def __init__(self, context: ClientContext, action: Action) -> None:
+def cancel_jobs(
+    context: ClientContext, *, on_progress: OnProgress | None = None, **selection: Unpack[Selection]
+) -> Operation[BulkResult]:
+    """Cancel the selected jobs that are pending; those that run are not asked to end.
+
+    The call works in batches of at most 1,000, in the order of their ids. Each write repeats the selection, so a job
+    that has changed meanwhile, and is not selected any more, is left alone. Jobs that are enqueued after the call
+    began may be left out. One `JobsCancelled` event reports all that it cancelled, if there were any.
+
+    Cancelled, it ends after the current batch. What it did by then stays done, and the event reports it.
+
+    Args:
+        name: Only jobs of this name, or of one of these.
+        status: Only jobs of this status, or of one of these. If none of them is `pending`, there is
+            nothing to do, and the database is not asked.
+        older_than: Only jobs with `created_at` before this moment, timezone-aware.
+        newer_than: Only jobs with `created_at` after this moment.
+        fail_reason: Only jobs with this text somewhere in `fail_reason`, to the letter. No index serves
+            that: the server reads every job that the rest of the selection leaves.
+        fail_reason_prefix: Only jobs whose `fail_reason` begins with this text; read in the same way.
+        on_progress: Called after each batch with what was done so far. It may be async with `Monque`, not with
+            `sync`. What it raises ends the call, which raises it.
+
+    Raises:
+        InvalidOptionError: The selection is invalid, or selects nothing; the message names what is wrong.
+        PartialBulkError: The database stopped answering after a part of it; the error has how many are done.
+        MonqueConnectionError: The database cannot be reached or used, and nothing was done.
+    """
+    return Bulk(context, Cancel(context, JobSelector(**selection)), on_progress)
+
+
+def retry_jobs(
+    context: ClientContext,
+    *,
+    spread: float = DEFAULT_SPREAD,
+    on_progress: OnProgress | None = None,
+    **selection: Unpack[Selection],
+) -> Operation[BulkResult]:
+    """Make the selected jobs that are failed or cancelled pending again, with all their attempts.
+
+    It does to each what `retry_job` does, but they are due within a window and not all at once. A job is refused, and
+    listed in the result, if another pending or processing job has its unique key; so is the second of two selected
+    jobs with one key. One `JobsRetried` event reports all. For the rest, see `cancel_jobs`.
+
+    Args:
+        spread: Seconds over which each batch falls due, evenly. 0 for all at once.
+        on_progress: See `cancel_jobs`.
+        selection: See `cancel_jobs`.
+
+    Raises:
+        InvalidOptionError, PartialBulkError, MonqueConnectionError: See `cancel_jobs`.
+    """
+    check_seconds("spread", spread, zero=True)
+    return Bulk(context, Retry(context, JobSelector(**selection), spread), on_progress)
+
+
+def delete_jobs(
+    context: ClientContext,
+    *,
+    everything: bool = False,
+    on_progress: OnProgress | None = None,
+    **selection: Unpack[Selection],
+) -> Operation[BulkResult]:
+    """Delete the selected jobs, whatever their status. A run of one loses its claim with that.
+
+    Documents that are not jobs are left, and listed in the result. One `JobsDeleted` event reports all. For the rest,
+    see `cancel_jobs`.
+
+    Args:
+        everything: Every job; required if there is no selection.
+        on_progress: See `cancel_jobs`.
+        selection: See `cancel_jobs`.
+
+    Raises:
+        InvalidOptionError: There is no selection, and not `everything` either; or see `cancel_jobs`.
+        PartialBulkError, MonqueConnectionError: See `cancel_jobs`.
+    """
+    selector = JobSelector(**selection)
+    if not isinstance(everything, bool):
+        raise InvalidOptionError("everything", everything, "must be True or False")
+    if selector.is_everything and not everything:
+        raise InvalidOptionError(
+            "everything", everything, "without a selector, every job would be deleted: say everything=True to do that"
+        )
+    if everything and not selector.is_everything:
+        raise InvalidOptionError("everything", everything, "contradicts the selector beside it: leave one of them out")
+    return Bulk(context, Delete(context, selector), on_progress)
+
+
+class Bulk(Operation[BulkResult]):
+    """One call, a batch a step."""
+
+    def __init__(self, context: ClientContext, action: Action, on_progress: OnProgress | None) -> None:
+        super().__init__()
+        if on_progress is not None and not callable(on_progress):
+            raise InvalidOptionError("on_progress", on_progress, "must be a function of a BulkResult")
+        self.on_progress = on_progress
         self._context = context
         self._action = action
         self._tally = Tally()
         self._after: ObjectId | None = None
         self._until: ObjectId | None = None
         self._window_end: ObjectId | None = None
-        # Nothing that could be changed is asked for: nobody is asked.
-        self._is_over = not action.statuses
-
-    @property
-    def is_over(self) -> bool:
-        return self._is_over
-
-    @property
-    def result(self) -> BulkResult:
-        """So far."""
-        return self._tally.result()
+        self.result = self._tally.result()
+        # No job of these statuses can be changed so: the database is not asked.
+        self.is_over = not action.statuses
 
     def step(self) -> None:
-        """One batch: a constant number of round trips.
+        """Do one batch: a constant number of round trips.
 
         Raises:
             PartialBulkError: The database did not answer, and something was done before, or may have been.
@@ -65,6 +151,14 @@ class Bulk:
             if not tally.count and not tally.unknown:
                 raise
             raise PartialBulkError(self._action.name, tally.count, tally.unknown, error) from error
+        finally:
+            self.result = self._tally.result()
+            self.caused.may_be_due = self._action.wakes
+
+    def events(self) -> Sequence[events.Event]:
+        if not self._tally.count:
+            return ()
+        return [self._action.event(self._tally.count, dict(self._tally.by_name))]
 
     def _batch(self) -> None:
         context, action = self._context, self._action
@@ -72,7 +166,7 @@ class Bulk:
             context.ensure_indexes()
             self._until = bulk_changes.last_id(context.jobs)
             if self._until is None:
-                self._is_over = True
+                self.is_over = True
                 return
         if self._window_end is None:
             self._window_end = bulk_changes.window_end(context.jobs, self._after, self._until, MOST_IN_A_WINDOW)
@@ -83,7 +177,7 @@ class Bulk:
             self._write(chosen.jobs)
         self._after = chosen.last
         if chosen.last is None:
-            self._is_over = self._window_end == self._until
+            self.is_over = self._window_end == self._until
             self._after, self._window_end = self._window_end, None
 
     def _write(self, chosen: Sequence[Job]) -> None:
@@ -97,101 +191,3 @@ class Bulk:
             self._tally.refuse(job_id, reason)
         self._tally.unknown += written.unknown
         self._tally.add(written.count, Counter(job.name for job in chosen if job.id in written.done))
-
-    def told(self) -> Sequence[events.Event]:
-        """What has happened, however it ended."""
-        if not self._tally.count:
-            return ()
-        return [self._action.event(self._tally.count, dict(self._tally.by_name))]
-
-    @contextmanager
-    def waking(self, announcer: Announcer) -> Iterator[None]:
-        """Around a step: however it ended, jobs may be due by it, and the schedulers of the run look."""
-        try:
-            yield
-        finally:
-            if self._action.wakes:
-                announcer.announce_unknown()
-
-
-# --- What a call means; nothing is sent ---
-
-
-def cancelling(context: ClientContext, selection: Selection) -> Bulk:
-    return Bulk(context, Cancel(context, JobSelector(**selection)))
-
-
-def retrying(context: ClientContext, selection: Selection, spread: float) -> Bulk:
-    check_seconds("spread", spread, zero=True)
-    return Bulk(context, Retry(context, JobSelector(**selection), spread))
-
-
-def deleting(context: ClientContext, selection: Selection, *, everything: bool) -> Bulk:
-    selector = JobSelector(**selection)
-    if not isinstance(everything, bool):
-        raise InvalidOptionError("everything", everything, "must be True or False")
-    if selector.is_everything and not everything:
-        raise InvalidOptionError(
-            "everything", everything, "without a selector, every job would be deleted: say everything=True to do that"
-        )
-    if everything and not selector.is_everything:
-        raise InvalidOptionError("everything", everything, "contradicts the selector beside it: leave one of them out")
-    return Bulk(context, Delete(context, selector))
-
-
-# --- The blocking calls ---
-
-
-class SyncBulk:
-    """Manages many jobs; every call blocks until all of it is done."""
-
-    def __init__(self, context: ClientContext, tell: Callable[[events.Event], None], announcer: Announcer) -> None:
-        self._context = context
-        self._tell = tell
-        self._announcer = announcer
-
-    def cancel_jobs(
-        self, *, on_progress: Callable[[BulkResult], object] | None = None, **selection: Unpack[Selection]
-    ) -> BulkResult:
-        """See `Monque.cancel_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(cancelling(self._context, selection), on_progress)
-
-    def retry_jobs(
-        self,
-        *,
-        spread: float = DEFAULT_SPREAD,
-        on_progress: Callable[[BulkResult], object] | None = None,
-        **selection: Unpack[Selection],
-    ) -> BulkResult:
-        """See `Monque.retry_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(retrying(self._context, selection, spread), on_progress)
-
-    def delete_jobs(
-        self,
-        *,
-        everything: bool = False,
-        on_progress: Callable[[BulkResult], object] | None = None,
-        **selection: Unpack[Selection],
-    ) -> BulkResult:
-        """See `Monque.delete_jobs`; `on_progress` is a plain function."""
-        return self._run_bulk(deleting(self._context, selection, everything=everything), on_progress)
-
-    def _run_bulk(self, one: Bulk, on_progress: Callable[[BulkResult], object] | None) -> BulkResult:
-        check_on_progress(on_progress)
-        if on_progress is not None and is_async(on_progress):
-            raise InvalidOptionError("on_progress", on_progress, "must be a plain function: nobody awaits it here")
-        try:
-            while not one.is_over:
-                with one.waking(self._announcer):
-                    one.step()
-                if on_progress is not None:
-                    on_progress(one.result)
-        finally:
-            for event in one.told():
-                self._tell(event)
-        return one.result
-
-
-def check_on_progress(given: object) -> None:
-    if given is not None and not callable(given):
-        raise InvalidOptionError("on_progress", given, "must be a function of a BulkResult")

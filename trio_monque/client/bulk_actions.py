@@ -18,7 +18,7 @@ from ..store import bulk_changes
 from ..store.bulk_changes import Sending, Written
 from ..store.types import ObjectId
 from .context import ClientContext
-from .intake import looked_up
+from .enqueue import looked_up
 
 
 class Action(ABC):

@@ -1,43 +1,92 @@
-"""ClientContext: what every blocking call of a client stands on."""
+"""ClientContext: what the operations of one client share."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
-from typing import TypeVar
+from typing import Final, Self, TypeVar
 
 from ..errors import MonqueConnectionError
+from ..jobs.views import NO_WORKERS, QueueStats, WorkerView
+from ..log import logger_of
 from ..options import ClientConfig
 from ..store import indexes
+from ..store.connection import check_database
 from ..store.indexes import IndexesGoneError
 from ..store.job_collection import JobCollection
+from ..store.types import Database
 from .server_time import ServerTime
+from .stats_cache import StatsCache
+
+logger = logger_of()
 
 T = TypeVar("T")
 
-# Between the making of the indexes and the call they may be lost once more. A bound: it is no chance then.
-MOST_LOSSES = 3
+# Between the making of the indexes and the call they may be dropped once more. More often is not a coincidence.
+MOST_LOSSES: Final = 3
 
 
 class ClientContext(ServerTime):
-    """What every blocking call stands on: the collection, the server's time, and the indexes once they exist."""
+    """What the operations of one client share: the collection, the server's time, the indexes once they exist.
 
-    def __init__(self, jobs: JobCollection, config: ClientConfig) -> None:
+    Attributes:
+        jobs: The collection of the jobs.
+        config: The client's options.
+        stats: Counts by name, as they were answered a moment ago; `stats_by_name` has those of all names at once.
+        workers_here: Returns the workers of the scheduler that this client is, by name.
+    """
+
+    def __init__(
+        self,
+        jobs: JobCollection,
+        config: ClientConfig,
+        workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
+    ) -> None:
         super().__init__(jobs)
         self.jobs = replace(jobs, has_indexes=not config.skip_index_creation)
         self.config = config
+        self.stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
+        self.stats_by_name: StatsCache[Mapping[str, QueueStats]] = StatsCache(config.stats_cache_ttl)
+        self.workers_here = workers_here
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
         self._were_made = False
 
+    @classmethod
+    def of(
+        cls,
+        db: Database,
+        config: ClientConfig,
+        workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
+    ) -> Self:
+        """Check the database; raise InvalidDatabaseError if it is something else. Nothing is sent."""
+        if config.write_concern != "majority":
+            logger.warning(
+                "write_concern=%r: a failover may undo claims, settlements and new jobs. "
+                "Guarantees 1 to 4 hold only with 'majority'",
+                config.write_concern,
+            )
+        jobs = JobCollection.of(
+            check_database(db),
+            config.collection_name,
+            write_concern=config.write_concern,
+            operation_timeout=config.operation_timeout,
+        )
+        return cls(jobs, config, workers_here)
+
+    def forget_statistics(self) -> None:
+        """Count anew at the next call: a scheduler that has ended must not leave what was true while it ran."""
+        self.stats.clear()
+        self.stats_by_name.clear()
+
     def forget_indexes(self) -> None:
-        """They may be gone: they are made again before the next write."""
+        """Make the indexes again before the next write: they may have been dropped."""
         with self._indexing:
             self._indexed = self.config.skip_index_creation
 
     def ensure_indexes(self) -> None:
-        """Creates the indexes before the first write; a failure is tried again at the next."""
+        """Create the indexes before the first write; after a failure, try again before the next."""
         if self._indexed:
             return
         with self._indexing:
@@ -45,15 +94,15 @@ class ClientContext(ServerTime):
                 try:
                     indexes.ensure(self.jobs, self.config.retention)
                 except MonqueConnectionError as error:
-                    # They could be made once. What keeps them from it now passes (two live jobs of one unique key
-                    # that came in meanwhile, say), and is no reason for a scheduler to end.
+                    # They could be made once. What prevents it now will pass (such as two live jobs of one unique
+                    # key that were inserted meanwhile), so it must not end a scheduler.
                     error.transient = error.transient or self._were_made
                     error.permanent = error.permanent and not self._were_made
                     raise
                 self._indexed = self._were_made = True
 
     def with_indexes(self, call: Callable[[], T]) -> T:
-        """What `call` returns, once there are indexes: made again where it finds that they are gone."""
+        """Return what `call` returns once the indexes exist; make them again if it finds that they were dropped."""
         for _ in range(MOST_LOSSES):
             self.ensure_indexes()
             try:

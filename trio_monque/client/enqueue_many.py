@@ -1,4 +1,4 @@
-"""Many jobs at once: all checked before anything is sent, then sent in slices, one in flight at a time."""
+"""Enqueue many jobs: all are checked first, then sent in slices, one in flight at a time. Blocking."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from ..jobs.new_job import Draft, NewJob
 from ..store import inserting
 from ..store.inserting import Parcel
 from .context import ClientContext
-from .intake import Intake, looked_up
+from .enqueue import draft_of, insert_parcels, insert_unique, looked_up
+from .operation import Operation
 
 # A slice is one statement of each kind. More in one gains little, and it has to be done within one
 # operation timeout. A message of the driver holds 48 MB.
@@ -32,8 +33,48 @@ GIVE_WAY: Final = 1e-5
 _Key = tuple[str, str | None]
 
 
-def checked(intake: Intake, new_jobs: Any) -> Sequence[Draft]:
-    """A draft of each; the error of one that cannot be says which it is. Nothing is sent."""
+class EnqueueMany(Operation[list[Job]]):
+    """A list of new jobs.
+
+    Attributes:
+        drafts: The jobs, checked whole.
+    """
+
+    def __init__(self, context: ClientContext, drafts: Sequence[Draft]) -> None:
+        super().__init__()
+        self.drafts = drafts
+        self._context = context
+        self.caused.are_new = True
+        if not drafts:
+            self.finish([])
+
+    def step(self) -> None:
+        jobs = _send(self._context, self.drafts)
+        self.caused.jobs = jobs
+        self.finish(jobs)
+
+
+def enqueue_many(context: ClientContext, new_jobs: Sequence[NewJob]) -> Operation[list[Job]]:
+    """Store many jobs with few statements.
+
+    All are checked before anything is sent. Of several jobs with one unique key, in the list or in the collection,
+    one is stored, and the result has it in the place of each. The call is not one transaction. Cancelled after the
+    first statement was sent, it sends the rest and waits for the answers.
+
+    Returns:
+        The jobs, in the order of the list.
+
+    Raises:
+        PartialEnqueueError: The database did not store all; the error has the ids of those that it stored, and of
+            those that it may have stored.
+        InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError: A job is invalid; a
+            note of the error says which. Nothing was sent.
+    """
+    return EnqueueMany(context, checked(context, new_jobs))
+
+
+def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
+    """Return a draft of each job; the error of an invalid one says which it is. Nothing is sent."""
     if not isinstance(new_jobs, Iterable) or isinstance(new_jobs, str | Mapping):
         raise InvalidOptionError("new_jobs", new_jobs, "must be a list of NewJob")
     new_jobs = list(new_jobs)
@@ -44,7 +85,7 @@ def checked(intake: Intake, new_jobs: Any) -> Sequence[Draft]:
                 raise InvalidOptionError(
                     "new_jobs", new, "must hold instances of NewJob, for example NewJob(name='greet', data=1)"
                 )
-            drafts.append(intake.draft(new))
+            drafts.append(draft_of(context, new))
         except MonqueError as error:
             error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, of which none was sent.")
             raise
@@ -59,7 +100,7 @@ class _Sent:
     errors: dict[int, MonqueError] = field(default_factory=dict)
 
 
-def send(context: ClientContext, intake: Intake, drafts: Sequence[Draft]) -> list[Job]:
+def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
     """The jobs, in order; of several with one unique key, each is the one job that has it.
 
     Raises:
@@ -76,7 +117,7 @@ def send(context: ClientContext, intake: Intake, drafts: Sequence[Draft]) -> lis
             # The next slice is made while the server works on this one.
             following = next(slices, None)
             packing = None if following is None else packer.submit(_packed, drafts, now, following, beside=True)
-            _send_slice(context, intake, parcels, sent)
+            _send_slice(context, parcels, sent)
             if packing is None or sent.errors:
                 break
             parcels = packing.result()
@@ -130,12 +171,12 @@ def _giving_way(places: Sequence[int]) -> Iterator[int]:
         yield place
 
 
-def _send_slice(context: ClientContext, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_slice(context: ClientContext, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
     plain = [place for place, parcel in parcels.items() if parcel.job.unique_key is None]
     unique = [place for place, parcel in parcels.items() if parcel.job.unique_key is not None]
     if plain:
         try:
-            refused = intake.send_parcels([parcels[place] for place in plain])
+            refused = insert_parcels(context, [parcels[place] for place in plain])
         except MonqueError as error:
             refused = dict.fromkeys(range(len(plain)), error)
         for number, place in enumerate(plain):
@@ -144,10 +185,10 @@ def _send_slice(context: ClientContext, intake: Intake, parcels: Mapping[int, Pa
             else:
                 sent.jobs[place] = parcels[place].job
     if unique and not sent.errors:
-        _send_unique(context, intake, {place: parcels[place] for place in unique}, sent)
+        _send_unique(context, {place: parcels[place] for place in unique}, sent)
 
 
-def _send_unique(context: ClientContext, intake: Intake, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
+def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _Sent) -> None:
     jobs = context.jobs
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
@@ -176,7 +217,7 @@ def _send_unique(context: ClientContext, intake: Intake, parcels: Mapping[int, P
             continue
         # The winner ended meanwhile, or is unknown: one by one.
         try:
-            sent.jobs[place] = intake.send_unique(parcel)
+            sent.jobs[place] = insert_unique(context, parcel)
         except MonqueError as error:
             sent.errors[place] = error
             if isinstance(error, MonqueConnectionError) and (may_be_applied or error.transient):

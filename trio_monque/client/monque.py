@@ -1,82 +1,68 @@
-"""Monque: the client. The blocking calls of this room, through the door, on any anyio backend."""
+"""Monque: the client's async door. It runs the core's operations in database threads, on any anyio backend."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import inspect
+from collections.abc import Callable, Coroutine
+from contextlib import AbstractAsyncContextManager
 from functools import partial
-from typing import Literal, TypeVar, Unpack
+from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
 
+import anyio
 import anyio.lowlevel
 
-from ..call_context import async_calls, blocking_calls
-from ..events import Event
+from ..call_context import async_calls
+from ..errors import MonqueConnectionError
 from ..jobs.job import Job
-from ..jobs.job_query import JobFilter, JobSort
-from ..jobs.job_selector import Statuses, checked_name
-from ..jobs.views import NO_WORKERS, CursorPage, QueueStats, QueueView, WorkerView
-from ..log import logger_of
-from ..options import ClientConfig, ClientOptions, client_config
-from ..store.connection import check_database
+from ..jobs.new_job import JobOptions
+from ..jobs.payload import Taking
+from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
-from ..store.job_collection import JobCollection
-from ..store.types import Database, ObjectId
-from .bulk import SyncBulk
-from .bulk_managing import BulkManaging
-from .bus import Bus
+from ..store.types import ClientSession, Database
+from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
+from .bus import Bus, EventT, Listener
 from .context import ClientContext
-from .enqueuing import IN_A_THREAD, Enqueuing
-from .fleet import Fleet, SyncFleet
+from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
-from .intake import Intake
-from .managing import Managing
-from .operator import Operator
-from .producer import Producer
-from .reader import Reader
-from .recovering import Recovering, SyncRecovering
-from .stats_cache import StatsCache
-from .wake_board import Announcer, Nobody
+from .operation import Operation, present_as
+from .schedules import ScheduleOptions
+from .sync_monque import SyncMonque
+from .wake_board import Announcer
 
-logger = logger_of()
-
+P = ParamSpec("P")
+R = TypeVar("R")
 T = TypeVar("T")
 
+IN_A_THREAD: Final = (
+    "Call sync.{name}(...) of the same client, for example monque.sync.{name}(...) or job.scheduler.sync.{name}(...). "
+    "In a plain handler, job.from_thread(job.scheduler.{name}, ...) does as well; in a program, call it in an async "
+    "function"
+)
+"""What to do instead of an async call in a thread without an event loop."""
 
-@blocking_calls
-class SyncMonque(Producer, Reader, Operator, SyncBulk, SyncRecovering, SyncFleet):
-    """The same calls as Monque's, blocking: for threads, scripts, Django and plain handlers.
 
-    Raises:
-        CallContextError: It is called in a task of an event loop, which would stand still; `sync_in_loop` allows it.
-    """
+def awaited(
+    operation: Callable[Concatenate[ClientContext, P], Operation[R]],
+) -> Callable[Concatenate[Monque, P], Coroutine[Any, Any, R]]:
+    """Make an async method of an operation of the core, with its signature and documentation."""
 
-    def __init__(
-        self,
-        context: ClientContext,
-        tell: Callable[[Event], None],
-        stats: StatsCache[QueueStats],
-        workers: Callable[[], Mapping[str, WorkerView]],
-        *,
-        blocks_loops: bool = False,
-    ) -> None:
-        self.blocks_loops = blocks_loops
-        announcer = Announcer(context.jobs.collection.full_name)
-        Producer.__init__(self, context, announcer)
-        Reader.__init__(self, context, stats, workers)
-        Operator.__init__(self, context, tell, announcer)
-        SyncBulk.__init__(self, context, tell, announcer)
-        SyncRecovering.__init__(self, context, tell, announcer)
-        SyncFleet.__init__(self, context, announcer)
+    async def method(self: Monque, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return await self._run(operation(self._context, *args, **kwargs))
+
+    present_as(method, operation)
+    method.__qualname__ = f"Monque.{method.__name__}"
+    return method
 
 
 @async_calls(IN_A_THREAD)
-class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
-    """The client: enqueues and inspects jobs, and runs none.
+class Monque:
+    """The client: enqueues, inspects and manages jobs. It runs none.
 
-    Made anywhere, a module's top level too: it holds nothing that belongs to an event loop, and works
-    on trio, asyncio and uvloop alike, on several after each other too. It never closes your client.
+    A client can be made anywhere, also at the top level of a module. It holds nothing that belongs to an event loop,
+    and works on trio, asyncio and uvloop, also on several after each other. It never closes your `MongoClient`.
 
-    Cancellation: a call that is cancelled before anything was sent has sent nothing; one that was sent
-    is awaited. What only reads is awaited no longer than its caller wants (on asyncio: until the answer).
+    Cancellation: a call that is cancelled before it sent anything sends nothing. A call that was sent is awaited,
+    except that one that only reads ends at once (on asyncio, with the answer).
 
     Args:
         db: A `pymongo.database.Database`. Its codec options hold for `data`; reads go to the primary.
@@ -85,45 +71,19 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
 
     Raises:
         InvalidDatabaseError: `db` is something else; the message says what to pass.
-        InvalidOptionError: An option cannot be; names it.
+        InvalidOptionError: An option is invalid; the message names it.
     """
 
-    _sync: SyncMonque
-
     def __init__(self, db: Database, **options: Unpack[ClientOptions]) -> None:
-        self._open(db, client_config(options))
+        self._open(ClientContext.of(db, client_config(options)))
 
-    def _open(self, db: Database, config: ClientConfig) -> None:
-        if config.write_concern != "majority":
-            logger.warning(
-                "write_concern=%r: a failover may undo claims, settlements and new jobs. "
-                "Guarantees 1 to 4 hold only with 'majority'",
-                config.write_concern,
-            )
-        jobs = JobCollection.of(
-            check_database(db),
-            config.collection_name,
-            write_concern=config.write_concern,
-            operation_timeout=config.operation_timeout,
-        )
-        self._context = ClientContext(jobs, config)
+    def _open(self, context: ClientContext) -> None:
+        self._context = context
         self._bus = Bus()
-        self._producer = Producer(self._context, Nobody())
-        self._stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
-        self._sync = self._blocking(blocks_loops=False)
+        self._sync = SyncMonque(context, self._bus)
         self._door = DatabaseThreads()
-        self._intake = Intake(self._context)
-        self._group = GroupEnqueue(self._door, self._intake.send_all)
-        self._announcer = Announcer(jobs.collection.full_name)
-
-    def _blocking(self, *, blocks_loops: bool) -> SyncMonque:
-        return SyncMonque(
-            self._context,
-            self._bus.tell_blocking,
-            self._stats,
-            lambda: self._workers_here(),
-            blocks_loops=blocks_loops,
-        )
+        self._group = GroupEnqueue(self._door, partial(enqueue.insert_group, context))
+        self._announcer = Announcer(context.jobs.collection.full_name)
 
     @property
     def sync(self) -> SyncMonque:
@@ -133,94 +93,211 @@ class Monque(Enqueuing, Managing, BulkManaging, Recovering, Fleet):
     @property
     def sync_in_loop(self) -> SyncMonque:
         """The same as `sync`, allowed in a task of an event loop too: all its tasks wait for the database."""
-        return self._blocking(blocks_loops=True)
+        return SyncMonque(self._context, self._bus, blocks_loops=True)
 
-    async def get_job(self, job_id: ObjectId | str) -> Job | None:
-        """The job of that id, an ObjectId or its hex string; None where there is none, or the id cannot be one."""
-        return await self._read(partial(self._sync.get_job, job_id))
+    # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
 
-    async def get_jobs(
+    @overload
+    async def enqueue(
+        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    @overload
+    async def enqueue(
         self,
+        worker: Taking[None],
+        data: None = ...,
         *,
-        name: str | None = None,
-        status: Statuses | None = None,
-        limit: int = 100,
-        skip: int = 0,
-    ) -> Sequence[Job]:
-        """Jobs of a name and of one or several statuses, earliest `next_run_at` first.
-
-        What is passed over by `skip` is read, too: to go far, use `get_jobs_with_cursor`. Documents that are no
-        jobs are left out, and not counted.
-
-        Raises:
-            InvalidOptionError: An argument cannot be; names it.
-            MonqueConnectionError: The database did not answer within `operation_timeout`.
-        """
-        return await self._read(partial(self._sync.get_jobs, name=name, status=status, limit=limit, skip=skip))
-
-    async def get_jobs_with_cursor(
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job: ...
+    @overload
+    async def enqueue(
+        self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    async def enqueue(
         self,
+        worker: str | Taking[Any],
+        data: Any = None,
         *,
-        cursor: str | None = None,
-        limit: int = 50,
-        direction: Literal["forward", "backward"] = "forward",
-        filter: JobFilter | None = None,  # noqa: A002
-        sort: JobSort | str | None = None,
-    ) -> CursorPage:
-        """A page of jobs, and a cursor with which the next call goes on behind it.
+        session: ClientSession | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """Stores a job, acknowledged by a majority; from then on it runs until it has ended.
 
-        Whoever goes on until there is nothing more has seen each job exactly once that was there all the time and
-        did not change. Documents that are not jobs are left out, and not counted.
+        Calls that are made at the same time, with neither a unique key nor a session, share one
+        statement. Each is told its own outcome.
 
         Args:
-            cursor: What a page has as its `cursor`; also one that Monque for Node made. None for the first page.
-            limit: How many jobs the page has, at most.
-            direction: "forward", or "backward" towards the beginning of the order; without a cursor that is the
-                last page. A page's jobs are in the order that was asked for all the same.
-            filter: Which jobs. It may be another than that of the page before.
-            sort: A JobSort, or a string such as "created_at", and "-created_at" for the latest first. By default by
-                id. It must be that of the cursor.
+            worker: The name of a worker, or the worker, whose `payload` the data is checked against.
+            data: What the worker's `payload` declares. Without one: any BSON value, or an instance of a class
+                with fields, such as a dataclass, which is stored as a document of them.
+            session: A pymongo session of the same client. In a transaction the job is part of it: rolled
+                back with it, seen by workers when it commits. Nothing is tried again inside; an error
+                after which the whole transaction may be tried again is raised as the driver's, and a
+                lost race for a unique key is one.
+            run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
+            delay: Seconds from now, instead of `run_at`.
+            unique_key: At most one pending or processing job of this name has this key: where there is
+                one already, that one is returned as it is.
+            max_attempts: After how many failures this job is `failed`, instead of its worker's.
+            max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
+            timeout: Seconds that one run may take, instead of its worker's.
 
         Raises:
-            InvalidCursorError: The cursor is none, or of another order.
-            InvalidOptionError: Another argument cannot be; names it.
-            MonqueConnectionError: The database did not answer within `operation_timeout`.
+            InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError:
+                Something about the job cannot be; nothing was sent.
+            BrokenDocumentError: A document that is not a job has the unique key; nothing was stored.
+            MonqueConnectionError: The database did not take it; with `unknown_outcome`, it may have.
         """
-        page = partial(
-            self._sync.get_jobs_with_cursor, cursor=cursor, limit=limit, direction=direction, filter=filter, sort=sort
-        )
-        return await self._read(page)
+        return await self._run(enqueue.enqueue(self._context, worker, data, session=session, **options))
 
-    async def get_queue_stats(self, *, name: str | None = None) -> QueueStats:
-        """How many jobs are in which status, of one name or of all.
+    @overload
+    async def schedule(
+        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    @overload
+    async def schedule(
+        self,
+        cron: str,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        on_conflict: str = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Job: ...
+    @overload
+    async def schedule(
+        self, cron: str, worker: str, data: Any = ..., *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    async def schedule(
+        self,
+        cron: str,
+        worker: str | Taking[Any],
+        data: Any = None,
+        *,
+        on_conflict: str = "keep",
+        **options: Unpack[ScheduleOptions],
+    ) -> Job:
+        """Stores a job that runs again and again: on success it moves to its next occurrence.
 
-        An answer is kept for `stats_cache_ttl` seconds, and given again whatever happens meanwhile. Who asks while it
-        is asked for already waits for the same answer.
+        Args:
+            cron: Five fields, or an alias such as @daily, which is stored as five fields.
+            worker, data: As for `enqueue`.
+            unique_key: Makes it a declaration: where a pending or processing job of this name has the
+                key, there is no second one. Without, each call makes another job.
+            timezone: The IANA name of the zone that `cron` speaks of; "UTC" by default.
+            on_exhausted: What an occurrence that used up its retries means: "continue" with the next
+                one, which is the default, or "fail".
+            on_conflict: Where the key is in use: "keep" the job as it is, or "update" its cron, time zone,
+                data and `on_exhausted`, unless its `version` is higher. A run that is under way keeps what it began
+                with.
+            version: A whole number from 1 that decides which of two declarations is the newer one: "update" leaves
+                a schedule of a higher version as it is, and logs that. None is older than any version.
 
         Raises:
-            AggregationTimeoutError: The server did not manage within `operation_timeout`.
-            MonqueConnectionError: The database did not answer.
+            InvalidCronError: The expression or the time zone cannot be understood; nothing was sent.
+            The errors of `enqueue`.
         """
-        known = self._stats.known(checked_name(name))
-        if known is not None:
+        operation = schedules.schedule(self._context, cron, worker, data, on_conflict=on_conflict, **options)
+        return await self._run(operation)
+
+    @overload
+    async def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    async def document(
+        self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]
+    ) -> dict[str, Any]: ...
+    @overload
+    async def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    async def document(
+        self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
+    ) -> dict[str, Any]:
+        """The document of a job, checked as by `enqueue`, for you to insert: with another driver, in its transaction.
+
+        It is due from the server's time on, and the indexes exist when this returns: call it before the
+        transaction begins. A unique key in use is a duplicate key error of your insert.
+        """
+        return await self._run(enqueue.document(self._context, worker, data, **options))
+
+    enqueue_many = awaited(enqueue_many.enqueue_many)
+    preview = awaited(schedules.preview)
+
+    # --- The other operations ---
+
+    get_job = awaited(one_job.get_job)
+    cancel_job = awaited(one_job.cancel_job)
+    retry_job = awaited(one_job.retry_job)
+    reschedule_job = awaited(one_job.reschedule_job)
+    delete_job = awaited(one_job.delete_job)
+
+    cancel_jobs = awaited(bulk.cancel_jobs)
+    retry_jobs = awaited(bulk.retry_jobs)
+    delete_jobs = awaited(bulk.delete_jobs)
+
+    get_jobs = awaited(views.get_jobs)
+    get_jobs_with_cursor = awaited(views.get_jobs_with_cursor)
+    get_queue_stats = awaited(views.get_queue_stats)
+    get_queue_view_summaries = awaited(views.get_queue_view_summaries)
+    get_broken_documents = awaited(views.get_broken_documents)
+
+    instances = awaited(fleet.instances)
+    paused = awaited(fleet.paused)
+    pause = awaited(fleet.pause)
+    resume = awaited(fleet.resume)
+    recover_stale_jobs = awaited(recovery.recover_stale_jobs)
+
+    # --- Events ---
+
+    def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
+        """Call `listener` with every event of the type; return a function that removes it.
+
+        A scheduler reports all that it does: it runs an async listener as a task and a plain one in a thread. A
+        slow or a raising listener does not slow or break a job (one that is too slow misses events, which is
+        logged). A client that runs no jobs reports what its own calls did, before they return.
+        """
+        return self._bus.on(event_type, listener)
+
+    def events(self, *types: type[EventT]) -> AbstractAsyncContextManager[EventStream[EventT]]:
+        """`async with monque.events(JobFailed, ...) as stream: async for event in stream: ...`.
+
+        Events of these types, in the order in which they happened, from entering until leaving the block;
+        the stream of a scheduler ends when the scheduler has ended. A slow reader misses events, which
+        `stream.dropped` counts.
+        """
+        return self._bus.events(*types)
+
+    # --- How an operation is carried out ---
+
+    async def _run(self, operation: Operation[R]) -> R:
+        """Carry out an operation in database threads, and deliver what it caused, however it ends."""
+        if operation.is_over:
             await anyio.lowlevel.checkpoint()
-            return known
-        return await self._read(partial(self._sync.get_queue_stats, name=name))
+        try:
+            while not operation.is_over:
+                await self._step(operation)
+        except BaseException:
+            # Also what a thread did for a caller that was cancelled meanwhile.
+            await self._bus.tell_all(operation.events(), has_failed=True)
+            raise
+        if events := operation.events():
+            await self._bus.tell_all(events)
+        return operation.result
 
-    async def get_queue_view_summaries(self) -> Sequence[QueueView]:
-        """The names that there are jobs of, or a worker of this scheduler, sorted.
-
-        A client that runs nothing has no workers, and does not know those of others: see `instances`.
-
-        Raises:
-            AggregationTimeoutError: The server did not manage within `operation_timeout`.
-            MonqueConnectionError: The database did not answer.
-        """
-        return await self._read(self._sync.get_queue_view_summaries)
-
-    def _workers_here(self) -> Mapping[str, WorkerView]:
-        return NO_WORKERS
-
-    async def _read(self, question: Callable[[], T]) -> T:
-        # It changes nothing, so its answer is worth no wait to who is cancelled.
-        return await self._door.call(question, abandon_on_cancel=True)
+    async def _step(self, operation: Operation[R]) -> None:
+        if operation.pause:
+            await anyio.sleep(operation.pause)
+        try:
+            if isinstance(operation, enqueue.Enqueue) and operation.can_share:
+                operation.stored(await self._group.enqueue(operation.draft))
+            else:
+                await self._door.call(operation.step, abandon_on_cancel=operation.only_reads)
+        except MonqueConnectionError:
+            operation.lost()
+            raise
+        finally:
+            # Here and not in the thread: the thread may go on after a caller that waits no longer.
+            self._announcer.deliver(operation.caused)
+        if operation.on_progress is not None:
+            answer = operation.on_progress(operation.result)
+            if inspect.isawaitable(answer):
+                await answer

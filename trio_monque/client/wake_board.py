@@ -16,10 +16,10 @@ from typing import Protocol
 import trio
 
 from ..clock import virtual_time
-from ..errors import MonqueConnectionError
 from ..jobs.job import Job, JobStatus
 from ..store.types import ClientSession
 from ..threads import do_on_run
+from .operation import Caused
 
 
 class Neighbour(Protocol):
@@ -106,22 +106,15 @@ class Announcer:
         """There may be jobs that nobody knows."""
         self._tell(lambda neighbour: neighbour.look())
 
-    @contextmanager
-    def telling_of_pauses(self) -> Iterator[None]:
-        """Around what pauses or resumes; it is told however that ended."""
-        try:
-            yield
-        finally:
-            self._tell(lambda neighbour: neighbour.look_for_pauses())
-
-    @contextmanager
-    def also_if_lost(self) -> Iterator[None]:
-        """Around what makes jobs: one whose answer was lost may be there as well."""
-        try:
-            yield
-        except MonqueConnectionError:
+    def deliver(self, caused: Caused) -> None:
+        """Wake schedulers for what an operation caused, once."""
+        if caused.jobs:
+            self.announce(caused.jobs, caused.session, new=caused.are_new)
+        if caused.may_be_due:
             self.announce_unknown()
-            raise
+        if caused.changed_pauses:
+            self._tell(lambda neighbour: neighbour.look_for_pauses())
+        caused.jobs, caused.may_be_due, caused.changed_pauses = (), False, False
 
     def _tell(self, what: Callable[[Neighbour], None]) -> None:
         def tell_all() -> None:
@@ -129,16 +122,6 @@ class Announcer:
                 what(neighbour)
 
         do_on_run(tell_all)
-
-
-class Nobody(Announcer):
-    """Where the caller tells of the jobs itself, or nobody would hear."""
-
-    def __init__(self) -> None:
-        super().__init__("")
-
-    def _tell(self, what: Callable[[Neighbour], None]) -> None:
-        pass
 
 
 def neighbours(namespace: str) -> Sequence[Neighbour]:

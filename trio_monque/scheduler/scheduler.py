@@ -12,6 +12,7 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
+from ..client.context import ClientContext
 from ..clock import virtual_time
 from ..engine.run import Run
 from ..errors import AsyncWithError, MonqueError
@@ -68,7 +69,7 @@ class Scheduler(SchedulerClient):
                 "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
             )
         check_pool(check_database(db), CONNECTIONS_NEEDED)
-        self._open(db, config)
+        self._open(ClientContext.of(db, config, self._workers_here))
         self._config = config
         self._resources = resources
         self._workers = Workers.copied(workers)
@@ -86,7 +87,7 @@ class Scheduler(SchedulerClient):
             name="the scheduler",
             get_ready=start.get_ready,
             described=self._described,
-            reachable=partial(start.reachable, parts.on_the_board, self._stats),
+            reachable=partial(start.reachable, parts.on_the_board),
             leave=start.leave,
         )
         host = Host(parts.engine, self._bus, self._teller, life, start_timeout=config.start_timeout)

@@ -8,10 +8,8 @@ from contextlib import contextmanager
 import trio
 
 from ..client.context import ClientContext
-from ..client.monque import SyncMonque
-from ..client.stats_cache import StatsCache
+from ..client.sync_monque import SyncMonque
 from ..client.wake_board import on_the_board
-from ..jobs.views import QueueStats
 from ..store.database_threads import Channel, DatabaseThreads
 from .neighbour import EngineOnTheBoard
 from .presence import Presence
@@ -68,13 +66,13 @@ class SchedulerStart:
             await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @contextmanager
-    def reachable(self, on_board: EngineOnTheBoard, stats: StatsCache[QueueStats]) -> Iterator[None]:
+    def reachable(self, on_board: EngineOnTheBoard) -> Iterator[None]:
         """While it runs, the clients of this trio run wake it."""
         try:
             with on_the_board(self._context.jobs.collection.full_name, on_board):
                 yield
         finally:
-            stats.clear()
+            self._context.forget_statistics()
 
     async def bound_calls_of_body(self, cutting: trio.Event, cleanup_timeout: float, in_body: trio.CancelScope) -> None:
         """When all is cut, calls of the body are awaited no longer than clean-ups are."""

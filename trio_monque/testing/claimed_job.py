@@ -8,7 +8,7 @@ from typing import Any
 
 from ..checks import check_count
 from ..client.context import ClientContext
-from ..client.intake import Intake
+from ..client.enqueue import draft_of
 from ..errors import InvalidOptionError
 from ..jobs import transitions
 from ..jobs.conditional_write import applied
@@ -36,7 +36,7 @@ def new_job(
     if stored is not None and data is not None:
         raise InvalidOptionError("stored", stored, "goes without data: give one of the two")
     new = NewJob(name=worker.name, data=data if stored is None else stored, timeout=timeout, unique_key=unique_key)
-    job = Intake(context).draft(new, worker if stored is None else None).at(context.clock.now())
+    job = draft_of(context, new, worker if stored is None else None).at(context.clock.now())
     return replace(job, data=snapshot(job.data, None, context.jobs.codec.callers))
 
 

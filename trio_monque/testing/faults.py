@@ -9,7 +9,8 @@ from types import TracebackType
 from typing import Final, Literal, TypeVar
 
 from ..checks import check_count
-from ..client.monque import Monque, SyncMonque
+from ..client.monque import Monque
+from ..client.sync_monque import SyncMonque
 from ..errors import InvalidOptionError
 from ..store.commands import PURPOSES
 from ..store.job_collection import JobCollection

@@ -32,8 +32,14 @@ class NoDatabaseError(MonqueError, AttributeError):
 class _NoCollection:
     """Stands where the jobs collection would; whatever would be sent to it ends here."""
 
+    full_name: Final = "run_job has no collection"
+
     def __getattr__(self, name: str) -> NoReturn:
-        raise NoDatabaseError(f"the collection that {name!r} was asked of")
+        # A session is compared with the client of the collection.
+        asked_for = (
+            "the database of that session" if name == "database" else f"the collection that {name!r} was asked of"
+        )
+        raise NoDatabaseError(asked_for)
 
 
 def context_without_database(config: ClientConfig, codec_options: CodecOptions[Any]) -> ClientContext:

@@ -2,46 +2,50 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any, NoReturn, TypeVar, cast
+from typing import Any, Final, TypeVar
 
 import trio
 
+from ..client.bus import Bus
 from ..client.context import ClientContext
-from ..client.enqueue_many import checked
-from ..client.enqueuing import Enqueuing
-from ..client.group_enqueue import GroupEnqueue
-from ..client.intake import Intake
-from ..client.producer import Producer
-from ..client.wake_board import Nobody
+from ..client.enqueue import Enqueue
+from ..client.enqueue_many import EnqueueMany
+from ..client.monque import Monque
+from ..client.operation import Operation
+from ..client.schedules import Declare
+from ..client.sync_monque import SyncMonque
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, NewSchedule
 from ..jobs.payload import unpacked
-from ..store.database_threads import DatabaseThreads
-from ..store.types import ClientSession
 from .no_database import NoDatabaseError
 
-T = TypeVar("T")
+R = TypeVar("R")
+
+REMEMBERED: Final = frozenset({"enqueue", "enqueue_many", "schedule"})
 
 
-class _Remembering(Intake):
-    """Where jobs come in: what would be sent is remembered."""
+class _Memory:
+    """Stands for the database: it remembers what would be sent."""
 
     def __init__(self, context: ClientContext, running: Job) -> None:
-        super().__init__(context)
         self.enqueued: list[NewJob] = []
         self.scheduled: list[NewSchedule] = []
-        # The job whose handler runs is one, too: it holds its own key while it is processing.
+        self._context = context
+        # Also the job whose handler runs holds its own key, while it is processing.
         self._holders: dict[tuple[str, str], Job] = {}
         self._hold_key(running)
 
-    def check_session(self, session: ClientSession | None) -> None:
-        if session is not None:
-            raise NoDatabaseError("the database of that session")
+    def carry_out(self, operation: Operation[Any]) -> None:
+        if isinstance(operation, EnqueueMany):
+            operation.finish([self._store(draft) for draft in operation.drafts])
+        elif isinstance(operation, Enqueue | Declare):
+            operation.finish(self._store(operation.draft))
+        else:
+            raise NoDatabaseError("what this call asks for")
 
-    def send(self, draft: Draft, session: ClientSession | None = None) -> Job:
-        """The job that would be stored, or the one that has the unique key already."""
+    def _store(self, draft: Draft) -> Job:
+        """Return the job that would be stored, or the one that has the unique key already."""
         # As it will be read: what the handler does to its own object afterwards changes nothing.
         new = replace(draft.new, data=unpacked(draft.payload, self._context.jobs.codec.callers))
         job = replace(draft, new=new).at(self._context.clock.now())
@@ -60,80 +64,76 @@ class _Remembering(Intake):
             self._holders[job.name, job.unique_key] = job
 
 
-class Recorder(Producer):
-    """The blocking calls, as `job.scheduler.sync` has them. From any thread."""
+class _Remembering(Monque):
+    """The async calls; a memory carries them out."""
 
-    def __init__(self, context: ClientContext, running: Job) -> None:
-        super().__init__(context, Nobody())
-        self._intake: _Remembering = _Remembering(context, running)
+    def __init__(self, context: ClientContext, memory: _Memory) -> None:
+        self._open(context)
+        self._memory = memory
 
-    def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
-        return [self._intake.send(draft) for draft in checked(self._intake, new_jobs)]
+    async def _run(self, operation: Operation[R]) -> R:
+        await trio.lowlevel.checkpoint()  # Cancelled here, nothing is enqueued.
+        self._memory.carry_out(operation)
+        return operation.result
 
-    def document(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise NoDatabaseError("job.scheduler.sync.document")
 
-    def preview(self, *arguments: Any, **options: Any) -> NoReturn:
-        raise NoDatabaseError("job.scheduler.sync.preview")
+class _RememberingSync(SyncMonque):
+    """The blocking calls, from any thread."""
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __init__(self, context: ClientContext, memory: _Memory) -> None:
+        super().__init__(context, Bus(), blocks_loops=True)
+        self._memory = memory
+
+    def _run(self, operation: Operation[R]) -> R:
+        self._memory.carry_out(operation)
+        return operation.result
+
+
+class Recorder:
+    """The blocking calls that are remembered, as `job.scheduler.sync` has them."""
+
+    def __init__(self, sync: SyncMonque) -> None:
+        self._sync = sync
+
+    def __getattr__(self, name: str) -> Any:
+        if name in REMEMBERED:
+            return getattr(self._sync, name)
         raise NoDatabaseError(f"job.scheduler.sync.{name}")
 
 
-class _Inline:
-    """Stands for the door, and for the group of those who enqueue at once: nothing is sent through it."""
-
-    def __init__(self, intake: Intake) -> None:
-        self._intake = intake
-
-    async def call(self, function: Callable[[], T]) -> T:
-        await trio.lowlevel.checkpoint()  # Cancelled here, nothing is enqueued.
-        return function()
-
-    async def enqueue(self, draft: Draft) -> Job:
-        return await self.call(lambda: self._intake.send(draft))
-
-
-class RecordingScheduler(Enqueuing):
+class RecordingScheduler:
     """What `run_job` gives a handler as `job.scheduler`.
 
-    `enqueue`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of a
-    scheduler do, and store nothing. `drain` is remembered. All else raises NoDatabaseError.
+    `enqueue`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of a scheduler do, and
+    store nothing. `drain` is remembered. All else raises NoDatabaseError.
 
     Attributes:
         id: An instance id.
         sync: The same calls, blocking.
-        drained: Whether the handler said `drain`.
+        drained: Whether the handler called `drain`.
     """
 
     def __init__(self, context: ClientContext, running: Job) -> None:
+        self._memory = _Memory(context, running)
+        self._client = _Remembering(context, self._memory)
         self.id = running.claimed_by
-        self.sync = Recorder(context, running)
+        self.sync = Recorder(_RememberingSync(context, self._memory))
         self.drained = False
-        self._context = context
-        self._producer = self.sync
-        self._intake = self.sync._intake
-        self._announcer = Nobody()
-        inline = _Inline(self._intake)
-        self._door = cast("DatabaseThreads", inline)
-        self._group = cast("GroupEnqueue", inline)
 
     @property
     def enqueued(self) -> tuple[NewJob, ...]:
         """What was enqueued, in order; data as it would be stored, that of a dataclass as a document."""
-        return tuple(self.sync._intake.enqueued)
+        return tuple(self._memory.enqueued)
 
     @property
     def scheduled(self) -> tuple[NewSchedule, ...]:
         """What was declared with `schedule`, in order."""
-        return tuple(self.sync._intake.scheduled)
-
-    async def enqueue_many(self, new_jobs: Sequence[NewJob]) -> list[Job]:
-        drafts = checked(self._intake, new_jobs)
-        return await self._door.call(lambda: [self._intake.send(draft) for draft in drafts])
+        return tuple(self._memory.scheduled)
 
     def drain(self) -> None:
         self.drained = True
 
-    def __getattr__(self, name: str) -> NoReturn:
+    def __getattr__(self, name: str) -> Any:
+        if name in REMEMBERED:
+            return getattr(self._client, name)
         raise NoDatabaseError(f"job.scheduler.{name}")

@@ -1,22 +1,26 @@
-"""Schedules: declared, not appended, where they have a unique key."""
+"""Schedules: declared, not appended, if they have a unique key. Blocking."""
 
 from __future__ import annotations
 
 import logging
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
+from typing import Any, Final, TypedDict, Unpack
 
+from ..checks import check_known
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..jobs import cron as cron_lines
 from ..jobs import transitions
 from ..jobs.conditional_write import Transition, applied
+from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job, JobStatus
-from ..jobs.new_job import Draft
-from ..jobs.payload import check_payload
+from ..jobs.new_job import Draft, NewSchedule, check_order, name_of
+from ..jobs.payload import Taking, check_payload
 from ..log import logger_of
 from ..store import job_changes
 from .context import ClientContext
-from .intake import Intake
+from .enqueue import draft_of, insert
+from .operation import Operation, Read
 
 logger = logger_of()
 
@@ -27,23 +31,81 @@ ON_CONFLICT: Final = ("keep", "update")
 MOST_ROUNDS: Final = 100
 
 
-def check_on_conflict(value: object) -> None:
-    """Raises InvalidOptionError unless this says what a second declaration means."""
-    if value not in ON_CONFLICT:
-        raise InvalidOptionError("on_conflict", value, f"must be one of {', '.join(ON_CONFLICT)}")
+class ScheduleOptions(TypedDict, total=False):
+    """Options of one schedule; see `Monque.schedule`."""
+
+    unique_key: str | None
+    timezone: str
+    on_exhausted: str
+    version: int | None
 
 
-def declare(context: ClientContext, intake: Intake, draft: Draft, on_conflict: str) -> Job:
-    """The job of a schedule: a new one, or the pending or processing one that has its unique key.
+class Declare(Operation[Job]):
+    """One schedule.
 
-    With `on_conflict="update"` the latter has what was declared, from its next occurrence on. What is
-    the same already is not written again: every instance of a fleet declares its schedules at its start.
+    Attributes:
+        draft: The schedule, checked whole.
+    """
+
+    def __init__(self, context: ClientContext, draft: Draft, on_conflict: str) -> None:
+        super().__init__()
+        self.draft = draft
+        self._context = context
+        self._on_conflict = on_conflict
+
+    def step(self) -> None:
+        job = _declared(self._context, self.draft, self._on_conflict)
+        self.caused.jobs = [job]
+        self.finish(job)
+
+
+def schedule(
+    context: ClientContext,
+    cron: str,
+    worker: str | Taking[Any],
+    data: Any = None,
+    *,
+    on_conflict: str = "keep",
+    **options: Unpack[ScheduleOptions],
+) -> Declare:
+    """Check a schedule; see `Monque.schedule`."""
+    check_known(options, ScheduleOptions.__annotations__, "schedule")
+    if on_conflict not in ON_CONFLICT:
+        raise InvalidOptionError("on_conflict", on_conflict, f"must be one of {', '.join(ON_CONFLICT)}")
+    check_order(cron, worker)
+    draft = draft_of(context, NewSchedule(name=name_of(worker), cron=cron, data=data, **options), worker)
+    return Declare(context, draft, on_conflict)
+
+
+def preview(context: ClientContext, cron: str, timezone: str = "UTC", count: int = 5) -> Operation[SchedulePreview]:
+    """Return what a schedule means, in words and as its next runs; store nothing.
+
+    Args:
+        cron: Five fields, or an alias such as @daily.
+        timezone: The IANA name of the zone of `cron`.
+        count: How many runs.
+
+    Raises:
+        InvalidCronError: The expression or the time zone is invalid.
+        InvalidOptionError: `count` is out of range.
+        MonqueConnectionError: The database was asked for its time, and did not answer.
+    """
+    # What is wrong is found without a database.
+    cron_lines.preview(cron, timezone, count, context.clock.now())
+    return Read(lambda: cron_lines.preview(cron, timezone, count, context.now()))
+
+
+def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
+    """Return the job of a schedule: a new one, or the pending or processing one that has its unique key.
+
+    With `on_conflict="update"` the latter gets what was declared, from its next occurrence on. What is the same
+    already is not written again: every instance of a fleet declares its schedules at its start.
 
     During a rolling deploy instances of two releases declare in any order, and nothing but a `version` that the
     user gives can tell which release is the newer one: a new release may return to an earlier schedule on purpose.
     Without versions the last declaration wins, and each change is logged as a warning.
     """
-    job = intake.send(draft)
+    job = insert(context, draft)
     if on_conflict == "keep" or job.id == draft.id:
         return job
     sent_again = False
@@ -63,12 +125,12 @@ def declare(context: ClientContext, intake: Intake, draft: Draft, on_conflict: s
             if not error.unknown_outcome or sent_again:
                 raise
             sent_again = True
-            before = None  # The next look tells.
+            before = None  # The next look shows whether it was applied.
         if before is not None:
             if not same:
                 _log_changed(before, declared)
             return applied(before, change)
-        job = intake.send(draft)
+        job = insert(context, draft)
     raise MonqueError(f"schedule {draft.new.unique_key!r} of {draft.new.name!r} kept changing while it was updated")
 
 

@@ -1,0 +1,176 @@
+"""Enqueue: a new job is checked before anything is sent, sent once, and looked up if the answer is lost. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, TypeVar, Unpack
+
+from ..checks import check_known
+from ..errors import MonqueConnectionError, MonqueError
+from ..jobs.job import Job
+from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
+from ..jobs.payload import Taking, check_payload, plain_data
+from ..store import inserting
+from ..store.codec import document_of
+from ..store.inserting import Parcel
+from ..store.types import ClientSession, ObjectId
+from .context import ClientContext
+from .operation import Operation, Read
+
+T = TypeVar("T")
+
+
+class Enqueue(Operation[Job]):
+    """One new job.
+
+    Attributes:
+        draft: The job, checked whole.
+        can_share: The job may be sent in one statement with those of other callers.
+    """
+
+    def __init__(self, context: ClientContext, draft: Draft, session: ClientSession | None) -> None:
+        super().__init__()
+        self.draft = draft
+        self.can_share = session is None and draft.new.unique_key is None
+        self._context = context
+        self._session = self.caused.session = session
+        self.caused.are_new = True
+
+    def step(self) -> None:
+        self.stored(insert(self._context, self.draft, self._session))
+
+    def stored(self, job: Job) -> None:
+        """Note the job that is stored now."""
+        self.caused.jobs = [job]
+        self.finish(job)
+
+
+def enqueue(
+    context: ClientContext,
+    worker: str | Taking[Any],
+    data: Any = None,
+    *,
+    session: ClientSession | None = None,
+    **options: Unpack[JobOptions],
+) -> Enqueue:
+    """Check a new job; see `Monque.enqueue`."""
+    check_known(options, JobOptions.__annotations__, "enqueue")
+    if session is not None:
+        inserting.check_session(context.jobs, session)
+    return Enqueue(context, draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker), session)
+
+
+def document(
+    context: ClientContext, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
+) -> Operation[dict[str, Any]]:
+    """Check a new job, and make its document; see `Monque.document`."""
+    check_known(options, JobOptions.__annotations__, "document")
+    draft = draft_of(context, NewJob(name=name_of(worker), data=data, **options), worker)
+
+    def make() -> dict[str, Any]:
+        context.ensure_indexes()
+        return document_of(draft.at(context.now()))
+
+    return Read(make)
+
+
+def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Named | None = None) -> Draft:
+    """Check a new job whole, and encode its data. Nothing is sent.
+
+    Raises:
+        InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
+        InvalidCronError: The job is invalid; the message says what of it.
+    """
+    data = plain_data(worker, new.data)
+    if data is not new.data:
+        new = replace(new, data=data)
+    check_new(new)
+    payload = check_payload(data, context.config.max_payload_size, context.jobs.codec.callers)
+    return Draft(ObjectId(), new, payload)
+
+
+# --- Sending ---
+
+
+def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:
+    """Insert one job, or return the one that has its unique key; in the caller's transaction, if any."""
+    # Outside of the session: an index cannot be made in a transaction.
+    context.ensure_indexes()
+    new = inserting.parcel(draft.at(context.now()), draft.payload)
+    if session is not None and session.in_transaction:
+        return inserting.insert_within(context.jobs, new, session)
+    if new.job.unique_key is not None:
+        return insert_unique(context, new, session)
+    for error in insert_parcels(context, [new], session).values():
+        raise error
+    return new.job
+
+
+def insert_group(context: ClientContext, drafts: Sequence[Draft]) -> Sequence[Job | MonqueError]:
+    """Insert jobs without unique keys in one statement; for each, return the job or why it was not stored."""
+    context.ensure_indexes()
+    now = context.now()
+    parcels = inserting.parcels((draft.at(now), draft.payload) for draft in drafts)
+    refused = insert_parcels(context, parcels)
+    return [refused.get(place, parcel.job) for place, parcel in enumerate(parcels)]
+
+
+def insert_parcels(
+    context: ClientContext, parcels: Sequence[Parcel], session: ClientSession | None = None
+) -> Mapping[int, MonqueError]:
+    """Insert jobs without unique keys; return those that were not inserted, or may not have been, by place."""
+    jobs = context.jobs
+    try:
+        return inserting.insert_all(jobs, parcels, session)
+    except MonqueConnectionError as error:
+        if len(parcels) > 1 and not (error.transient or error.unknown_outcome):
+            # The server refused the statement, perhaps because of one of them: each is sent alone.
+            return {
+                place: one for place, parcel in enumerate(parcels) for one in _insert_alone(context, parcel, session)
+            }
+        there = looked_up(error, lambda: inserting.stored(jobs, [parcel.job.id for parcel in parcels]))
+    missing = [place for place, parcel in enumerate(parcels) if parcel.job.id not in there]
+    if not missing:
+        return {}
+    try:
+        refused = inserting.insert_all(jobs, [parcels[place] for place in missing], session)
+    except MonqueConnectionError as error:
+        error.unknown_outcome = True  # The server may still apply the first statement.
+        return dict.fromkeys(missing, error)
+    return {missing[place]: error for place, error in refused.items()}
+
+
+def _insert_alone(context: ClientContext, parcel: Parcel, session: ClientSession | None) -> list[MonqueError]:
+    try:
+        return list(insert_parcels(context, [parcel], session).values())
+    except MonqueError as error:
+        return [error]
+
+
+def insert_unique(context: ClientContext, new: Parcel, session: ClientSession | None = None) -> Job:
+    """Insert a job with a unique key, or return the one that has it."""
+    jobs = context.jobs
+    insert = partial(inserting.insert_unless_key_is_in_use, jobs, new, session)
+    try:
+        return context.with_indexes(insert)
+    except MonqueConnectionError as error:
+        there = looked_up(error, lambda: inserting.stored_job(jobs, new.job.id))
+    if there is not None:
+        return there
+    try:
+        return context.with_indexes(insert)
+    except MonqueConnectionError as error:
+        error.unknown_outcome = True
+        raise
+
+
+def looked_up(error: MonqueConnectionError, look: Callable[[], T]) -> T:
+    """Return what a look finds after a statement failed; raise the error if its outcome is known or the look fails."""
+    if not error.unknown_outcome:
+        raise error
+    try:
+        return look()
+    except MonqueConnectionError:
+        raise error from error.__cause__

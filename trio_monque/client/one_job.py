@@ -1,0 +1,223 @@
+"""What is asked and done about one job. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Set
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from .. import events
+from ..checks import checked_moment
+from ..errors import JobStateError, MonqueConnectionError
+from ..jobs import transitions
+from ..jobs.conditional_write import Transition, applied
+from ..jobs.fences import is_ours
+from ..jobs.job import Job, JobStatus
+from ..jobs.job_query import object_id
+from ..store import job_changes, queries
+from ..store.job_changes import KeyInUseError
+from ..store.types import ObjectId
+from .context import ClientContext
+from .enqueue import looked_up
+from .operation import Caused, Change, Operation, Read
+
+# Between a write whose guard failed and the read that shows why, the state may change again. By chance that cannot
+# go on for ever.
+MOST_ROUNDS: Final = 10
+
+# From which statuses each action is possible. If the job has one of these after the guard failed, its state changed
+# meanwhile, and the action is tried again.
+_ALLOWED: Final[Mapping[str, Set[JobStatus]]] = {
+    "cancel": {JobStatus.PENDING, JobStatus.PROCESSING},
+    "retry": {JobStatus.FAILED, JobStatus.CANCELLED},
+    "reschedule": {JobStatus.PENDING},
+}
+
+_Attempt = Callable[[ClientContext, Job, datetime, Caused], Job | None]
+
+
+def get_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
+    """Return the job of that id.
+
+    Args:
+        job_id: An ObjectId, or its hex string.
+
+    Returns:
+        The job; None if there is none, or if the id is not an ObjectId.
+
+    Raises:
+        BrokenDocumentError: The document is not a job.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    known = object_id(job_id)
+    return Read(lambda: None if known is None else queries.get_job(context.jobs, known))
+
+
+def cancel_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
+    """Cancel a job: a pending one at once, a processing one by asking the scheduler that runs it.
+
+    The scheduler receives the request by its change stream, or else with its next heartbeat, and cancels the run. The
+    job is then `cancelled` however the run ends, unless it is a one-off job whose handler succeeded all the same.
+
+    Returns:
+        The job as it is now, also if it was cancelled already; None if there is none of that id, or if the id is not
+        an ObjectId.
+
+    Raises:
+        JobStateError: It has ended, or another library holds it, which does not read such requests.
+        BrokenDocumentError: The document is not a job; it stays as it is.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    return Change(partial(_act, context, job_id, "cancel", _cancel))
+
+
+def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job | None]:
+    """Make a failed or cancelled job pending again, due now and with all its attempts.
+
+    Returns:
+        The job as it is now; None if there is none of that id.
+
+    Raises:
+        JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
+        BrokenDocumentError: The document is not a job; it stays as it is.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    return Change(partial(_act, context, job_id, "retry", _retry))
+
+
+def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datetime) -> Operation[Job | None]:
+    """Change when a pending job is due.
+
+    Args:
+        job_id: Which job.
+        run_at: The moment, timezone-aware; one that has passed is due at once.
+
+    Returns:
+        The job as it is now; None if there is none of that id.
+
+    Raises:
+        JobStateError: It is not pending.
+        BrokenDocumentError: The document is not a job; it stays as it is.
+        InvalidOptionError: `run_at` is invalid.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    moment = checked_moment("run_at", run_at)
+
+    def reschedule(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+        return _applied(context, transitions.reschedule(seen.id, now, moment))
+
+    return Change(partial(_act, context, job_id, "reschedule", reschedule))
+
+
+def delete_job(context: ClientContext, job_id: ObjectId | str) -> Operation[bool]:
+    """Delete a job, whatever its status. A run of it loses its claim with that.
+
+    Returns:
+        Whether there was a job of that id.
+
+    Raises:
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    return Change(partial(_delete, context, job_id))
+
+
+def _delete(context: ClientContext, job_id: ObjectId | str, caused: Caused) -> bool:
+    known = object_id(job_id)
+    if known is None:
+        return False
+    try:
+        is_deleted = job_changes.delete(context.jobs, known)
+    except MonqueConnectionError as error:
+        # If it is found now, it is deleted now. If it is gone, it cannot be known who deleted it.
+        if not looked_up(error, lambda: job_changes.delete(context.jobs, known)):
+            raise
+        is_deleted = True
+    if is_deleted:
+        caused.events.append(events.JobDeleted(known))
+    return is_deleted
+
+
+def _act(context: ClientContext, job_id: ObjectId | str, action: str, attempt: _Attempt, caused: Caused) -> Job | None:
+    """Try the guarded write; if its guard fails, the job's status shows why."""
+    known = object_id(job_id)
+    if known is None:
+        return None
+    # The look comes first: a document that is not a job raises BrokenDocumentError, and is left as it is.
+    current = queries.get_job(context.jobs, known)
+    for _ in range(MOST_ROUNDS):
+        if current is None:
+            return None
+        try:
+            done = attempt(context, current, context.now(), caused)
+        except KeyInUseError as error:
+            raise JobStateError(known, _status_of(context, known), action, str(error)) from error
+        if done is not None:
+            caused.jobs = [done]
+            return done
+        current = queries.get_job(context.jobs, known)
+        if current is None:
+            return None
+        if action == "cancel" and current.status is JobStatus.CANCELLED:
+            return current
+        if current.status not in _ALLOWED[action]:
+            break
+    raise JobStateError(known, JobStatus.PENDING if current is None else current.status, action)
+
+
+def _applied(context: ClientContext, transition: Transition) -> Job | None:
+    try:
+        before = job_changes.apply_if_allowed(context.jobs, transition)
+    except MonqueConnectionError as error:
+        return _found_out(context, transition, error)
+    return None if before is None else applied(before, transition)
+
+
+def _found_out(context: ClientContext, transition: Transition, error: MonqueConnectionError) -> Job:
+    """Return what became of a change whose answer was lost; raise the error if that cannot be known."""
+    after = looked_up(error, lambda: job_changes.apply_again(context.jobs, transition))
+    if after is None:
+        raise error
+    return after
+
+
+def _cancel(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+    cancelled = _applied(context, transitions.cancel_pending(seen.id, now))
+    if cancelled is not None:
+        caused.events.append(events.JobCancelled(cancelled))
+        return cancelled
+    return _request_cancel(context, seen.id, now)
+
+
+def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> Job | None:
+    """Ask a run of this library to stop; another library would not read the request."""
+    current = queries.get_job(context.jobs, job_id)
+    if current is None or current.status is not JobStatus.PROCESSING:
+        return None
+    if not is_ours(current):
+        raise JobStateError(job_id, current.status, "cancel", "it is held by another library, which would not hear")
+    if current.cancel_requested_at is not None:
+        return current
+    return _applied(context, transitions.request_cancel(current, now))
+
+
+def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
+    transition = transitions.retry_again(seen.id, now)
+    try:
+        before = job_changes.apply_if_allowed(context.jobs, transition)
+    except MonqueConnectionError as error:
+        after = _found_out(context, transition, error)
+        if seen.status not in _ALLOWED["retry"]:
+            raise
+        before = seen
+    else:
+        if before is None:
+            return None
+        after = applied(before, transition)
+    caused.events.append(events.JobRetried(after, before.status))
+    return after
+
+
+def _status_of(context: ClientContext, job_id: ObjectId) -> str:
+    job = queries.get_job(context.jobs, job_id)
+    return "gone" if job is None else job.status

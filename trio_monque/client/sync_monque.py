@@ -1,0 +1,182 @@
+"""SyncMonque: the client's blocking door. It runs the core's operations in the calling thread."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
+
+from ..call_context import blocking_calls
+from ..checks import is_async
+from ..clock import virtual_time
+from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
+from ..jobs.job import Job
+from ..jobs.new_job import JobOptions
+from ..jobs.payload import Taking
+from ..store.types import ClientSession
+from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
+from .bus import Bus
+from .context import ClientContext
+from .operation import Operation, present_as
+from .schedules import ScheduleOptions
+from .wake_board import Announcer
+
+P = ParamSpec("P")
+R = TypeVar("R")
+T = TypeVar("T")
+
+
+def blocking(
+    operation: Callable[Concatenate[ClientContext, P], Operation[R]],
+) -> Callable[Concatenate[SyncMonque, P], R]:
+    """Make a blocking method of an operation of the core, with its signature and documentation."""
+
+    def method(self: SyncMonque, /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self._run(operation(self._context, *args, **kwargs))
+
+    present_as(method, operation)
+    method.__qualname__ = f"SyncMonque.{method.__name__}"
+    return method
+
+
+@blocking_calls
+class SyncMonque:
+    """The calls of Monque, blocking: for threads, scripts, Django and plain handlers. See `Monque.sync`.
+
+    Raises:
+        CallContextError: It is called in a task of an event loop, which would block; `sync_in_loop` allows it.
+    """
+
+    def __init__(self, context: ClientContext, bus: Bus, *, blocks_loops: bool = False) -> None:
+        self.blocks_loops = blocks_loops
+        self._context = context
+        self._bus = bus
+        self._announcer = Announcer(context.jobs.collection.full_name)
+
+    # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
+
+    @overload
+    def enqueue(
+        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    @overload
+    def enqueue(
+        self,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        session: ClientSession | None = ...,
+        **options: Unpack[JobOptions],
+    ) -> Job: ...
+    @overload
+    def enqueue(
+        self, worker: str, data: Any = ..., *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+    ) -> Job: ...
+    def enqueue(
+        self,
+        worker: str | Taking[Any],
+        data: Any = None,
+        *,
+        session: ClientSession | None = None,
+        **options: Unpack[JobOptions],
+    ) -> Job:
+        """See `Monque.enqueue`. This one can be called from a callback of `with_transaction`."""
+        return self._run(enqueue.enqueue(self._context, worker, data, session=session, **options))
+
+    @overload
+    def schedule(
+        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    @overload
+    def schedule(
+        self,
+        cron: str,
+        worker: Taking[None],
+        data: None = ...,
+        *,
+        on_conflict: str = ...,
+        **options: Unpack[ScheduleOptions],
+    ) -> Job: ...
+    @overload
+    def schedule(
+        self, cron: str, worker: str, data: Any = ..., *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+    ) -> Job: ...
+    def schedule(
+        self,
+        cron: str,
+        worker: str | Taking[Any],
+        data: Any = None,
+        *,
+        on_conflict: str = "keep",
+        **options: Unpack[ScheduleOptions],
+    ) -> Job:
+        """See `Monque.schedule`."""
+        operation = schedules.schedule(self._context, cron, worker, data, on_conflict=on_conflict, **options)
+        return self._run(operation)
+
+    @overload
+    def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    def document(self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    @overload
+    def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    def document(self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
+        """See `Monque.document`."""
+        return self._run(enqueue.document(self._context, worker, data, **options))
+
+    enqueue_many = blocking(enqueue_many.enqueue_many)
+    preview = blocking(schedules.preview)
+
+    # --- The other operations ---
+
+    get_job = blocking(one_job.get_job)
+    cancel_job = blocking(one_job.cancel_job)
+    retry_job = blocking(one_job.retry_job)
+    reschedule_job = blocking(one_job.reschedule_job)
+    delete_job = blocking(one_job.delete_job)
+
+    cancel_jobs = blocking(bulk.cancel_jobs)
+    retry_jobs = blocking(bulk.retry_jobs)
+    delete_jobs = blocking(bulk.delete_jobs)
+
+    get_jobs = blocking(views.get_jobs)
+    get_jobs_with_cursor = blocking(views.get_jobs_with_cursor)
+    get_queue_stats = blocking(views.get_queue_stats)
+    get_queue_view_summaries = blocking(views.get_queue_view_summaries)
+    get_broken_documents = blocking(views.get_broken_documents)
+
+    instances = blocking(fleet.instances)
+    paused = blocking(fleet.paused)
+    pause = blocking(fleet.pause)
+    resume = blocking(fleet.resume)
+    recover_stale_jobs = blocking(recovery.recover_stale_jobs)
+
+    # --- How an operation is carried out ---
+
+    def _run(self, operation: Operation[R]) -> R:
+        """Carry out an operation in this thread, and deliver what it caused, however it ends."""
+        if operation.on_progress is not None and is_async(operation.on_progress):
+            problem = "must be a plain function: a blocking call cannot await it"
+            raise InvalidOptionError("on_progress", operation.on_progress, problem)
+        try:
+            while not operation.is_over:
+                self._step(operation)
+        finally:
+            for event in operation.events():
+                self._bus.tell_blocking(event)
+        return operation.result
+
+    def _step(self, operation: Operation[R]) -> None:
+        if operation.pause:
+            if virtual_time() is not None:
+                raise MonqueError("a thread cannot wait for virtual time to pass: await Monque.recover_stale_jobs")
+            time.sleep(operation.pause)
+        try:
+            operation.step()
+        except MonqueConnectionError:
+            operation.lost()
+            raise
+        finally:
+            self._announcer.deliver(operation.caused)
+        if operation.on_progress is not None:
+            operation.on_progress(operation.result)

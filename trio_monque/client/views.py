@@ -1,0 +1,164 @@
+"""Many jobs as they are: lists, pages, counts, and documents that cannot be run. Blocking."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence, Set
+from functools import partial
+from typing import Final, Literal
+
+from ..checks import check_count
+from ..jobs.job import Job
+from ..jobs.job_query import JobFilter, JobSort, job_query, page_query
+from ..jobs.job_selector import Statuses, checked_name
+from ..jobs.views import BrokenDocument, CursorPage, QueueStats, QueueView, page_of
+from ..store import broken_documents, queries, statistics
+from .context import ClientContext
+from .operation import Known, Operation, Read
+
+MOST_ASKED_ONE_BY_ONE: Final = 20
+"""Up to this many names, the statistics of each are a query of its own, of a millisecond."""
+
+
+def get_jobs(
+    context: ClientContext,
+    *,
+    name: str | None = None,
+    status: Statuses | None = None,
+    limit: int = 100,
+    skip: int = 0,
+) -> Operation[Sequence[Job]]:
+    """Return jobs of a name and of one or several statuses, earliest `next_run_at` first.
+
+    The server reads also what `skip` passes over: to go far, use `get_jobs_with_cursor`. Documents that are not jobs
+    are left out, and not counted.
+
+    Raises:
+        InvalidOptionError: An argument is invalid; the message names it.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    query = job_query(name, status, limit, skip)
+    return Read(lambda: queries.get_jobs(context.jobs, query))
+
+
+def get_jobs_with_cursor(
+    context: ClientContext,
+    *,
+    cursor: str | None = None,
+    limit: int = 50,
+    direction: Literal["forward", "backward"] = "forward",
+    filter: JobFilter | None = None,  # noqa: A002
+    sort: JobSort | str | None = None,
+) -> Operation[CursorPage]:
+    """Return a page of jobs, and a cursor with which the next call continues behind it.
+
+    From the first page to the last, each job is returned exactly once that exists all the time and does not change.
+    Documents that are not jobs are left out, and not counted.
+
+    Args:
+        cursor: The `cursor` of a page; also one that Monque for Node made. None for the first page.
+        limit: How many jobs the page has, at most.
+        direction: "forward", or "backward" towards the beginning of the order; without a cursor that is the
+            last page. The jobs of a page are in the order of `sort` in both directions.
+        filter: Which jobs. It may differ from that of the page before.
+        sort: A JobSort, or a string such as "created_at", and "-created_at" for the latest first. By default by
+            id. It must be that of the cursor.
+
+    Raises:
+        InvalidCursorError: The cursor cannot be read, or is of another order.
+        InvalidOptionError: Another argument is invalid; the message names it.
+        MonqueConnectionError: The database did not answer within `operation_timeout`.
+    """
+    query = page_query(cursor, limit, direction, filter, sort)
+    return Read(lambda: page_of(query, queries.get_page(context.jobs, query)))
+
+
+def get_queue_stats(context: ClientContext, *, name: str | None = None) -> Operation[QueueStats]:
+    """Count the jobs in each status, of one name or of all.
+
+    An answer is kept for `stats_cache_ttl` seconds, and returned again whatever happens meanwhile. Concurrent callers
+    share one query.
+
+    Raises:
+        AggregationTimeoutError: The server needed longer than `operation_timeout`.
+        MonqueConnectionError: The database did not answer.
+    """
+    checked = checked_name(name)
+    known = context.stats.known(checked)
+    if known is not None:
+        return Known(known)
+    return Read(partial(context.stats.get, checked, partial(statistics.queue_stats, context.jobs, checked)))
+
+
+def get_queue_view_summaries(context: ClientContext) -> Operation[Sequence[QueueView]]:
+    """Return a view of each name that has jobs, or a worker of this scheduler, sorted by name.
+
+    A client that runs nothing has no workers, and does not know those of others: see `instances`.
+
+    Raises:
+        AggregationTimeoutError: The server needed longer than `operation_timeout`.
+        MonqueConnectionError: The database did not answer.
+    """
+    return Read(partial(_queue_views, context))
+
+
+def _queue_views(context: ClientContext) -> Sequence[QueueView]:
+    workers = context.workers_here()
+    stored = queries.names(context.jobs)
+    stats = _stats_of(context, stored)
+    return tuple(
+        QueueView(
+            name=name,
+            has_jobs=name in stored,
+            stats=stats.get(name, QueueStats()),
+            worker=workers.get(name),
+        )
+        for name in sorted(stored | workers.keys())
+    )
+
+
+def _stats_of(context: ClientContext, stored: Set[str]) -> Mapping[str, QueueStats]:
+    """Count many names in one query, few in one each: such a query reads no further than it counts."""
+    jobs = context.jobs
+    known: Mapping[str, QueueStats] = {}
+    if len(stored) > MOST_ASKED_ONE_BY_ONE and statistics.are_few(jobs):
+        known = context.stats_by_name.get(None, partial(statistics.queue_stats_by_name, jobs))
+    # Not `get_queue_stats`: another program may have stored a name that this library would refuse.
+    return {
+        name: known.get(name) or context.stats.get(name, partial(statistics.queue_stats, jobs, name)) for name in stored
+    }
+
+
+def get_broken_documents(context: ClientContext, *, limit: int = 100) -> Operation[Sequence[BrokenDocument]]:
+    """Find documents of the collection that no scheduler runs, and why; at most `limit` of them.
+
+    Those are documents that are not jobs (a field is missing or of the wrong type, the status is unknown, the data
+    cannot be decoded), and pending jobs that still bear an owner. The call reads the collection in batches until it
+    has found `limit` documents, or has read all.
+
+    A scheduler reads the broken documents that it met again once a minute: a document that was mended runs without a
+    restart.
+
+    Raises:
+        InvalidOptionError: `limit` is not a whole number of at least 1.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    return _BrokenDocuments(context, limit)
+
+
+class _BrokenDocuments(Operation[Sequence[BrokenDocument]]):
+    """One look through the collection, a batch a step."""
+
+    only_reads = True
+
+    def __init__(self, context: ClientContext, limit: int) -> None:
+        check_count("limit", limit, at_least=1)
+        super().__init__()
+        self._jobs = context.jobs
+        self._limit = limit
+        self._look = broken_documents.Look()
+        self._found: list[BrokenDocument] = []
+
+    def step(self) -> None:
+        self._found += broken_documents.sift(self._jobs, self._look, self._limit - len(self._found))
+        if self._look.is_over:
+            self.finish(self._found)
