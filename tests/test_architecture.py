@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import ast
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.pages import rows
 from trio_monque.store.fields import FIELD
 
 PACKAGE = Path(__file__).parents[1] / "trio_monque"
@@ -283,3 +284,15 @@ def test_one_file_spells_the_fields_of_documents() -> None:
         others = of_instances if path == PACKAGE / "store" / "instances.py" else set()
         found = constants & spelled - others
         assert found == (spelled if path == PACKAGE / "store" / "fields.py" else set()), path
+
+
+def test_page_on_architecture_has_every_room_and_what_it_may_import() -> None:
+    on_page = [tuple(row) for row in rows("explanation/architecture.md", "## Who may import whom")]
+    assert on_page == [
+        (f"`{room}`", _listed(targets), _listed(name for name, rooms in MAY_IMPORT_LIBRARY.items() if room in rooms))
+        for room, targets in MAY_IMPORT.items()
+    ]
+
+
+def _listed(names: Iterable[str]) -> str:
+    return ", ".join(sorted(names)) or "—"

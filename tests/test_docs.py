@@ -9,7 +9,7 @@ import runpy
 import secrets
 import subprocess
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import MISSING, Field, fields, replace
 from datetime import timedelta
 from pathlib import Path
@@ -20,10 +20,10 @@ import pytest
 import trio_monque
 import trio_monque.testing
 from tests.faults import document_promises, promises
-from tests.protocol import mutations, test_lease_arithmetic
+from tests.protocol import mutations, timed
+from tests.support.pages import DOCS, PAGES, rows
 from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
-from tests.test_architecture import MAY_IMPORT, MAY_IMPORT_LIBRARY
 from trio_monque import Monque, Retention
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.document_lock import LockStamp, freed, laid_aside
@@ -39,16 +39,6 @@ from trio_monque.store.database_threads import CONNECTIONS_NEEDED
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 from trio_monque.testing import plugin
-
-DOCS = ROOT / "docs"
-PAGES = sorted(page for page in DOCS.rglob("*.md") if "_build" not in page.parts)
-
-
-def rows(page: str, heading: str = "") -> Sequence[Sequence[str]]:
-    """The rows of all tables of a page from a heading on, without their heads."""
-    text = (DOCS / page).read_text(encoding="utf-8").partition(heading)[2]
-    found = [[cell.strip() for cell in line.strip("|").split("|")] for line in text.splitlines() if line[:1] == "|"]
-    return [row for number, row in enumerate(found) if not {"---"} & {row[0], *found[(number + 1) % len(found)]}]
 
 
 def test_options_page_has_every_option_with_its_default() -> None:
@@ -328,18 +318,6 @@ def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> N
     assert [name for name in sorted(named) if f"def {name}(" not in sources] == []
 
 
-def test_page_on_architecture_has_every_room_and_what_it_may_import() -> None:
-    on_page = [tuple(row) for row in rows("explanation/architecture.md", "## Who may import whom")]
-    assert on_page == [
-        (f"`{room}`", _listed(targets), _listed(name for name, rooms in MAY_IMPORT_LIBRARY.items() if room in rooms))
-        for room, targets in MAY_IMPORT.items()
-    ]
-
-
-def _listed(names: Iterable[str]) -> str:
-    return ", ".join(sorted(names)) or "—"
-
-
 def test_page_on_faults_has_every_rule_of_the_checker_and_the_tests_that_it_names() -> None:
     told = [row[0].strip("`") for row in rows("explanation/faults.md", "## Who judges") if row[0][:1] == "`"]
     judging = (*promises.RULES, promises.nothing_is_run_in_vain, promises.renewed_claims_are_kept)
@@ -357,8 +335,8 @@ def test_page_on_leases_has_every_condition_that_the_model_takes_out_and_what_ha
     ]
     assert told == [(one.rule, one.harm.replace("`", "")) for one in (*mutations.FOUND, *mutations.REDUNDANT)]
     text = (DOCS / "explanation/leases.md").read_text(encoding="utf-8")
-    timed = text.partition("### The arithmetic of leases")[2].partition("###")[0]
-    assert re.findall(r"^- (.*)$", timed, re.MULTILINE) == list(test_lease_arithmetic.BROKEN)
+    arithmetic = text.partition("### The arithmetic of leases")[2].partition("###")[0]
+    assert re.findall(r"^- (.*)$", arithmetic, re.MULTILINE) == list(timed.BROKEN)
 
 
 def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:

@@ -11,8 +11,8 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.pages import DOCS, rows
 from tests.support.programs import ROOT
-from tests.test_docs import DOCS, rows
 from trio_monque.errors import InvalidCronError
 from trio_monque.jobs.cron import occurrences
 

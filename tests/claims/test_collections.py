@@ -16,7 +16,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import AsyncMongoClient, MongoClient, ReadPreference, WriteConcern
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish
+from tests.support.documents import DONE, OPEN, fill, finish
 from tests.support.interception import Recorder
 from tests.support.thoroughly import one_in
 from trio_monque import MonqueError, open_claims, run_claims

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, Gauge, fill
+from tests.support.documents import DONE, OPEN, Gauge, fill
 from trio_monque import Claim, open_claims, run_claims
 from trio_monque.store.types import Collection
 

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, Gauge, fill, finish, listened, lock_of, states
+from tests.support.documents import DONE, OPEN, Gauge, fill, finish, listened, lock_of, states
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.claims.source import DocumentSource

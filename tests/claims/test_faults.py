@@ -16,7 +16,7 @@ from pymongo.errors import AutoReconnect
 from pymongo.uri_parser import parse_uri
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
+from tests.support.documents import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
 from tests.support.interception import Interceptor
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import open_claims, run_claims

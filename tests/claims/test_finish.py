@@ -9,7 +9,7 @@ import trio
 from bson import Int64, ObjectId
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, listened, lock_of, states
+from tests.support.documents import DONE, OPEN, fill, finish, listened, lock_of, states
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
 from trio_monque import open_claims, run_claims

@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, kill, later, lock_of, states, take_away
+from tests.support.documents import DONE, OPEN, fill, finish, kill, later, lock_of, states, take_away
 from trio_monque import open_claims, run_claims
 from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER

@@ -15,7 +15,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN
+from tests.support.documents import DONE, OPEN
 from tests.support.malformed import ELEMENTS, SHARE, Element, chunks, with_field
 from tests.support.thoroughly import one_in
 from trio_monque import Claim, run_claims

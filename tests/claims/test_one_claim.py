@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, first_claim, listened, lock_of, states, take_away
+from tests.support.documents import DONE, OPEN, fill, finish, first_claim, listened, lock_of, states, take_away
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.errors import ClaimLostError, InvalidOptionError
 from trio_monque.events import DocumentClaimLost, DocumentFailed

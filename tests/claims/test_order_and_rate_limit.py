@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish
+from tests.support.documents import DONE, OPEN, fill, finish
 from tests.support.thoroughly import one_in
 from trio_monque import open_claims, run_claims
 from trio_monque.claims import create_claim_index

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, lock_of, states
+from tests.support.documents import DONE, OPEN, fill, lock_of, states
 from tests.support.full_documents import put_full
 from trio_monque import run_claims
 from trio_monque.claims import dead_letters

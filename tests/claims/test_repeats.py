@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, lock_of, states
+from tests.support.documents import DONE, OPEN, fill, lock_of, states
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.errors import FilterStillMatchesError
 from trio_monque.store.types import Collection

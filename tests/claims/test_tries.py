@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.claims.kit import DONE, OPEN, fill, finish, later, listened, lock_of, states
+from tests.support.documents import DONE, OPEN, fill, finish, later, listened, lock_of, states
 from trio_monque import Discard, Retry, Snooze, open_claims, run_claims
 from trio_monque.claims import dead_letters, readmit
 from trio_monque.document_lock import NEVER

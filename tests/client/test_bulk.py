@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any
 from zoneinfo import ZoneInfo
 
@@ -18,52 +17,24 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, ExecutionTimeout, OperationFailure
 from trio.testing import MockClock
 
+from tests.support.bulk_calls import AFTER, CALLS, DAY, EVENT, POSSIBLE, STATUSES, listening, put, statuses
 from tests.support.interception import Interceptor, Recorder
 from tests.support.thoroughly import examples, in_full
 from trio_monque import JobFilter, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.client import bulk
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError, PartialBulkError
-from trio_monque.events import Event, JobClaimLost, JobsCancelled, JobsDeleted, JobsRetried
+from trio_monque.events import JobClaimLost, JobsCancelled, JobsDeleted, JobsRetried
 from trio_monque.jobs import BulkResult
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, fail_next
 
-DAY = datetime(2026, 1, 1, tzinfo=UTC)
 TWICE = datetime(2026, 10, 25, 2, 0, tzinfo=ZoneInfo("Europe/Berlin"))
-STATUSES = ("pending", "processing", "completed", "failed", "cancelled")
-
-
-def put(jobs: Collection, status: str, name: str = "greet", **fields: Any) -> ObjectId:
-    document = {"name": name, "data": {}, "status": status, "failCount": 0, "nextRunAt": DAY}
-    inserted = jobs.insert_one({**document, "createdAt": DAY, "updatedAt": DAY, **fields}).inserted_id
-    assert isinstance(inserted, ObjectId)
-    return inserted
-
-
-def statuses(jobs: Collection) -> Counter[str]:
-    return Counter(job["status"] for job in jobs.find())
-
-
-def listening(monque: Monque) -> list[Event]:
-    told: list[Event] = []
-    monque.on(Event, told.append)
-    return told
 
 
 @pytest.fixture
 def small_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(bulk, "MOST_IN_A_BATCH", 3)
     monkeypatch.setattr(bulk, "MOST_IN_A_WINDOW", 8)
-
-
-CALLS: dict[str, Callable[..., Any]] = {
-    "cancel": lambda monque, **selection: monque.cancel_jobs(**selection),
-    "retry": lambda monque, **selection: monque.retry_jobs(**selection),
-    "delete": lambda monque, **selection: monque.delete_jobs(**selection),
-}
-POSSIBLE = {"cancel": {"pending"}, "retry": {"failed", "cancelled"}, "delete": set(STATUSES)}
-AFTER = {"cancel": "cancelled", "retry": "pending", "delete": None}
-EVENT = {"cancel": JobsCancelled, "retry": JobsRetried, "delete": JobsDeleted}
 
 
 # --- What each action does ---

@@ -10,7 +10,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
-from tests.client.test_bulk import AFTER, CALLS, DAY, EVENT, put, statuses
+from tests.support.bulk_calls import AFTER, CALLS, DAY, EVENT, put, statuses
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import Monque
 from trio_monque.client import bulk

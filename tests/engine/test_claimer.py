@@ -6,7 +6,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
+from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_AT_REST
 from trio_monque.engine.demand import Tip
 

@@ -12,7 +12,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from tests.support.thoroughly import one_in
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import waker as waker_module

@@ -10,7 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running
+from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running
 from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run

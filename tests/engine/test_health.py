@@ -14,8 +14,8 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
-from tests.engine.test_watchdog import hearing
+from tests.support.engine_log import hearing
+from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine import nursery, pauses
 from trio_monque.engine.demand import Due
 from trio_monque.engine.health import Examined, LoopExamined
@@ -502,9 +502,9 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
             with trio.fail_after(20):
                 while engine.watchdog.lag is None or engine.watchdog._answered_at == 0.0:
                     await trio.sleep(0.01)
-            look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.heard.is_set()))
+            look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.logged.is_set()))
             with trio.fail_after(20):
-                while not going_on.heard.is_set() or engine.vitals.examine().reasons:
+                while not going_on.logged.is_set() or engine.vitals.examine().reasons:
                     await trio.sleep(0.01)
     assert seen[0].reasons == ()
     assert seen[-1].event_loop_lag is not None

@@ -13,7 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, engine_of, running
+from tests.support.shelf import Shelf, engine_of, running
 from trio_monque.engine.demand import ClaimState
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.engine.run import Run

@@ -10,8 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, running, sleeping
-from tests.engine.test_two_claims import engine_with
+from tests.support.shelf import Shelf, engine_with_slots, running, sleeping
 from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.demand import Demand, Granted
 from trio_monque.engine.nursery import HARD_BOUND
@@ -59,7 +58,7 @@ def is_all_free(engine: Any) -> bool:
 
 async def test_drained_it_gives_back_what_both_claims_bring(autojump_clock: MockClock) -> None:
     shelf = shelf_of(1, 10)
-    engine = engine_with(shelf, WORTH_HALVING)
+    engine = engine_with_slots(shelf, WORTH_HALVING)
     async with running(engine):
         await shelf.wait_two_in_flight()
     assert trio.current_time() == 10
@@ -73,7 +72,7 @@ async def test_drained_it_gives_back_what_both_claims_bring(autojump_clock: Mock
 @pytest.mark.parametrize("how", ["cut", "drain", "cancel"])
 async def test_two_claims_that_never_land_are_abandoned_at_the_hard_end(autojump_clock: MockClock, how: str) -> None:
     shelf = shelf_of(math.inf, math.inf)
-    engine = engine_with(shelf, WORTH_HALVING, shutdown_timeout=20.0, cleanup_timeout=4.0)
+    engine = engine_with_slots(shelf, WORTH_HALVING, shutdown_timeout=20.0, cleanup_timeout=4.0)
     async with running(engine) as nursery:
         await shelf.wait_two_in_flight()
         cut_at = trio.current_time()
@@ -93,7 +92,7 @@ async def test_two_claims_that_never_land_are_abandoned_at_the_hard_end(autojump
 
 async def test_what_one_claim_brings_is_given_back_although_the_other_never_lands(autojump_clock: MockClock) -> None:
     shelf = shelf_of(math.inf, 2)
-    engine = engine_with(shelf, WORTH_HALVING, cleanup_timeout=4.0)
+    engine = engine_with_slots(shelf, WORTH_HALVING, cleanup_timeout=4.0)
     async with running(engine):
         await shelf.wait_two_in_flight()
         cut_at = trio.current_time()
@@ -120,7 +119,7 @@ async def test_bug_in_one_claim_gives_back_what_the_other_brings(
             return granted
 
     shelf = Broken(items=list(range(1000)), takes=[0, *takes], handler=sleeping(0))
-    engine = engine_with(shelf, WORTH_HALVING)
+    engine = engine_with_slots(shelf, WORTH_HALVING)
     async with running(engine):
         await engine.stop.cutting.wait()
         assert trio.current_time() == 1

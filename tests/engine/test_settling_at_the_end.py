@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd

@@ -9,7 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, ShelfEngine, engine_of, running
+from tests.support.shelf import Shelf, ShelfEngine, engine_of, running
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
 

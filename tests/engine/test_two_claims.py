@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.support.shelf import NotNowError, Shelf, engine_with_slots, running, sleeping
 from tests.support.thoroughly import one_in
 from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.demand import Demand, Granted, Tip
@@ -47,15 +47,9 @@ class Recorded(Shelf):
             self.asked_now -= demand.total
 
 
-def engine_with(shelf: Shelf, slots: int, **limits: Any) -> Any:
-    engine = engine_of(shelf, concurrency=slots, rests=True, **limits)
-    engine.slots.set_limit("all", slots)
-    return engine
-
-
 async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(autojump_clock: MockClock) -> None:
     shelf = Recorded(items=list(range(2000)), claim_takes=1.0, handler=sleeping(0))
-    async with running(engine_with(shelf, WORTH_HALVING)):
+    async with running(engine_with_slots(shelf, WORTH_HALVING)):
         await trio.sleep(60)
     assert len(shelf.settled) == 2000
     assert max(shelf.demanded) == WORTH_HALVING / 2
@@ -68,7 +62,7 @@ async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(aut
 async def test_few_slots_are_not_halved(autojump_clock: MockClock) -> None:
     few = WORTH_HALVING - 1
     shelf = Recorded(items=list(range(10 * few)), claim_takes=1.0, handler=sleeping(0))
-    async with running(engine_with(shelf, few)):
+    async with running(engine_with_slots(shelf, few)):
         await trio.sleep(60)
     assert len(shelf.settled) == 10 * few
     assert (max(shelf.demanded), shelf.most_at_once) == (few, 1)
@@ -76,7 +70,7 @@ async def test_few_slots_are_not_halved(autojump_clock: MockClock) -> None:
 
 async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClock) -> None:
     shelf = Recorded(items=list(range(300)), handler=sleeping(100))
-    engine = engine_with(shelf, WORTH_HALVING, shutdown_timeout=200.0)
+    engine = engine_with_slots(shelf, WORTH_HALVING, shutdown_timeout=200.0)
     async with running(engine):
         await trio.sleep(1)
         assert engine.slots.running == WORTH_HALVING
@@ -85,7 +79,7 @@ async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClo
 
 async def test_what_is_told_while_all_slots_are_asked_for_is_looked_for_right_after(autojump_clock: MockClock) -> None:
     shelf = Recorded(claim_takes=5.0, handler=sleeping(0))
-    engine = engine_with(shelf, 10)
+    engine = engine_with_slots(shelf, 10)
     async with running(engine):
         await trio.sleep(1)  # The first look, which finds nothing, has all slots.
         shelf.items.append(1)
@@ -97,7 +91,7 @@ async def test_what_is_told_while_all_slots_are_asked_for_is_looked_for_right_af
 
 async def test_new_item_is_asked_for_by_itself_beside_another(autojump_clock: MockClock) -> None:
     shelf = Recorded(handler=sleeping(0))
-    engine = engine_with(shelf, 10)
+    engine = engine_with_slots(shelf, 10)
     async with running(engine):
         await trio.sleep(1)
         shelf.claim_takes = 5.0
@@ -113,7 +107,7 @@ async def test_new_item_is_asked_for_by_itself_beside_another(autojump_clock: Mo
 
 async def test_while_a_suspect_runs_what_is_told_costs_no_endless_looks(autojump_clock: MockClock) -> None:
     shelf = Recorded(items=[7], suspects={7}, handler=sleeping(100), varies=True)
-    engine = engine_with(shelf, 100, shutdown_timeout=200.0)
+    engine = engine_with_slots(shelf, 100, shutdown_timeout=200.0)
     async with running(engine):
         await trio.sleep(1)
         for _ in range(10):
@@ -134,7 +128,7 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
     counted: Counter[int] = Counter()
     shelf = Recorded(varies=True, answers_take=chance)
     slots = chance.choice([1, 3, 50, WORTH_HALVING - 1, WORTH_HALVING])
-    engine = engine_with(shelf, slots)
+    engine = engine_with_slots(shelf, slots)
 
     async def handler(run: Any) -> None:
         counted[run.claim] += 1
@@ -206,7 +200,7 @@ async def test_what_one_claim_lost_is_looked_for_again_though_the_other_found_no
                     return await super().claim(demand)
 
     shelf = LosesOne(handler=sleeping(0))
-    async with running(engine_with(shelf, WORTH_HALVING)):
+    async with running(engine_with_slots(shelf, WORTH_HALVING)):
         await trio.sleep(60)
     assert shelf.claimed_at[1:3] == [0, 0]
     assert 1000 in shelf.settled

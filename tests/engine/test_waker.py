@@ -9,7 +9,7 @@ import trio
 import trio.lowlevel
 from trio.testing import MockClock
 
-from tests.engine.test_engine import NotNowError, Shelf, engine_of, running, sleeping
+from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import waker as waker_module
 from trio_monque.engine.demand import Due

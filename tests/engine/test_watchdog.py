@@ -2,62 +2,27 @@
 
 from __future__ import annotations
 
-import logging
 import math
 import threading
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 
 import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, engine_of, running
+from tests.support.engine_log import TWENTY_SECONDS, LogLine, block_the_loop_until, hearing
+from tests.support.shelf import Shelf, engine_of, running
 from trio_monque.engine import watchdog as watchdog_module
 from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 
-TWENTY_SECONDS = 20.0  # Never waited for where all is well.
 
-
-class Told(logging.Handler):
-    """Hears the engine's log, in whatever thread, and says so in an event that blocks no GIL."""
-
-    def __init__(self, text: str) -> None:
-        super().__init__()
-        self.heard = threading.Event()
-        self.messages: list[str] = []
-        self._text = text
-
-    def emit(self, record: logging.LogRecord) -> None:
-        message = record.getMessage()
-        if self._text in message:
-            self.messages.append(message)
-            self.heard.set()
-
-
-@contextmanager
-def hearing(text: str) -> Iterator[Told]:
-    told = Told(text)
-    logger = logging.getLogger("trio_monque.engine")
-    logger.addHandler(told)
-    try:
-        yield told
-    finally:
-        logger.removeHandler(told)
-
-
-def block_the_loop_until(told: Told) -> None:
-    assert told.heard.wait(TWENTY_SECONDS)
-
-
-async def run_blocking(shelf: Shelf, blocked: Told, going_on: Told) -> int:
+async def run_blocking(shelf: Shelf, blocked: LogLine, going_on: LogLine) -> int:
     """On the real clock; returns how many blocks were counted."""
     engine = engine_of(shelf)
     async with running(engine):
         with trio.fail_after(TWENTY_SECONDS):
-            while not shelf.settled or not going_on.heard.is_set():
+            while not shelf.settled or not going_on.logged.is_set():
                 await trio.sleep(0.01)
     assert len(blocked.messages) >= 1
     return engine.watchdog.blocked
@@ -99,7 +64,7 @@ async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
                     await trio.sleep(0.01)
             block_the_loop_until(blocked)
             with trio.fail_after(TWENTY_SECONDS):
-                while not going_on.heard.is_set():
+                while not going_on.logged.is_set():
                     await trio.sleep(0.01)
     assert "something outside of the handlers" in blocked.messages[0]
     assert "block_the_loop_until(blocked)" in blocked.messages[0]

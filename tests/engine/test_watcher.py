@@ -11,7 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.engine.test_engine import Shelf, ShelfEngine, engine_of, running, sleeping
+from tests.support.shelf import Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.demand import Hints, StreamFailedError, Tip
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine

@@ -14,6 +14,7 @@ import trio
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
+from tests.support.open_resources import Connections, threads
 from trio_monque import Scheduler, open_scheduler
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import ChangeStreamConnected
@@ -22,7 +23,6 @@ from trio_monque.store.types import Database
 from trio_monque.testing import fail_next
 
 from .processes import OwnServer, frozen
-from .test_open_and_close import Connections, threads
 
 SOON: Final = change_stream.LONGEST_AWAIT / 2
 

@@ -2,30 +2,17 @@
 
 from __future__ import annotations
 
-from datetime import UTC, datetime, timedelta
+from datetime import timedelta
 
 import pytest
-from bson import ObjectId
 
+from tests.support.jobs_in_memory import LATER, NOW, STAMP, claimed, pending
 from trio_monque.jobs import transitions
 from trio_monque.jobs.claimable import pins
 from trio_monque.jobs.conditional_write import AtMost, OneOf, Transition, applied
 from trio_monque.jobs.error_history import Failure
-from trio_monque.jobs.fences import CLAIM_FIELDS, ClaimStamp, is_ours
+from trio_monque.jobs.fences import CLAIM_FIELDS, is_ours
 from trio_monque.jobs.job import Job, JobStatus
-
-NOW = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
-LATER = NOW + timedelta(hours=1)
-STAMP = ClaimStamp.new("host-1-abc", NOW, 30.0, "f00d")
-
-
-def pending(**fields: object) -> Job:
-    return Job(id=ObjectId(), name="greet", next_run_at=NOW, created_at=NOW, updated_at=NOW, **fields)  # type: ignore[arg-type]
-
-
-def claimed(**fields: object) -> Job:
-    return applied(pending(**fields), transitions.claim(["greet"], NOW, STAMP))
-
 
 ENDS = {
     "complete": lambda job: transitions.complete(job, LATER),

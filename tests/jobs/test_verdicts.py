@@ -5,7 +5,7 @@ from datetime import UTC, datetime, timedelta
 import bson
 import pytest
 
-from tests.jobs.test_transitions import LATER, claimed
+from tests.support.jobs_in_memory import LATER, claimed
 from trio_monque.backoff import Backoff
 from trio_monque.errors import ScheduleEndedError
 from trio_monque.jobs.conditional_write import applied

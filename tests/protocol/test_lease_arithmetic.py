@@ -5,31 +5,18 @@ The messages take any time, the rescuer asks at any time, and the two clocks run
 
 from __future__ import annotations
 
-import os
 import sys
 from dataclasses import replace
 from typing import Final
 
 import pytest
 
+from tests.support.thoroughly import THOROUGH
+
 from .search import Found, search
-from .timed import Arithmetic, Moment, harm_of, successors
+from .timed import AS_DESIGNED, BROKEN, Arithmetic, Moment, harm_of, successors
 
-THOROUGH: Final = os.environ.get("MONQUE_TEST_THOROUGH") == "1"
 MOST_MOMENTS: Final = 4_000_000 if THOROUGH else 400_000
-
-AS_DESIGNED: Final = Arithmetic(interval=12, cleanup=12) if THOROUGH else Arithmetic()
-
-# One renewal that the holder sends, and the rule without which it harms.
-BROKEN: Final = {
-    "observation counted from before the answer": replace(AS_DESIGNED, observed_after_answer=False),
-    "the lease counted from the answer": replace(AS_DESIGNED, lease_counts_from_sending=False),
-    "a late answer that starts a run": replace(AS_DESIGNED, late_answers_start_nothing=False),
-    "a clean-up that is not clipped": replace(AS_DESIGNED, cleanup_is_clipped=False),
-    "a beat that does not grow": replace(AS_DESIGNED, beat_grows=False),
-    "rescue by the wall clock": replace(AS_DESIGNED, rescue_observes=False),
-    "three intervals of the rescuer's, not the document's": replace(AS_DESIGNED, documents_interval=False),
-}
 
 # Longer intervals and no renewal: a finer grain for the rates, and fewer messages.
 FINE: Final = Arithmetic(interval=30, cleanup=15, renewals=0)

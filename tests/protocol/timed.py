@@ -8,8 +8,10 @@ matter, the value simply does not change. A state holds ages, not moments, so th
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from dataclasses import dataclass, replace
+from typing import Final, Literal, NamedTuple
+
+from tests.support.thoroughly import THOROUGH
 
 Reading = Literal["idle", "asked", "served", "watching", "taking"]
 
@@ -210,3 +212,17 @@ def _is_due(moment: Moment, arithmetic: Arithmetic) -> bool:
     elapsed = moment.watched * arithmetic.rescuer_rate
     interval = arithmetic.interval if arithmetic.documents_interval else arithmetic.interval // 2
     return not arithmetic.rescue_observes or elapsed >= 3 * interval * 1000
+
+
+AS_DESIGNED: Final = Arithmetic(interval=12, cleanup=12) if THOROUGH else Arithmetic()
+
+# One renewal that the holder sends, and the rule without which it harms.
+BROKEN: Final = {
+    "observation counted from before the answer": replace(AS_DESIGNED, observed_after_answer=False),
+    "the lease counted from the answer": replace(AS_DESIGNED, lease_counts_from_sending=False),
+    "a late answer that starts a run": replace(AS_DESIGNED, late_answers_start_nothing=False),
+    "a clean-up that is not clipped": replace(AS_DESIGNED, cleanup_is_clipped=False),
+    "a beat that does not grow": replace(AS_DESIGNED, beat_grows=False),
+    "rescue by the wall clock": replace(AS_DESIGNED, rescue_observes=False),
+    "three intervals of the rescuer's, not the document's": replace(AS_DESIGNED, documents_interval=False),
+}

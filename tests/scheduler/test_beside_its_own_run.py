@@ -18,7 +18,7 @@ import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
-from tests.claims.kit import Gauge
+from tests.support.documents import Gauge
 from tests.support.node_peer import NodePeer, now
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.engine.demand import Demand, Granted, Tip

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from tests.engine.test_watchdog import block_the_loop_until, hearing
+from tests.support.engine_log import block_the_loop_until, hearing
 from trio_monque import RunningJob, Workers
 from trio_monque.testing import SchedulerOpener, drain
 

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import statistics
 import threading
-from collections.abc import AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from functools import partial
 from pathlib import Path
@@ -17,80 +16,16 @@ from bson import ObjectId
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
-from tests.faults.test_open_and_close import Connections, threads
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
+from tests.support.open_resources import Connections, threads
 from tests.support.standalone import restricted_server, standalone_server
-from trio_monque import Monque, RunningJob, Scheduler, Workers, open_scheduler
+from tests.support.stream_events import SOON, Heard
+from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import embedded_mongod
-from trio_monque.events import (
-    ChangeStreamClosed,
-    ChangeStreamConnected,
-    ChangeStreamFailed,
-    ChangeStreamFallback,
-    Event,
-    SchedulerErrorOccurred,
-)
 from trio_monque.store import change_stream, indexes
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
-
-RARELY = 60.0
-"""Seconds between polls. A test of this file that needs one fails by its time limit."""
-
-SOON = 20.0
-"""Seconds within which what is heard has happened, however busy the machine; less than the polls' interval."""
-
-STREAM = (ChangeStreamConnected, ChangeStreamFailed, ChangeStreamClosed, ChangeStreamFallback)
-
-
-class Heard:
-    """What a scheduler told and ran."""
-
-    def __init__(self, *names: str) -> None:
-        self.workers = Workers()
-        self.events: list[Event] = []
-        self.started: dict[Any, float] = {}
-        self._changed = trio.Event()
-        for name in names or ("greet",):
-            self.workers.register(name, self.run, concurrency=20)
-
-    async def run(self, job: RunningJob[Any]) -> None:
-        self.started[job.id] = trio.current_time()
-        self._change()
-
-    async def tell(self, event: Event) -> None:
-        self.events.append(event)
-        self._change()
-
-    def _change(self) -> None:
-        self._changed.set()
-        self._changed = trio.Event()
-
-    async def wait(self, condition: Callable[[], bool]) -> None:
-        with trio.fail_after(SOON):
-            while not condition():
-                await self._changed.wait()
-
-    async def wait_started(self, *jobs: Any) -> None:
-        await self.wait(lambda: {*jobs} <= self.started.keys())
-
-    @property
-    def errors(self) -> list[SchedulerErrorOccurred]:
-        return [event for event in self.events if isinstance(event, SchedulerErrorOccurred)]
-
-    @property
-    def stream(self) -> list[str]:
-        return [type(event).__name__ for event in self.events if isinstance(event, STREAM)]
-
-    async def wait_connected(self, times: int = 1) -> None:
-        await self.wait(lambda: self.stream.count("ChangeStreamConnected") == times)
-
-    @asynccontextmanager
-    async def open(self, db: Database, **options: Any) -> AsyncIterator[Scheduler]:
-        chosen = {"poll_interval": RARELY, "safety_poll_interval": RARELY, **options}
-        async with open_scheduler(db, self.workers, listeners={Event: self.tell}, **chosen) as scheduler:
-            yield scheduler
 
 
 @pytest.fixture

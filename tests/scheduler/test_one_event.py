@@ -12,9 +12,9 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.scheduler.test_change_stream import Heard
 from tests.support.interception import Recorder, is_claim, is_look, is_settlement
 from tests.support.node_peer import NodePeer
+from tests.support.stream_events import Heard
 from trio_monque import Monque, RunningJob, Scheduler, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection, Database

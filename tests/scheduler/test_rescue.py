@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Sequence
 from datetime import timedelta
 from typing import Any
 
@@ -15,55 +14,14 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
+from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.store import claimed_by_a_dead_one, handle
-from trio_monque import CancelReason, JobStatus, Monque, RunningJob, Scheduler, Workers, open_scheduler
+from trio_monque import CancelReason, JobStatus, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.clock import ClockReadings
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.events import Event, JobCancelled, JobFailed, StaleJobsRecovered
+from trio_monque.events import JobCancelled, JobFailed, StaleJobsRecovered
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, quiesce
-
-LEASE, PASS = 90.0, 15.0
-
-
-class Jobs:
-    """A worker whose first try of a job never ends, and later ones do at once."""
-
-    def __init__(self) -> None:
-        self.starts: list[tuple[float, int]] = []
-        self.reasons: list[CancelReason | None] = []
-        self.workers = Workers()
-        self.workers.register("job", self.handler, concurrency=50)
-
-    async def handler(self, job: RunningJob[Any]) -> None:
-        self.starts.append((trio.current_time(), job.attempt))
-        if job.attempt == 1:
-            try:
-                await trio.sleep_forever()
-            finally:
-                self.reasons.append(job.cancel_reason)
-
-
-def heard(into: list[Any]) -> dict[type[Event], Any]:
-    async def hear(event: Event) -> None:
-        into.append(event)
-
-    return {StaleJobsRecovered: hear, JobFailed: hear, JobCancelled: hear}
-
-
-@asynccontextmanager
-async def dead_instance(
-    opener: SchedulerOpener, workers: Workers, *jobs: str, after: float = 0.0, **options: Any
-) -> AsyncIterator[Scheduler]:
-    """Claims these, and crashes so many seconds later."""
-    async with opener(workers, **options) as scheduler:
-        for name in jobs:
-            await scheduler.enqueue(name)
-        await trio.sleep(after)
-        await quiesce()
-        await crash(scheduler)
-        yield scheduler
-
 
 # --- Which claims are rescued, and when ---
 

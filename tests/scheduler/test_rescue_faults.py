@@ -12,9 +12,9 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.interference import Slow
 from tests.support.node_peer import NodePeer
+from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.store import claim, handle
 from trio_monque import Monque, NewJob, Workers
 from trio_monque.errors import MonqueConnectionError

@@ -12,9 +12,9 @@ import trio
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from tests.scheduler.test_rescue import LEASE, PASS, Jobs, dead_instance
 from tests.support.interception import Recorder
 from tests.support.node_peer import NodePeer
+from tests.support.rescues import LEASE, PASS, Jobs, dead_instance
 from trio_monque import JobStatus, Monque, RunningJob, Snooze, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import Event, JobFailed, ScheduleExhausted, StaleJobsRecovered

@@ -11,7 +11,7 @@ import pytest
 from bson import ObjectId
 from pymongo import MongoClient
 
-from tests.client.test_bulk import CALLS, put
+from tests.support.bulk_calls import CALLS, put
 from tests.support.interception import Interceptor, Recorder
 from tests.support.malformed import text, with_field
 from tests.support.store import PAST, handle, insert

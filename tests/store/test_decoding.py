@@ -14,7 +14,7 @@ from bson.codec_options import CodecOptions
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from tests.jobs.test_transitions import LATER, claimed, pending
+from tests.support.jobs_in_memory import LATER, claimed, pending
 from tests.support.malformed import ELEMENTS, with_field
 from tests.support.thoroughly import examples, in_full
 from trio_monque import Job

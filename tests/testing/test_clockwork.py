@@ -12,6 +12,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
+from tests.support.run_log import Log
 from trio_monque import Monque, MonqueError, RunningJob, Workers
 from trio_monque.clock import ServerClock
 from trio_monque.errors import InvalidOptionError
@@ -29,22 +30,6 @@ from trio_monque.testing import (
 )
 
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
-
-
-class Log:
-    """A worker that writes down when it ran, and sleeps a while then."""
-
-    def __init__(self, sleeps: float = 0.0) -> None:
-        self.starts: list[float] = []
-        self.ends: list[float] = []
-        self.workers = Workers()
-        self.workers.register("job", self.handler, concurrency=200)
-        self._sleeps = sleeps
-
-    async def handler(self, job: RunningJob[Any]) -> None:
-        self.starts.append(trio.current_time())
-        await trio.sleep(self._sleeps)
-        self.ends.append(trio.current_time())
 
 
 # --- advance ---

@@ -15,7 +15,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.interception import Recorder
-from tests.testing.test_clockwork import Log
+from tests.support.run_log import Log
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobRetried
