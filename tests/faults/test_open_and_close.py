@@ -6,15 +6,17 @@ import threading
 from collections.abc import Callable
 from typing import Any, Final
 
+import pytest
 import trio
 from pymongo import MongoClient, monitoring
 
 from tests.support.open_resources import Connections, threads
+from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.events import JobCompleted
 from trio_monque.store.types import Database
 
-CYCLES: Final = 100
+CYCLES: Final = in_full(30, 100)
 # More at once than in any later cycle: what trio and the driver keep of threads and connections is then at its peak.
 AT_ONCE_IN_THE_FIRST: Final = 10
 
@@ -82,6 +84,7 @@ async def open_and_close(db: Database, at_once: int) -> None:
             await all_completed.wait()
 
 
+@pytest.mark.larger_in_full
 async def test_hundred_cycles_leave_no_more_threads_and_connections_than_the_first(db: Database) -> None:
     connections, together = Connections(), Together(AT_ONCE_IN_THE_FIRST)
     address = ":".join(str(part) for part in db.client.address or ())

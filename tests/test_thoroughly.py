@@ -1,0 +1,33 @@
+"""What CI plays after the normal run is found by a marker: no number may be larger in full without it."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from tests.support.thoroughly import one_in
+
+TESTS = Path(__file__).parent
+WITH_NUMBERS = re.compile(
+    r"\bin_full\(|\bif FULL\b|^from \.(?:document_)?scenario import .*\b(?:JOBS|DOCUMENTS)\b", re.MULTILINE
+)
+"""Modules that name a number of their own, or one of the scenarios."""
+
+
+def test_module_with_a_number_that_is_larger_in_full_has_the_marker() -> None:
+    found = {path.name: path.read_text(encoding="utf-8") for path in TESTS.rglob("test_*.py") if path != Path(__file__)}
+    numbered = {name for name, text in found.items() if WITH_NUMBERS.search(text)}
+    assert len(numbered) > 10
+    assert {name for name in numbered if "pytest.mark.larger_in_full" not in found[name]} == set()
+
+
+def test_ci_plays_what_is_marked() -> None:
+    assert 'MONQUE_TEST_FULL=1 pytest -m "full or larger_in_full"' in (TESTS.parent / ".ci/run").read_text("utf-8")
+
+
+def test_part_of_a_family_has_each_value() -> None:
+    family = one_in(3, "abc", range(7))
+    normal = [one.values for one in family if not one.marks]
+    assert (len(family), len(normal)) == (21, 7)
+    assert {letter for letter, _ in normal} == set("abc")
+    assert {number for _, number in normal} == set(range(7))
