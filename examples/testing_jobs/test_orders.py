@@ -142,7 +142,7 @@ async def test_charge_survives_a_crash_of_the_process(
         await scheduler.enqueue(charge, Charge(7, 100))
         await advance(10)
         await crash(scheduler)
-    # As after a kill: nobody has given the job back, and it is not lost.
+    # As after a kill: the job was not released, and it is not lost.
     await assert_enqueued(monque, name=charge, status="processing", count=1)
 
 
