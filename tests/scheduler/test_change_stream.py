@@ -260,7 +260,7 @@ async def test_stream_that_cannot_resume_is_opened_again_and_missed_changes_are_
     async with heard.open(db) as scheduler:
         await heard.wait_connected()
         # An answer that told of a job is the one that is lost: of the second, if the first was waited for already.
-        with fail_next(scheduler, OperationFailure("no", code), when="after", command="hear of changes"):
+        with fail_next(scheduler, OperationFailure("no", code), when="after", command="read changes"):
             await heard.wait_started(node.enqueue("greet"))
             job = node.enqueue("greet")
             await heard.wait_connected(times=2)

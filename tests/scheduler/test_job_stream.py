@@ -197,7 +197,7 @@ async def test_failure_to_end_the_wait_is_told_as_one_of_the_stream(db: Database
     async with opened(db) as our:
         with fail_next(our.monque, driver.AutoReconnect, command="end the wait"), pytest.raises(StreamFailedError):
             await our.stream.end_wait()
-        with fail_next(our.monque, driver.AutoReconnect, command="hear of changes"):
+        with fail_next(our.monque, driver.AutoReconnect, command="read changes"):
             with pytest.raises(StreamFailedError) as failed:
                 await our.next()
         assert not failed.value.is_final

@@ -353,5 +353,5 @@ def test_cursor_that_was_killed_is_an_error(store: JobCollection) -> None:
     with watching(store) as opened:
         database = store.collection.database
         database.command("killCursors", "$cmd.aggregate", cursors=[opened._cursor.cursor_id])
-        with pytest.raises(MonqueConnectionError, match="could not hear of changes"):
+        with pytest.raises(MonqueConnectionError, match="could not read changes"):
             opened.read()

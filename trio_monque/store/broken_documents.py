@@ -1,4 +1,4 @@
-"""Documents that no scheduler runs: they are found, and looked at again after somebody may have mended them."""
+"""Broken documents, which no scheduler can run: they are listed, and looked at again in case they were repaired."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ from .job_collection import JobCollection, name_in
 from .skipped_documents import SkippedDocuments, can_be_named
 
 MOST_IN_A_BATCH: Final = 1000
-# What a value may have, and a document show, in full.
+# Up to this size, a value is shown; up to this number, the fields of a document.
 MOST_BYTES_SHOWN: Final = 1024
 MOST_FIELDS_SHOWN: Final = 100
 
 logger = logger_of("store")
 
-# Of what is passed over, at once: each of them may have to be read alone.
+# Skipped documents that are looked at again in one call: each of them may have to be read alone.
 MOST_LOOKED_AT: Final = 100
 
 LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
@@ -58,7 +58,7 @@ class Look:
 
 @command("look for broken documents", writes=False)
 def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
-    """The broken ones among the next documents, a thousand or 16 MB; at most `limit`."""
+    """Return the broken ones among the next documents (a thousand, or 16 MB); at most `limit`."""
     found: list[BrokenDocument] = []
     batch = look.next_batch(jobs)
     for raw, document in _documents(jobs, batch):
@@ -98,7 +98,7 @@ def _problem(jobs: JobCollection, document: Any) -> str | None:
 
 
 def _refusal(jobs: JobCollection, raw: bytes) -> str | None:
-    """Why a pending job cannot be claimed: it leaves no room for a claim, or a claim was refused here."""
+    """Return why a pending job cannot be claimed: it has no room for a claim, or the server refused one."""
     if not jobs.unclaimable and len(raw) <= LARGEST_DOCUMENT - ROOM_FOR_A_CLAIM:
         return None
     document = RawDocument(raw, jobs.codec.raw)
@@ -130,7 +130,7 @@ def _value_shown(value: Any) -> Any:
     try:
         size = len(bson.encode({"": value})) - 7
     except (BSONError, ValueError, OverflowError):
-        return value  # A date that only its milliseconds can say: as small as it is strange.
+        return value  # A date that only its milliseconds express: it is small.
     return value if size <= MOST_BYTES_SHOWN else f"({size} bytes)"
 
 
@@ -138,9 +138,9 @@ def _value_shown(value: Any) -> Any:
 
 
 def look_after(jobs: JobCollection) -> bool:
-    """Looks again at a part of what is passed over, once a minute; logs how much was met and not logged one by one.
+    """Look again at some skipped documents, once a minute; log how many were met and not logged one by one.
 
-    Returns whether some of it was mended, so that the next part is looked at by the next look.
+    Returns whether some of them were repaired, so that the next look takes the next ones.
     """
     if any(known.is_old() for known in jobs.passed_over):
         look_again(jobs)
@@ -154,16 +154,16 @@ def look_after(jobs: JobCollection) -> bool:
 
 @command("look again at broken documents", writes=False)
 def look_again(jobs: JobCollection) -> None:
-    """Forgets, of what is passed over, what was mended or is gone. A round trip or two, once a minute.
+    """Forget the skipped documents that were repaired or are gone. A round trip or two, once a minute.
 
-    Where some were well again, the next ones follow at the next look: somebody mends them all.
+    Where some were well again, the next ones follow at the next look: an operator may be repairing them all.
     """
     if jobs.broken.is_old() and _look_at_broken(jobs):
         jobs.broken.look_on()
     if jobs.left_over.is_old() and _look_at_left_over(jobs):
         jobs.left_over.look_on()
     if jobs.unclaimable.is_old():
-        # Only a claim tells whether the server takes it now.
+        # Only a claim shows whether the server accepts it now.
         for document_id in jobs.unclaimable.to_look_at(MOST_LOOKED_AT):
             jobs.unclaimable.discard(document_id)
 
@@ -171,17 +171,18 @@ def look_again(jobs: JobCollection) -> None:
 def _look_at_broken(jobs: JobCollection) -> bool:
     asked = jobs.broken.to_look_at(MOST_LOOKED_AT)
     wrong = SkippedDocuments()
-    # Without what may be large, at first. It may be just that which cannot be decoded: what is well without it
-    # is read whole.
+    # Without the large fields, at first. One of them may be what cannot be decoded: a document that is fine without
+    # them is read whole.
     for document in jobs.raw.find(of_ids(asked), BUT_HEAVY, hint=BY_ID):
         own_id = _shown(document.raw).get("_id")
         doubled = doubled_fields.problem_of(document.raw)
         problem = _problem(jobs, document) or doubled or _problem_of_all(jobs, own_id)
         if problem is not None:
             wrong.add(own_id)
-            if jobs.report_broken(own_id, problem, name_in(document)):  # Another than before: somebody has tried.
+            # Logged again where the problem is another than before: a repair was tried.
+            if jobs.report_broken(own_id, problem, name_in(document)):
                 logger.warning("document %s is still not a job: %s", own_id, problem)
-    # One that no query finds by its id is not gone.
+    # A document that no query finds by its id is not gone.
     return _forget(jobs.broken, [one for one in asked if one not in wrong and can_be_named(one)])
 
 

@@ -1,7 +1,8 @@
-"""Many jobs at once, in batches: they are chosen by a selection, and each write repeats the whole of it.
+"""Many jobs at once (cancel, retry, delete), in batches: a selection chooses them, and each write repeats all of it.
 
-Batches go by `_id`, so that each job is met once, whatever becomes of it. One function a round trip, or two
-where a session has to join them.
+A selected job may be claimed, end or change between the choice and the write. It then no longer matches, and is left
+alone. Batches go by `_id`: each job is met once, in whatever status the action leaves it. Changes leave a receipt, so
+that a lost answer can be resolved (`find_out`). One function a round trip, or two where a session has to join them.
 """
 
 from __future__ import annotations
@@ -27,7 +28,7 @@ logger = logger_of("store")
 
 _DUPLICATE_KEY: Final = 11000
 
-# What may be large, and nothing here depends on.
+# Fields that may be large, and that are not needed here.
 _UNREAD: Final = {**BUT_HEAVY, FIELD["fail_reason"]: False, FIELD["claim_token"]: False}
 
 
@@ -108,7 +109,7 @@ def _change(
     if not refused or len(changes) == len(everything):
         return Written(matched, everything if matched == len(everything) else set(), refused)
     # A statement stops at the first document that is refused: its neighbours go alone. What had been changed by
-    # then is selected no more; but it is signed.
+    # then is no longer selected; but it bears the receipt.
     alone = [Change(change.transition, (job,)) for change in changes for job in change.jobs]
     _, refused = _write(jobs, alone, receipt, session, again=again)
     done = {job_id for job_id, found in _receipts(jobs, changes, session).items() if found == receipt}
@@ -124,7 +125,7 @@ def _write(
         guard, update = filter_of(change.transition.guard), update_of(change.transition, receipt)
         if len(change.jobs) == 1:
             job = change.jobs[0]
-            # Sent once more, it must not be made twice: the job may have run, and failed anew.
+            # A repetition must not change the job twice: it may have run since, and failed anew.
             pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
             requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=BY_ID))
         else:
@@ -160,8 +161,8 @@ def signed(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> set[
 def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
     """What became of changes whose answer was lost: they are sent again, and a majority tells what is signed.
 
-    What bears neither the receipt nor the one that it bore before was ended by a run since, or is gone: whether
-    it had been changed, nobody can tell.
+    A job that bears neither this receipt nor the one from before was ended by a run since, or is gone. Whether it had
+    been changed cannot be found out.
     """
     with causal_session(jobs.collection) as session:
         again = _change(jobs, changes, receipt, session, again=True)
@@ -194,7 +195,7 @@ def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any])
 
 @command("find out about a deletion of jobs")
 def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
-    """After an answer that was lost: what is found now is deleted now. Of what is gone, nobody can tell by whom."""
+    """After a lost answer: delete what is found now. For what is gone, it cannot be found out who deleted it."""
     with causal_session(jobs.collection) as session:
         count = _delete(jobs, chosen, guard, session)
         gone = _gone(jobs, chosen, session)

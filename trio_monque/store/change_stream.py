@@ -1,4 +1,4 @@
-"""The change stream: one for the whole database, filtered by the server to what somebody should wake for.
+"""The change stream: one for the whole database, filtered by the server to what this instance should wake for.
 
 A hint and nothing more. It is never resumed from where it broke: after every opening the scheduler looks
 once, which finds what was missed, also where the server has forgotten the place (codes 280 and 286).
@@ -46,8 +46,6 @@ _LEAVING: Final = "leaving:"
 _UNAUTHORIZED: Final = 13
 _STANDALONE: Final = 40573
 
-# A name that is not text, or a date beyond the year 9999, in somebody else's document must not end the stream.
-
 
 class NoStreamError(MonqueConnectionError):
     """This server or this user has no change streams: trying again is of no use.
@@ -67,9 +65,9 @@ class Kind(Enum):
     JOB = auto()
     """A job was written so that it may be due, or that its run is to end."""
     PAUSE = auto()
-    """Somebody paused or resumed a name."""
+    """A name was paused or resumed."""
     LEAVING = auto()
-    """This instance has said that it leaves."""
+    """This instance has announced that it leaves."""
     GONE = auto()
     """The jobs collection was dropped or renamed, or another has taken its name: no index need be there any more."""
 
@@ -85,7 +83,7 @@ class Change:
         is_new: Of a job: it was inserted, and is whole enough to be claimed by its id.
         is_pending: Of a job: the write made or left it pending, as far as can be seen.
         due: When it is due, where that was written.
-        cancel_requested: Somebody wants its run to end.
+        cancel_requested: A cancellation of the job was requested.
     """
 
     kind: Kind
@@ -116,7 +114,7 @@ class Watch:
         """False once the server has ended it: after a drop of the whole database."""
         return self._cursor.alive
 
-    @command("hear of changes", writes=False)
+    @command("read changes", writes=False)
     def read(self, wait: float = LONGEST_AWAIT) -> Sequence[Change]:
         """What happened since the last call, all of one answer; may return nothing.
 
@@ -134,7 +132,7 @@ class Watch:
                 # The driver's own ChangeStream asks the same way: the next try would wait although something is here.
                 event = self._cursor.try_next() if self._cursor._has_next() else None  # noqa: SLF001
         except BSONError as error:
-            raise MonqueConnectionError(f"could not hear of changes: {error}", transient=True) from error
+            raise MonqueConnectionError(f"could not read changes: {error}", transient=True) from error
         return changes
 
     def close(self) -> None:
@@ -167,19 +165,19 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
 def end_wait(jobs: JobCollection, instance_id: str) -> None:
     """Ends the wait of this instance's stream, by a write that it matches: to its own entry, while there is one.
 
-    Otherwise by a mark, of which nothing remains.
+    Otherwise by a mark, which is deleted at once.
     """
     marks = _instances(jobs.collection)
     if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).modified_count:
         return
     mark = {"_id": _LEAVING + instance_id}
-    # Another value each time: where one remained of a life that was killed, writing the same again would be no event.
+    # Another value each time: where the mark of a killed process remained, writing the same value would cause no event.
     marks.replace_one(mark, {"at": ObjectId()}, upsert=True)
     marks.delete_one(mark)
 
 
 def _instances(jobs: Collection) -> Collection:
-    # The primary alone: the stream tells only what a majority has anyway, and nobody relies on the mark.
+    # The primary alone: the stream reports only what a majority has, and nothing else relies on the mark.
     return jobs.database.get_collection(
         name_of_collection(jobs.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
     )
@@ -202,7 +200,7 @@ def _pipeline(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
         "$or": [
             {"operationType": "insert"},
             {
-                # As the server tells some updates, too: those of many results, where the documents are small.
+                # The server reports some updates so, too: those with many results, where the documents are small.
                 "operationType": "replace",
                 "$or": [
                     {"fullDocument." + FIELD["status"]: "pending"},
@@ -225,9 +223,9 @@ def _pipeline(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
         "documentKey._id": {"$in": [re.compile(f"^{re.escape(PAUSE)}"), _LEAVING + instance_id, instance_id]},
         updated + BEAT: {"$exists": False},
     }
-    # Of any collection: whether it was ours is told apart where it is read, which is rare.
+    # Of any collection: `_changes` checks whether it was ours, which is rare.
     vanished = {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
-    # What a job carries would travel to every instance, and could make an event too large to be told.
+    # The data of a job would travel to every instance, and could make an event too large for the server.
     kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
     return [
         {"$changeStream": {}},
@@ -246,7 +244,7 @@ def _pipeline(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
 
 
 def _is_claimable(inserted: Mapping[str, Any]) -> bool:
-    """Whether it is worth a try; one that bears an owner is left to a look, which tells of it."""
+    """Return whether a claim may succeed. A job with an owner is left to a look, which logs it."""
     return (
         inserted.get(FIELD["status"]) == "pending"
         and type(inserted.get(FIELD["name"])) is str
@@ -261,7 +259,7 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
     if event["operationType"] in ("dropDatabase", "invalidate"):
         return [Change(Kind.GONE)]
     document_id = event["documentKey"]["_id"]
-    if isinstance(document_id, str):  # Ids of jobs are no strings: a document that has one is not a job.
+    if isinstance(document_id, str):  # A document with a string for its id is not a job.
         if document_id.startswith(PAUSE):
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
@@ -270,7 +268,7 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
         return [Change(Kind.LEAVING)] if is_mark != is_deleted or LEAVING in written else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
-        # Who writes only when it is due may well mean a job that is pending.
+        # A write of the due date alone may well mean a pending job.
         is_pending = written.get(FIELD["status"], "pending") == "pending" and (
             FIELD["status"] in written or FIELD["next_run_at"] in written
         )
@@ -278,7 +276,7 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
         written = event["fullDocument"]
         is_pending = written.get(FIELD["status"]) == "pending"
     if type(document_id) is not ObjectId:
-        # No job has such an id, which need not have a hash: a look tells of the document.
+        # No job has such an id, and it may have no hash: a look logs the document.
         return [Change(Kind.JOB, is_pending=is_pending)]
     name, due = written.get(FIELD["name"]), written.get(FIELD["next_run_at"])
     return [

@@ -1,4 +1,22 @@
-"""Claims: the guarded write, and what was really taken. One function a round trip."""
+"""Claims: the guarded write, and what it really took. One function a round trip.
+
+Two instances, A and B, look at the same due job and both try to claim it. What each condition closes:
+
+- The guard repeats the whole claim condition (pending, due, no owner). B's write comes after A's and matches nothing.
+  Without it, both would run the job.
+- The ids go with the guard. Without them, a claim would take jobs that no slot waits for.
+- The pins repeat each candidate as A read it. Between A's look and A's write, B may claim the job, fail, and release
+  it. The guard holds again, but A's copy is old: A would count attempts from it and run with old data. With the pins,
+  "all candidates matched" proves that the copies are exact, and saves a read.
+- The fence (owner, token, moment) tells this claim from any earlier one under the same name. Where not all matched,
+  A reads back by the fence what it holds, in the session of the write and as a majority has it. Without the majority,
+  A on a primary that is cut off would run a job whose claim is rolled back, while B claims it on the new primary.
+- A job with rescues is suspected of killing its process. It is claimed alone: what is not pinned repeats
+  `UNSUSPECTED`, or a job that B's death has just made a suspect would be claimed beside innocent ones.
+
+Where the answer to a claim is lost, A does not know whether it holds the jobs. `resolve` finds out, and `release_all`
+gives back what A does not want. Otherwise these jobs would wait until the lease expires.
+"""
 
 from __future__ import annotations
 
@@ -31,12 +49,12 @@ from .refused_claims import RefusedClaim
 logger = logger_of("store")
 
 CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
-"""Earliest first, without a tie-break: with one, the claim index would not give the order, and the server sorts."""
+"""The sort order of claims: earliest first. Not by id as well: the claim index would not give that order."""
 
-# Each is a condition of its own in the write, with the ids that it is for.
+# Each different past is a condition of its own in the write, with the ids that it is for.
 MOST_PASTS: Final = 8
 
-# More are lost to other instances only where these take most of what is seen here.
+# A claim misses more only where other instances take most of what is seen here.
 MOST_MISSED: Final = 1000
 
 
@@ -46,7 +64,7 @@ class Taken:
 
     Attributes:
         jobs: The claimed jobs, exactly as the database holds them.
-        more: Whether there may be more to take at once: others were faster with some of what was seen.
+        more: There may be more to take at once: other instances were faster with some of the candidates.
         refused: The server refuses every claim on these. They are still pending.
     """
 
@@ -59,19 +77,18 @@ class Taken:
 def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
     """Claims those of the candidates that are still claimable, in one guarded write.
 
-    The write repeats the whole claim condition. It also pins each candidate as it was read: if then all
-    of them matched, the copies are exact. Otherwise what was taken is read back by the whole fence.
+    The write repeats the whole claim condition, and pins each candidate as it was read. If all of them match, the
+    copies are exact. Otherwise the jobs that bear the claim are read back by the whole fence.
 
-    The server may refuse the change of one document: it has no room for a claim, or a validator refuses it. The write
+    The server may refuse to change one document: it has no room for a claim, or a validator refuses it. The write
     stops there, and has claimed what stands before it. Then each candidate is claimed alone, in one further round trip.
     """
     transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp)
     ids = [job.id for job in candidates]
     as_read = _as_read(candidates)
-    # What has become a suspect since the look must not be claimed beside others: where it is not pinned, it is said.
+    # A job that has become a suspect since the look must not be claimed beside others. The pins exclude that; without
+    # pins, the condition does.
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
-    # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
-    # does not know it yet, would not find what was taken, and nobody would run it.
     with causal_session(jobs.collection) as session:
         guard = {**of_ids(ids), **filter_of(transition.guard), **pinned}
         written = update_unless_refused(jobs.collection, guard, update_of(transition), BY_ID, session)
@@ -89,11 +106,11 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
 
 
 def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set[ObjectId]) -> None:
-    """Finds out why a claim misses the same candidate again and again.
+    """Find out why a claim misses the same candidate again and again.
 
-    What another instance has taken comes back with another past, or not at all. One that was missed, is seen again and
-    has the same past was not taken. Left alone, it would be tried at once, for ever; and a suspect, which is claimed
-    alone, would keep all others from being claimed.
+    A job that another instance has taken comes back with another past, or not at all. A job that was missed and is
+    seen again with the same past was not taken: it has a field twice. Without this check, it would be tried again at
+    once, for ever; and a suspect, which is claimed alone, would keep all other jobs from being claimed.
     """
     missed = {job.id: past(job) for job in candidates if job.id not in taken}
     again = [job_id for job_id, before in missed.items() if jobs.missed.pop(job_id, None) == before]
@@ -107,7 +124,7 @@ def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set
 def _refused_alone(
     jobs: JobCollection, candidates: Sequence[Job], claim: Transition, session: ClientSession
 ) -> list[RefusedClaim]:
-    """Claims each candidate by a statement of its own. One that is claimed already matches none of them."""
+    """Claim each candidate by a statement of its own. A candidate that is claimed already does not match again."""
     guard, update = filter_of(claim.guard), update_of(claim)
     each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=BY_ID) for job in candidates]
     refused = bulk_write(jobs.collection, each, "claim jobs", session).refused
@@ -115,7 +132,7 @@ def _refused_alone(
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
-    """The condition that all of them are as they were read; None where they have too many different pasts."""
+    """Return the condition that all of them are as they were read; None where they have too many different pasts."""
     by_past: dict[object, list[Job]] = {}
     for job in candidates:
         by_past.setdefault(past(job), []).append(job)
@@ -127,7 +144,7 @@ def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
 
 
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, session: ClientSession) -> Sequence[Job]:
-    """Which of the ids bear this claim, as a majority holds it, after the writes of the session."""
+    """Read which of the ids bear this claim, as a majority holds it, after the writes of the session."""
     held = {**of_ids(ids), **filter_of(stamp_fence(stamp))}
     found = jobs.decoded(
         lambda collection: by_majority(collection).find(held, sort=CLAIM_ORDER, hint=BY_ID, session=session)
@@ -136,10 +153,11 @@ def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, s
 
 
 def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list[Job]:
-    """Those that bear the claim as they were read, too; the others are given back.
+    """Return the jobs that bear the claim also by what was read; release the others.
 
-    The server has compared each with the stamp. What reads otherwise has a field of its claim twice, and no write under
-    the fence that was read would ever match. The release removes the first of the two, and so mends the document.
+    The server has compared each document with the stamp. A document that reads otherwise has a field of its claim
+    twice, and no write under the fence that was read would ever match. The release removes the first of the two fields,
+    and so repairs the document.
     """
     whole = [job for job in found if cycle_fence(job) == stamp_fence(stamp)]
     if len(whole) < len(found):
@@ -156,11 +174,12 @@ def take_one(
 ) -> Taken:
     """Claims one job by its id, if it still is claimable and was claimed so often before. One round trip.
 
-    Not for suspects. Nothing was looked at, so what is not a job shows only now: it is released, and a look must tell.
+    Not for suspects. No look came before: a document that is not a job shows only now. It is released, and the next
+    look reports it.
     """
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
     transition = transitions.claim([name], now, stamp, known)
-    # Raw: where it cannot be decoded, it is claimed all the same, and must be known.
+    # Raw: a document that cannot be decoded is claimed all the same, and must be released.
     try:
         found = jobs.raw.find_one_and_update(
             {"_id": job_id, **filter_of(transition.guard)},
@@ -171,7 +190,7 @@ def take_one(
     except driver.OperationFailure as error:
         if error.code not in REFUSAL_CODES:
             raise
-        return Taken([], more=True)  # A look brings the copy by which it is set aside.
+        return Taken([], more=True)  # The next look reads the copy that is needed to set it aside.
     if found is None:
         return Taken([])
     try:
@@ -185,10 +204,10 @@ def take_one(
 
 @command("find out about a claim")
 def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
-    """What a claim holds whose answer was lost.
+    """Return the jobs that a claim holds whose answer was lost.
 
-    A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
-    So a renewal first, acknowledged by a majority; what a majority read then finds is held. `beat` must
+    A read alone proves nothing: on a primary that is cut off it finds a claim that is rolled back afterwards.
+    So the claim is renewed first, acknowledged by a majority. What a majority read then finds is held. `beat` must
     be later than the claim, as for any renewal.
     """
     held = filter_of(stamp_fence(stamp))
@@ -200,9 +219,9 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
 
 @command("give claims back")
 def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: Sequence[ObjectId] = ()) -> int:
-    """Gives back, uncounted, whatever a claim cycle holds or will turn out to have held; returns how many.
+    """Release, without counting an attempt, all that a claim cycle holds except `but`; return how many jobs.
 
-    A job that a validator does not let go keeps its claim, and keeps no other from its release.
+    A job whose release a validator refuses keeps its claim until the lease expires. The others are released.
     """
     transition = transitions.release_all(stamp, now)
     theirs, update = filter_of(transition.guard), update_of(transition)

@@ -37,7 +37,7 @@ class RawDocument(RawBSONDocument):
 
     A reply to a write is read as the documents are. On an error of the write concern that has labels, which
     every election causes, the driver changes the reply, and a RawBSONDocument cannot be changed: the error
-    would be an AttributeError, and nobody would try again.
+    would be an AttributeError, and would not be retried.
     """
 
     def update(self, changes: Mapping[str, Any]) -> None:

@@ -29,7 +29,7 @@ LONGEST_ROUND_TRIP = 0.5
 # One that took no longer is good enough. The first of a client is none: its connection is opened meanwhile.
 GOOD_ROUND_TRIP = 0.005
 
-# So many are taken at most, and the fastest counts.
+# The number of samples at most; the fastest counts.
 SAMPLES = 3
 
 

@@ -1,4 +1,4 @@
-"""The one door from async code to the database: threads, their limiters, and what cancellation means.
+"""How async code calls the database: threads, their limiters, and what cancellation means.
 
 pymongo blocks, so each call runs in a thread. Renewals and settlements pass through a limiter of their
 own: behind two hundred enqueuing tasks on a shared one, a renewal waits for more than a second.
@@ -134,7 +134,7 @@ async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
                 cancelled = error
     if cancelled is not None:
         if not call.cancelled():
-            call.exception()  # Retrieved, or asyncio would complain that nobody did.
+            call.exception()  # Retrieved, or asyncio would log that it was not.
         raise cancelled
     return call.result()
 
@@ -182,7 +182,7 @@ class _Handoff(Generic[T]):
         try:
             result = self.function()
         except BaseException:
-            # How it failed is told to the task, which looks up what became of it, if it still waits.
+            # The task gets the error and finds out what became of the call, if it still waits.
             if not self._delivers(None):
                 self.orphan(None)
             raise
@@ -199,11 +199,11 @@ class _Handoff(Generic[T]):
             return True
 
     def abandon(self) -> None:
-        """The waiting task was cancelled: whoever comes second gives the result back."""
+        """The waiting task was cancelled: the second of task and thread gives the result back."""
         with self.lock:
             if self.state is _State.RUNNING:
                 self.state = _State.ABANDONED
                 return
         # It had been granted, and the answer never reached the task.
         for result in self.results:
-            work_unawaited(partial(self.orphan, result))  # What it could not give back, the lease ends.
+            work_unawaited(partial(self.orphan, result))  # If the orphan cannot give it back, the lease expires.

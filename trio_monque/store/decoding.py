@@ -76,7 +76,7 @@ def _share(values: dict[str, Any]) -> None:
 
 
 def job_of_unusual(document: Mapping[str, Any]) -> Job:
-    """Any document that is a job, by all the rules there are; whoever wrote it."""
+    """Decode any document that is a job, by all the rules there are, from any writer."""
     values: dict[str, Any] = dict(DEFAULTS)
     for field, value in document.items():
         attribute = _ATTRIBUTE.get(field)
@@ -122,7 +122,7 @@ def _make_plain(values: dict[str, Any]) -> None:
 
 
 def _history(stored: Any) -> list[Mapping[str, Any]]:
-    """The errors as this library writes them; what somebody else put there is no history."""
+    """Return the errors as this library writes them; what another program put there is left out."""
     return [entry for entry in stored if isinstance(entry, Mapping)] if type(stored) is list else []
 
 

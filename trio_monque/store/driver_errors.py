@@ -1,7 +1,19 @@
-"""The driver's errors -> ours, by table. The lists of what is worth trying again exist here and nowhere else.
+"""The driver's errors -> ours, by table: what is retried, what needs a repair, and what may have been written.
 
-Three tables divide the server's codes. `PASSING_CODES` pass by themselves. `OUTAGE_CODES` pass after a
-repair. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is wrong.
+Tables divide the server's codes. `PASSING_CODES` are retried: they pass by themselves. `OUTAGE_CODES` are retried, too,
+but pass only after a repair. `PERMANENT_CODES` never pass: only they may end a scheduler, because its own command is
+wrong. `REFUSAL_CODES` are about one document.
+
+Every error of a write is asked a second question: may the write have been applied? A process sends an end of a run, the
+primary applies it, and the connection breaks before the answer. If that error counted as "not written", the caller
+would take a settled job for unsettled, or enqueue a job twice. If every error counted as "unknown", each refusal would
+cost a further read. So the answer is "unknown" unless the error proves that nothing was written. Write concern errors
+are unknown as well: the primary has applied the write, and an election may still roll it back. What finds out is
+beside each write: `claiming.resolve`, the receipts of `settling.py`, `job_changes.apply_again`,
+`bulk_changes.find_out`, `inserting.stored`.
+
+A statement of a group is different from a whole command. A code that no table names refuses one document, and must not
+keep the statements beside it waiting; as the error of a whole command, it is an outage.
 """
 
 from __future__ import annotations
@@ -19,8 +31,7 @@ from ..errors import (
 )
 from ..safe_text import LONGEST_TEXT, one_line, without_secrets
 
-# Codes of the server that say: not now. From the drivers' retryable writes specification, with the
-# time limits that are ours.
+# The server cannot do it now. From the drivers' retryable writes specification, and the time limits that we set.
 PASSING_CODES = frozenset(
     {
         6,  # HostUnreachable
@@ -56,9 +67,9 @@ PASSING_CODES = frozenset(
     }
 )
 
-# Codes of the server that ask for a repair. They are not about the document or the command: rights that were revoked,
-# credentials that were rotated, a full disk, a plan's limit. The list decides about single statements only: as the
-# error of a whole command, a code that no table here names is an outage, too.
+# An operator must repair something. These are not about the document or the command: revoked rights, rotated
+# credentials, a full disk, a plan's limit. The list decides about single statements only: as the error of a whole
+# command, a code that no table here names is an outage, too.
 OUTAGE_CODES = frozenset(
     {
         1,  # InternalError
@@ -85,8 +96,8 @@ OUTAGE_CODES = frozenset(
 # was written.
 _MAY_HAVE_WRITTEN = frozenset({1, 8, 96, 8000})
 
-# Codes of the server that say: never. It does not understand the command, or does not do such things at all. None of
-# these may depend on what a document holds: TypeMismatch does, and so one document would end a scheduler.
+# The server will never do it: it does not understand the command, or does not support it. None of these may depend on
+# what a document holds: with TypeMismatch here, for example, one document would end a scheduler.
 PERMANENT_CODES = frozenset(
     {
         2,  # BadValue
@@ -109,7 +120,7 @@ PERMANENT_CODES = frozenset(
 
 _TIME_LIMIT_OF_THE_SERVER = 50  # MaxTimeMSExpired
 
-# Codes of the server that say: this document cannot take this write, whoever sends it. Any other document can.
+# This document cannot take this write, from any sender. Any other document can.
 TOO_LARGE_CODES: Final = frozenset(
     {
         10334,  # BSONObjectTooLarge
@@ -122,8 +133,8 @@ REFUSAL_CODES: Final = TOO_LARGE_CODES | {
     66,  # ImmutableField
     121,  # DocumentValidationFailure
     171,  # CannotIndexParallelArrays
-    11000,  # DuplicateKey: a unique index of somebody else's
-    16755,  # What an index of somebody else's takes for coordinates is none
+    11000,  # DuplicateKey: a unique index that is not ours
+    16755,  # a geo index that is not ours cannot read the value as coordinates
     17280,  # KeyTooLong
 }
 
@@ -139,9 +150,9 @@ _ADVICE: Final = {
 
 
 def has_lost_sessions(error: driver.PyMongoError) -> bool:
-    """A connection that was made in the middle of an election: its server was neither primary nor secondary.
+    """Return whether a connection was made in an election, when its server was neither primary nor secondary.
 
-    The driver then holds for ever that sessions are not supported there. Nothing was sent.
+    The driver then believes for ever that this server does not support sessions. Nothing was sent.
     """
     return isinstance(error, driver.ConfigurationError) and "Sessions are not supported" in str(error)
 
@@ -168,7 +179,7 @@ def translated(
 
 
 def is_refusal(error: driver.PyMongoError) -> bool:
-    """Whether the server refused to write one document, and wrote nothing."""
+    """Return whether the server refused to write one document, and wrote nothing."""
     if isinstance(error, driver.DuplicateKeyError):  # Neither of two documents is at fault.
         return False
     is_refused = isinstance(error, driver.OperationFailure) and error.code in REFUSAL_CODES
@@ -197,14 +208,14 @@ def _advice_for(error: driver.PyMongoError) -> str:
 
 
 def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
-    """The server had so long, and the wait for its answer ends with that: either may notice first."""
+    """The server has the same time limit as the wait for its answer: either may notice first."""
     if isinstance(error, driver.OperationFailure):
         return error.code == _TIME_LIMIT_OF_THE_SERVER
     return isinstance(error, driver.NetworkTimeout)
 
 
 def is_transient(error: driver.PyMongoError) -> bool:
-    """Whether the same call may succeed later without anybody changing anything."""
+    """Return whether the same call may succeed later without a repair."""
     if isinstance(error, driver.ConnectionFailure | driver.ProtocolError) or error.timeout or _may_be_retried(error):
         return True
     if has_lost_sessions(error):
@@ -270,7 +281,7 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
         return interrupted or bool(_reported(error, "writeConcernErrors"))
     if isinstance(error, driver.OperationFailure):
         return error.code is None or _may_be_written(error.code)
-    # A connection that broke, an answer that nobody understands, a client that was closed while it waited.
+    # A connection that broke, an answer that cannot be read, a client that was closed while it waited.
     return True
 
 

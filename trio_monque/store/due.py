@@ -1,4 +1,19 @@
-"""Which jobs are due: candidates for claims, and the moment of the next one. Nothing is written here."""
+"""Which jobs are due (the look before a claim), and when the next one is. Nothing is written here.
+
+A look returns candidates, not claims. Two instances may see the same job; the guarded write decides who gets it
+(`claiming.py`). So a look may be stale, but it must not miss a due job for long. What the conditions here close:
+
+- One query for each name, in one round trip. With one query for all names, a name with a long backlog would fill it,
+  and due jobs of other names would wait behind that backlog.
+- Documents that no scheduler can run stay pending and due. They would fill the head of the queue for ever, so a look
+  leaves them out by id (`skipped_documents.py`), and looks behind them page by page where they are too many to name
+  (`due_behind_skipped.py`).
+- Jobs with rescues (suspects) can be left out: a row of them at the head must not hide the jobs behind it.
+- The first jobs of a name may be passed over: this instance knows them already. If there are too few others, the head
+  is looked at again: a job may have come to lie there since, and would otherwise wait.
+- The claim index is named by a hint. Where the index is gone, the look fails instead of reading the whole collection,
+  and the client makes the indexes anew.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +42,7 @@ from .skipped_documents import can_be_named
 from .types import Collection
 
 MOST_NAMED: Final = 1000
-"""Documents of one name that a query passes over; with more, see `crowds`."""
+"""Documents of one name that a query leaves out by id; with more, see `due_behind_skipped.py`."""
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
@@ -42,9 +57,9 @@ class Seen:
 
     Attributes:
         jobs: Candidates, not claims: earliest first within each name.
-        exhausted: The names of which there are no others now.
-        short: The names of which there was less than was asked for, behind what was to be passed over. These
-            were looked at again, from their head.
+        exhausted: The names that have no other due jobs now.
+        short: The names that had fewer jobs than wanted behind those to be passed over. They were looked at again,
+            from the head.
     """
 
     jobs: Sequence[Job]
@@ -61,9 +76,9 @@ def survey(
     passed_over: Mapping[str, int] = _NOTHING,
     is_announced: bool = True,
 ) -> Seen:
-    """Looks, and again where that did not tell enough: see `look` and `Seen`. Usually one round trip.
+    """Look for due jobs, and once more where the first answer is not enough. Usually one round trip.
 
-    Names with many documents that no scheduler runs are looked at one by one: see `crowds`.
+    Names with many skipped documents are looked at one by one: see `due_behind_skipped.py`.
     """
     is_mended_on = broken_documents.look_after(jobs)
     plain = {name: most for name, most in wanted.items() if jobs.count_passed_over(name) <= MOST_NAMED}
@@ -75,7 +90,7 @@ def survey(
         again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
         found = [*(job for job in found if job.name not in short), *again]
     exhausted = _short(found, plain)
-    # Where something was met that is passed over from now on, there may be others behind it.
+    # Where the look met a document that is skipped from now on, there may be jobs behind it.
     paged = {
         name
         for name in wanted
@@ -94,7 +109,7 @@ def survey(
 
 
 def _short(found: Sequence[Job], wanted: Mapping[str, int]) -> frozenset[str]:
-    """The names of which there is less than was wanted."""
+    """Return the names with fewer jobs than wanted."""
     counted = Counter(job.name for job in found)
     return frozenset(name for name, most in wanted.items() if counted[name] < most)
 
@@ -108,10 +123,11 @@ def look(
     suspects: bool = True,
     passed_over: Mapping[str, int] = _NOTHING,
 ) -> Sequence[Job]:
-    """Due jobs, earliest first within each name, at most as many of each name as wanted. Candidates, not claims.
+    """Return due jobs, earliest first within each name, at most as many of each name as wanted.
 
-    The first ones of a name are `passed_over`, where that says how many. Without `suspects` these are not
-    seen: a row of them must not hide the innocents behind it.
+    Args:
+        passed_over: How many jobs at the head of a name to leave out.
+        suspects: Whether to return suspects, too.
 
     Raises:
         IndexesGoneError: The claim index is not there, although it should be.
@@ -145,7 +161,7 @@ def _look(
             batch_size=wanted[first] + 1,
             hint=index,
         )
-    # One query for all names together would be filled by a single one with a long backlog.
+    # One query for all names together would be filled by one name with a long backlog.
     return collection.aggregate(
         [
             *_earliest(due, wanted[first], passed_over.get(first, 0)),
@@ -168,16 +184,16 @@ def _look(
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
-    # One that bears an owner is not claimed; but it must be seen, to be told.
+    # A pending job with an owner is not claimed; but it must be seen, to be logged.
     unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
     if left_over := jobs.left_over.of(name):
-        # And once told, it is passed over for as long as it bears one.
+        # Once logged, it is left out for as long as it has an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
-        # A document that nobody can run stays pending, and would fill the head of the queue.
+        # A document that no scheduler can run stays pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
         if not all(map(can_be_named, unfit)):
-            due["_id"]["$type"] = "objectId"  # What has no name for a query would be found again by every look.
+            due["_id"]["$type"] = "objectId"  # No query can name it: every look would find it again.
     return due
 
 
@@ -188,7 +204,7 @@ def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class OneJob:
-    """A pending job, as far as it takes to claim it by its id.
+    """A pending job: what is needed to claim it by its id.
 
     Attributes:
         id: Its id.
@@ -207,7 +223,7 @@ class NextDue:
 
     Attributes:
         moment: When.
-        alone: Which one it is, where it is the only one of that moment and can be claimed by its id.
+        alone: The job, where it is the only one of that moment and can be claimed by its id.
     """
 
     moment: datetime
@@ -219,12 +235,12 @@ _OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", 
 
 @command("look for the next due job", writes=False)
 def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
-    """The earliest job of those that were not due at `after`; None where there is none."""
+    """Return the earliest job of those that were not due at `after`; None where there is none."""
     earliest: list[Mapping[str, Any]] = []
     # Of two dates, the one that the server goes by: with another in the past, this would be asked for ever.
     collection = jobs.collection.with_options(codec_options=AS_COMPARED)
     for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
-        # What is passed over was due before: it is not among these.
+        # Skipped documents were due before: they are not among these.
         later = filter_of(claimable(chunk, after))
         # A few arrays of dates, which no job has, would hide the jobs behind them.
         later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
@@ -241,7 +257,7 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
 
 @command("look for the earliest pending job", writes=False)
 def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
-    """When the first pending job of these names is or was due that is not passed over; None where there is none."""
+    """Return when the first pending job of these names is or was due, skipped ones aside; None where there is none."""
     due = [moment for name in names if (moment := due_behind_skipped.earliest_past(jobs, name, now)) is not None]
     if due:
         return min(due)

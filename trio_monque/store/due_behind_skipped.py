@@ -1,4 +1,4 @@
-"""The look for due jobs of a name behind any number of documents that no scheduler runs.
+"""The look for due jobs of a name behind any number of skipped documents, which no scheduler can run.
 
 A query may name a thousand documents that it passes over. Where a name has more of them, this look goes page by page
 along the keys of the claim index, without the documents. It compares the ids with what is known, and reads only
@@ -6,7 +6,7 @@ documents that it has not met: first without what may be large, then, of those t
 
 It remembers a place for each name (`PagingPlace.ahead`) up to which everything was passed over, and begins there. A job
 may come to lie before that place: it was released, mended, or has an earlier moment. So a second look goes through that
-part in turn, some pages each time, and never ends for long as the crowd is there. What one call examines is bounded,
+part in turn, some pages each time, and never ends for long as there are that many. What one call examines is bounded,
 whatever number of documents is passed over.
 """
 
@@ -83,29 +83,29 @@ def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tup
 
     Where something is announced, something may have come since the last look: everything is looked at again.
     """
-    crowd = jobs.paging.setdefault(wanted.name, PagingPlace())
-    crowd.is_asked_again |= is_announced and crowd.second is not None
-    end = crowd.ahead
-    before, is_all_before = ([], True) if end is None else _look_before(jobs, wanted, crowd, end)
+    paging = jobs.paging.setdefault(wanted.name, PagingPlace())
+    paging.is_asked_again |= is_announced and paging.second is not None
+    end = paging.ahead
+    before, is_all_before = ([], True) if end is None else _look_before(jobs, wanted, paging, end)
     if len(before) >= wanted.most:
         return before, False
     found = _Part(jobs, replace(wanted, most=wanted.most - len(before))).look(end, None)
-    crowd.ahead = found.place
+    paging.ahead = found.place
     return [*before, *found.jobs], is_all_before and found.is_end
 
 
-def _look_before(jobs: JobCollection, wanted: Wanted, crowd: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
+def _look_before(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
     """The second look: the next pages of what lies before the place where the first one begins."""
-    found = _Part(jobs, wanted).look(crowd.second, end)
-    crowd.second = found.place
-    crowd.met += found.met
+    found = _Part(jobs, wanted).look(paging.second, end)
+    paging.second = found.place
+    paging.met += found.met
     if not found.is_end:
         return found.jobs, False
-    if 2 * crowd.met < jobs.count_passed_over(wanted.name):
+    if 2 * paging.met < jobs.count_passed_over(wanted.name):
         # Most of what is passed over is gone. What is left is met again.
         jobs.forget_passed_over(wanted.name)
-    is_all = not crowd.is_asked_again
-    crowd.second, crowd.met, crowd.is_asked_again = None, 0, False
+    is_all = not paging.is_asked_again
+    paging.second, paging.met, paging.is_asked_again = None, 0, False
     return found.jobs, is_all
 
 
@@ -157,7 +157,7 @@ class _Part:
                 hint=indexes.hint(self._jobs, indexes.CLAIM),
             )
         )
-        # What is no date is within the range as well if it is an array of dates.
+        # An array of dates is within the range, too.
         page = [Anchor(key["_id"], key[_NEXT_RUN_AT]) for key in keys if isinstance(key[_NEXT_RUN_AT], datetime)]
         return page, len(keys) < KEYS_IN_A_PAGE
 
@@ -171,7 +171,7 @@ class _Part:
         return read, page[: end + 1]
 
     def _good(self, ids: Sequence[ObjectId], most: int) -> list[Job]:
-        """Those that can be claimed, earliest first, at most so many. All that cannot is passed over from now on."""
+        """Return those that can be claimed, earliest first, at most `most`. The others are skipped from now on."""
         due = filter_of(claimable([self._wanted.name], self._wanted.now))
         del due[FIELD["claimed_by"]]
         light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []

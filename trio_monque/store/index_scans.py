@@ -34,8 +34,8 @@ from .fields import FIELD
 MOST_PREFIXES: Final = 100
 
 _ID: Final = FIELD["id"]
-# What a job can have. Range conditions match values of their own type only, so that whatever is not a job by its id or
-# its date is not seen.
+# What a job can have. Range conditions match values of their own type only, so a document whose id or date is not
+# that of a job is not seen.
 _FIRST_ID, _LAST_ID = ObjectId("0" * 24), ObjectId("f" * 24)
 _FIRST_DATE = datetime.min.replace(tzinfo=UTC)
 _LAST_DATE = datetime.max.replace(tzinfo=UTC, microsecond=999_000)

@@ -41,7 +41,7 @@ _AT_REST: Final = {FIELD["status"]: {"$in": [status.value for status in AT_REST]
 # merged. An index of its own for that, {status, nextRunAt, _id}, cost a claim and its end a tenth more (measured).
 CLAIM: Final = _index("trio_monque_claim", "name", "status", "next_run_at", "id", partialFilterExpression=_AT_REST)
 
-# What runs: for claims whose answer was lost, and whose ids nobody knows; for the search for dead ones; and what runs
+# What runs: for claims whose answer was lost, and whose ids are not known; for the search for dead ones; and what runs
 # of the jobs that a page or a count asks for. All its keys stay as they are while a claim lasts.
 HELD: Final = _index(
     "trio_monque_held",
@@ -128,7 +128,7 @@ def hinting(hint: str | None) -> dict[str, Any]:
 
 
 def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
-    """Reads with the hint, and without where that index is not there (yet, or because somebody else makes them)."""
+    """Read with the hint, or without it where that index is not there (yet, or because an operator makes them)."""
     try:
         return read(index if isinstance(index, str) else name_of(index))
     except driver.OperationFailure as error:
@@ -148,7 +148,7 @@ def relied_on() -> Iterator[None]:
             codes = {entry["code"] for entry in error.details["writeErrors"]}
         if codes & _NO_SUCH_INDEX:
             raise IndexesGoneError(
-                "the jobs collection has lost its indexes, again and again: somebody drops, renames or replaces it",
+                "the jobs collection has lost its indexes, again and again: some program drops, renames or replaces it",
                 transient=True,
             ) from error
         raise

@@ -92,7 +92,7 @@ def remove_if_unchanged(jobs: JobCollection, seen: Instance) -> bool:
 
 @command("read the instance's entry", writes=False)
 def read(jobs: JobCollection, instance_id: str) -> Instance | None:
-    """The entry of that id; None where there is none that tells of an instance."""
+    """Return the entry of that id; None where there is none, or where it is not that of an instance."""
     document = _beside(jobs).find_one({"_id": instance_id, **_IS_ENTRY})
     return None if document is None else _instance(document)
 
@@ -176,7 +176,7 @@ def pause(jobs: JobCollection, name: str, now: datetime) -> bool:
     try:
         written = _beside(jobs).update_one({"_id": PAUSE + name}, {"$setOnInsert": {"pausedAt": now}}, upsert=True)
     except driver.DuplicateKeyError:
-        return False  # Somebody else paused it at the same moment.
+        return False  # Another client paused it at the same moment.
     return written.upserted_id is not None
 
 
@@ -198,15 +198,15 @@ LOCK: Final = "lock:"
 LOCK_LEASE: Final = timedelta(seconds=60)
 """For how long a lock is good that is not renewed: that of a dead holder frees itself.
 
-Nothing but thrift may rest on such a lock. It goes by the server's time, which may step.
+Only thrift may rest on such a lock. It goes by the server's time, which may step.
 """
 
 
 @command("take the lock")
 def take_lock(jobs: JobCollection, name: str, token: str, by: str, now: datetime) -> bool:
-    """Whether it is held under that token now, for a lease; False where somebody else holds it.
+    """Return whether it is held under that token now, for a lease; False where another holds it.
 
-    A date that lies beyond a lease is none that a holder could have written, or the clock has stepped: it is free.
+    A date beyond two leases was not written by a holder, or the clock has stepped since: the lock is free.
     """
     held = {"until": {"$gt": now, "$lte": now + 2 * LOCK_LEASE}}
     taken = {"token": token, "by": by, "until": now + LOCK_LEASE}
@@ -232,7 +232,7 @@ def give_back_lock(jobs: JobCollection, name: str, token: str) -> None:
 
 @command("look how long the lock is held", writes=False)
 def locked_until(jobs: JobCollection, name: str) -> datetime | None:
-    """When the lock frees itself, if nobody renews it; None where it is free."""
+    """Return when the lock expires unless it is renewed; None where it is free."""
     document = _beside(jobs).find_one({"_id": LOCK + name}, {"until": True})
     until = None if document is None else document.get("until")
     return until if isinstance(until, datetime) else None

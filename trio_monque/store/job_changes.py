@@ -1,4 +1,4 @@
-"""Transitions of one job, made by hand or reported by its run: one function a round trip."""
+"""Changes of one job, made by hand or reported by its run: one function a round trip."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
 def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
     """After an answer that was lost: the job as it is once the transition was made, by this sending or the one before.
 
-    None where that cannot be told: the job is another by now.
+    None where that cannot be found out: the job has changed since.
     """
     # Not once more, where the guard would allow that.
     allowed = {FIELD["updated_at"]: {"$ne": transition.set["updated_at"]}, **filter_of(transition.guard)}

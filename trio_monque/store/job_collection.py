@@ -30,7 +30,7 @@ class JobCollection:
     """The jobs collection as every command here uses it.
 
     Reads and writes go to the primary, with the write concern that the guarantees rest on, whatever
-    the caller's handle says: a secondary's stale answer is no state to decide on.
+    the caller's handle says: a secondary's answer is stale, and no decision may rest on it.
 
     Attributes:
         collection: The handle.
@@ -76,7 +76,7 @@ class JobCollection:
         return self.collection.with_options(codec_options=self.codec.raw)
 
     def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
-        """The jobs among the documents that `read` finds; what is not a job is left out, and told once.
+        """The jobs among the documents that `read` finds; what is not a job is left out, and logged once.
 
         A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
         text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.

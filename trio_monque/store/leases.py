@@ -1,4 +1,19 @@
-"""Renewals: of what is held, by the whole fence, and of nothing else that may bear our name."""
+"""Renewals: an instance tells the others at every heartbeat that its claims are alive.
+
+Instance A runs a job. It stalls for longer than the lease; B takes the job for dead and claims it. Then A goes on and
+renews. What each condition closes:
+
+- A renews by the whole fence (owner, token, moment of the claim), not by its name. Otherwise A would renew B's claim,
+  or a later claim of its own, and go on running the job beside the other run. A claim that does not match is lost:
+  A cancels its run.
+- `$max`, with a beat that only grows. An observer judges by change: a claim whose signs of life do not change for a
+  whole lease is dead. If the server's clock steps back and a renewal wrote an older date, or the same one, the observer
+  would take a live run for dead.
+- The first statement matches only claims that have no cancel request. It costs nothing while there is none. Where some
+  do not match, a second one renews them as well: a run that is asked to end needs its claim while it cleans up.
+- Which claims are lost is read as a majority has it, in the session of the renewals. On a primary that is cut off, a
+  local read would show claims that the other side has given away.
+"""
 
 from __future__ import annotations
 
@@ -21,18 +36,18 @@ from .job_collection import JobCollection
 
 logger = logger_of("store")
 
-# Ten thousand claims in one statement keep the server busy for a quarter of a second, and all else waits.
+# Ten thousand claims in one statement keep the server busy for a quarter of a second, and all other commands wait.
 MOST_IN_ONE_STATEMENT = 1000
 
 
 @dataclass(slots=True)
 class Renewed:
-    """What a beat found of the claims that are not simply held.
+    """The claims that a heartbeat did not find simply held.
 
     Attributes:
-        lost: They are no longer held.
-        unwanted: Held, and somebody wants the run cancelled.
-        refused: The server refuses to renew these; they may be held.
+        lost: They are no longer held: the runs must end.
+        unwanted: They are held, and a cancellation of their jobs was requested.
+        refused: The server refuses to renew these; they may be held until their leases expire.
     """
 
     lost: set[ClaimId] = field(default_factory=set)
@@ -41,16 +56,15 @@ class Renewed:
 
 
 def signs_of_life(beat: datetime) -> dict[str, datetime]:
-    """The fields that a renewal makes grow. Node writes the first one too, and the second is the holder's alone."""
+    """Return the fields that a renewal makes grow. Monque for Node writes the first one, too."""
     return {FIELD["last_heartbeat"]: beat, FIELD["renewed_at"]: beat}
 
 
 @command("renew claims")
 def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
-    """Renews the claims, and looks for cancel requests among them: one statement where there is nothing to tell.
+    """Renew the claims, and find lost ones and cancel requests among them. Usually one statement.
 
-    `$max`, and a `beat` that the caller lets grow: an observer must see a change although the server's
-    clock stepped back, or it would take a live run for dead.
+    The caller lets `beat` grow from call to call: see above.
     """
     renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
@@ -60,7 +74,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
             wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
             if _matched(jobs, wanted, renewal, session) == len(group):
                 continue
-            # Some are asked to end or gone. Those that are asked to end are renewed as well: they clean up.
+            # Some jobs are asked to end, or gone. Those that are asked to end are renewed as well: they clean up.
             matched = _matched(jobs, cycles, renewal, session)
             if matched is None:
                 found.refused |= _refused_alone(jobs, group, renewal, session)
@@ -74,7 +88,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
 def _matched(
     jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any], session: ClientSession
 ) -> int | None:
-    """How many were renewed; None where the server refused one of them, and with it those behind it."""
+    """Return how many were renewed; None where the server refused one of them, and did not reach those behind it."""
     requests = [UpdateMany(one, renewal, hint=BY_ID) for one in filters]
     result = bulk_write(jobs.collection, requests, "renew claims", session)
     return None if result.refused else result.matched
@@ -83,9 +97,9 @@ def _matched(
 def _refused_alone(
     jobs: JobCollection, group: Sequence[Job], renewal: dict[str, Any], session: ClientSession
 ) -> set[ClaimId]:
-    """Renews each claim by a statement of its own; the claims whose documents the server refuses to change.
+    """Renew each claim by a statement of its own; return the claims whose documents the server refuses to change.
 
-    A validator that came while they ran, for example. Their leases run out, and their runs end with them.
+    For example, a validator was added while they ran. Their leases expire, and their runs end with them.
     """
     each = [UpdateOne(filter_of(fence(job)), renewal, hint=BY_ID) for job in group]
     refused = bulk_write(jobs.collection, each, "renew claims", session).refused
@@ -96,7 +110,7 @@ def _refused_alone(
 
 
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
-    """By a majority read, after the writes of the session: on a primary that is cut off, another proves nothing."""
+    """Read the claims that match, as a majority has them after the writes of the session."""
     token = FIELD["claim_token"]
     reader = by_majority(jobs.collection)
     return {
@@ -107,7 +121,7 @@ def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: Clie
 
 
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
-    """One filter for each claim cycle: the ids that it took, and its fence."""
+    """Return one filter for each claim cycle: the ids that it took, and its fence."""
     cycles: dict[str | None, list[Job]] = defaultdict(list)
     for job in group:
         cycles[job.claim_token].append(job)

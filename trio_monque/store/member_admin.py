@@ -1,7 +1,7 @@
-"""What only an administrator sends: the commands that form and steer a replica set.
+"""Commands of an administrator, which form and steer a replica set.
 
-The rest of the store assumes a database that somebody else looks after. This file is for whoever
-looks after one: the embedded server, and the tests of failover.
+The rest of the store assumes a database that an operator looks after. The embedded server and the tests of failover
+look after their own.
 """
 
 from __future__ import annotations
@@ -67,7 +67,7 @@ class MemberAdmin:
         self._run("replSetReconfig", dict(configuration), force=True)
 
     def replicate_note(self, copies: int, timeout_ms: int) -> None:
-        """Append a note to the oplog, and wait until so many members have it (`appendOplogNote`)."""
+        """Append a note to the oplog, and wait until that many members have it (`appendOplogNote`)."""
         concern = {"w": copies, "wtimeout": timeout_ms}
         self._run("appendOplogNote", data={"note": "is everybody here?"}, writeConcern=concern)
 

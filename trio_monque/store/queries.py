@@ -1,4 +1,7 @@
-"""What is asked of the jobs: each list is read along an index, as `paths` tells."""
+"""Reads of jobs: one by its id, lists, pages, and the names that have jobs. `index_scans.py` chooses the index.
+
+A page is capped: it looks at `MOST_EXAMINED` jobs at most, where a filter lets few of them pass.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +43,7 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
 
 @command("read jobs", writes=False)
 def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
-    """So many jobs as there are, up to the limit; documents that are not jobs are left out, and told once."""
+    """Return up to `limit` jobs; documents that are not jobs are left out, and logged once."""
 
     def read(session: ClientSession | None) -> Sequence[Job]:
         behind = query
@@ -57,7 +60,7 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
 
 @command("read a page of jobs", writes=False)
 def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
-    """One job more than the limit, where there is one; documents that are not jobs are left out, and told once."""
+    """Return one job more than the limit, if there is one; what is not a job is left out, and logged once."""
     wanted = query.limit + 1
     # More than what is wanted: what needs no looking through is read at once, and not asked for where it ends.
     cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
@@ -149,7 +152,7 @@ class _Reader:
     session: ClientSession | None
 
     def read(self, wanted: int) -> Found:
-        """So many jobs, or all there are up to the frontier."""
+        """Read that many jobs, or all there are up to the frontier."""
         size = wanted
         # How many are looked through for what passes the residual. The server reads them all, also where the first
         # few would do: what a pipeline reads of an index comes in batches of megabytes. So it begins with few.
@@ -181,7 +184,7 @@ class _Reader:
         return self.path.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
 
     def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
-        """The jobs among so many documents that match, up to that place, and how many documents there were."""
+        """Return the jobs among the first `size` matching documents up to that place, and the number of documents."""
         number = 0
 
         def counted(collection: Collection) -> Iterable[Any]:
@@ -251,11 +254,11 @@ def names(jobs: JobCollection) -> set[str]:
 def names_at_rest(
     jobs: JobCollection, statuses: Sequence[JobStatus], most: int | None = None, session: ClientSession | None = None
 ) -> Sequence[str]:
-    """So many names that have jobs of these statuses, which are one, or all at rest; part of a command.
+    """Return the names, at most `most`, that have jobs of these statuses: one status, or all at rest.
 
-    In one answer, and one key for each name: the server skips through the index (DISTINCT_SCAN), as it does of a
-    partial one only where the statuses are just those, and the name has a bound. Bounded as it is, it leaves out what
-    is no text.
+    Part of a command. In one answer, and one key for each name: the server skips through the index (DISTINCT_SCAN). It
+    does so with a partial index only where the statuses are just those, and the name has a bound. The bound leaves out
+    names that are not text.
     """
     values = [status.value for status in statuses]
     steps: list[dict[str, Any]] = [

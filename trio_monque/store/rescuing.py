@@ -1,6 +1,12 @@
-"""The claims that there are, for whoever looks for dead ones: one function a round trip.
+"""The search for dead claims: which claims there are, and the jobs that they hold. Nothing is written here.
 
-A dead claim is ended as any other, by a settlement: see `settling`.
+Every instance observes all claims at its heartbeats. A claim is dead when its signs of life have not changed for a
+whole lease by the observer's own steady clock; `jobs/rescue_policy.py` has that threshold. No date is compared with a
+clock: clocks of two machines differ, and a claim of a slow clock would look dead from the first moment.
+
+A rescue ends a dead claim as its holder would: by a settlement under the whole fence, with the signs of life that the
+observer saw (`settling.py`). If the holder renews, or another instance rescues, between the look and the write, the
+write does not match. Without these conditions, the rescue would take a live claim, or count the same death twice.
 """
 
 from __future__ import annotations
@@ -21,12 +27,12 @@ from .job_collection import JobCollection
 
 MOST_IN_A_BATCH: Final = 1000
 
-# What tells a claim, and what makes a document a job at all.
+# The fields of a claim, and those that every job must have.
 CLAIM_VIEW: Final = [
     FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)
 ]
 
-# The order of the index: it serves the query although this asks for no holder. One without is a claim as well.
+# The order of the index: it serves the query, which names no holder. A running job without a holder is a claim, too.
 IN_ORDER: Final = [(FIELD["claimed_by"], ASCENDING), (FIELD["locked_at"], ASCENDING)]
 
 CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
@@ -34,7 +40,7 @@ CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 
 @command("look at the claims", writes=False)
 def look(jobs: JobCollection) -> Sequence[Job]:
-    """All jobs that are claimed, by whomever: their claims, and nothing else of them."""
+    """Return all claimed jobs of all instances: their claims, and nothing else of them."""
     found = jobs.decoded(
         lambda collection: collection.find(CLAIMED, CLAIM_VIEW, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH)
     )
@@ -43,13 +49,13 @@ def look(jobs: JobCollection) -> Sequence[Job]:
 
 @command("read jobs whose claims are dead", writes=False)
 def read(jobs: JobCollection, ids: Sequence[ObjectId]) -> Sequence[Job]:
-    """Those of the jobs that are claimed, without what handlers gave and stored."""
+    """Return those of the jobs that are claimed, without data, result and other large fields."""
     return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed(ids), BUT_HEAVY, hint=BY_ID)))
 
 
 @command("read a job whose claim is dead", writes=False)
 def read_whole(jobs: JobCollection, job_id: ObjectId) -> Sequence[Job]:
-    """The job, if it is claimed."""
+    """Return the job if it is claimed."""
     return _as_compared(jobs, jobs.decoded(lambda collection: collection.find(_claimed([job_id]), hint=BY_ID)))
 
 
@@ -58,9 +64,10 @@ def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
 
 
 def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
-    """The same; of those that are known to have a field twice, what the server compares.
+    """Return the same jobs; those that are known to have a field twice are read as the server compares them.
 
-    By what the driver reads, no rescue of such a job ever matches, and its renewals may not be seen.
+    The driver reads the last of two fields and the server compares the first. By what the driver reads, no rescue of
+    such a job ever matches, and its renewals may not be seen.
     """
     known = [job.id for job in found if job.id in jobs.broken] if jobs.broken else []
     if not known:

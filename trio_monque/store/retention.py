@@ -25,14 +25,14 @@ MOST_IN_A_BATCH: Final = 1000
 
 _STATUS, _NAME, _ENDED_AT = FIELD["status"], FIELD["name"], FIELD["updated_at"]
 
-# What every job has. What somebody else keeps in the collection may have a status and a date as well.
+# What every job has. A document of another program in the collection may have a status and a date as well.
 _IS_JOB: Final = [
     {"_id": {"$type": "objectId"}},
     {_NAME: {"$type": "string"}},
     *({FIELD[name]: {"$type": "date"}} for name in ("next_run_at", "created_at")),
 ]
 
-# A bound of that type leaves out what is no date: it cannot be told when such a job ended.
+# A bound of that type leaves out other types: it is not known when such a job ended.
 _EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
@@ -79,7 +79,7 @@ def ended_before(status: JobStatus, cutoff: datetime) -> Expired:
 def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
     """The names that have jobs of that status. The index is skipped through: one step a name, not one a job."""
     steps: list[dict[str, Any]] = [
-        {"$match": {_STATUS: status.value, _NAME: {"$gte": ""}}},  # What is no text is no name.
+        {"$match": {_STATUS: status.value, _NAME: {"$gte": ""}}},  # A name is text.
         {"$sort": {_STATUS: ASCENDING, _NAME: ASCENDING}},
         {"$group": {"_id": "$" + _NAME}},
     ]
@@ -90,7 +90,7 @@ def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
 def beyond_the_last(
     jobs: JobCollection, status: JobStatus, name: str, keep: int, cutoff: datetime
 ) -> Sequence[Expired]:
-    """All of that name and status that ended before that moment, but for the newest so many of the name and status.
+    """Return the jobs of that name and status that ended before that moment, without the newest `keep` of them.
 
     Two where there are any, as others may have ended in the same millisecond as the newest that is to go.
     """

@@ -1,8 +1,19 @@
-"""The ends of claims, written in groups.
+"""The ends of claims (settlements), written in groups, each exactly once.
 
-Each job's end is one fenced statement, and equal ones of one claim cycle are one for all (`statements.py`). Each
-statement leaves its receipt: so it can be sent again after a lost answer, and one read then tells which
-jobs were settled by it.
+`settling_statements.py` makes the fewest statements of many ends; this file sends them and finds out what became of
+each. Instance A ends a run; meanwhile its lease may have expired, B may have claimed the job, and an operator may have
+cancelled it. What each condition closes:
+
+- The fence (status, owner, token, moment of the claim) is in every statement. If B holds the job, A's late end does not
+  match. Without it, A would end B's run in the database, and the job's result would be A's.
+- The receipt is written with the end. If the answer is lost, A sends the same statement again: it matches nothing now,
+  because the claim is ended, and the receipt in the document proves that the first sending was applied. Without it, A
+  could not tell its own end from a lost claim, and would report a finished job as lost.
+- What the end was computed from is in the guard: no cancel request, the same schedule. If an operator cancels while
+  the result travels, the cancellation is written instead (`otherwise`, under a receipt of its own). If the schedule
+  changed, nothing is written, and the caller decides again: the next due date would be that of the old schedule.
+- The fates are read as a majority has them, in the session of the writes. A local read on a primary that is cut off
+  could show a receipt that is rolled back: the job would count as settled, and B would run it again.
 """
 
 from __future__ import annotations
@@ -26,7 +37,7 @@ __all__ = ["Fate", "Statement", "grouped", "settle", "statements_for"]
 
 logger = logger_of("store")
 
-# Overflow: what is nested too deeply for the server to read, it refuses with the whole command that it is in.
+# Overflow: a document that is nested too deeply for the server to read. It refuses the whole command with it.
 _NESTED_TOO_DEEPLY: Final = 15
 
 
@@ -34,27 +45,26 @@ class Fate(Enum):
     """What became of one settlement."""
 
     WRITTEN = auto()
-    CANCELLED = auto()  # A cancellation had been requested: that was written instead.
+    CANCELLED = auto()  # A cancellation was requested before: it was written instead.
     SCHEDULE_CHANGED = auto()  # Nothing was written, and the claim still holds: decide again.
     REFUSED = auto()  # The server will never accept this one.
-    LOST = auto()  # The claim was gone, or nobody can tell any more.
+    LOST = auto()  # The claim was gone, or its end can no longer be found out.
 
 
 @command("settle jobs")
 def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
-    """Writes the statements, and tells what became of each claim.
+    """Write the statements; return what became of each claim.
 
     May be called again with the same statements after any transient error.
     """
-    # One session for the write and the read behind it: the read sees what the write left, on any primary.
     with causal_session(jobs.collection) as session:
         refused = _write_but_refused(jobs, statements, session)
         if refused is None:
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
-    # Only where the claim still holds. One that is lost or was cancelled since would otherwise be decided again, and
-    # its cancellation, which is written, would be reported as a lost claim.
+    # Only where the claim still holds. Otherwise a claim that is lost or was cancelled since would be decided again,
+    # and its cancellation, which is written, would be reported as a lost claim.
     fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is Fate.SCHEDULE_CHANGED})
     return fates
 
@@ -62,10 +72,10 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
 def _write_but_refused(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Set[ClaimId] | None:
-    """Writes them; None where everything matched, otherwise the claims whose ends the server refused.
+    """Write them; return None where everything matched, otherwise the claims whose ends the server refused.
 
-    A statement stops at the first document that is refused: what it was for is sent again, each alone, or
-    one document would keep its neighbours from their ends.
+    A statement stops at the first document that is refused. So its claims are sent again, each alone: one document
+    must not keep its neighbours from their ends.
     """
     refused = _write(jobs, statements, session)
     if refused is None:
@@ -83,11 +93,11 @@ def _write_but_refused(
 def _write(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Mapping[Statement, str] | None:
-    """None where everything matched; otherwise the statements that the server refused, and why: maybe none."""
+    """Return None where everything matched; otherwise the statements that the server refused (maybe none), and why."""
     encoding = jobs.collection.codec_options
     sent = [each for statement in statements for each in requests_of(statement, encoding)]
     requests = [request for _, request in sent]
-    # Where this raises, all are sent again, and the receipts tell which had been written.
+    # Where this raises, the caller sends all again, and the receipts show which had been written.
     result = bulk_write(jobs.collection, requests, "settle jobs", session, is_refusal=_is_nested_too_deeply)
     count = sum(len(statement.claims) for statement in statements)
     if result.matched == count and not result.refused and not result.was_broken_off:
@@ -99,12 +109,12 @@ def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:
     return error.code == _NESTED_TOO_DEEPLY
 
 
-# The signs of life too, where a write asks for them: a claim that was renewed since is not there to be rescued.
+# With the signs of life where a write asks for them: a claim that was renewed since must not be rescued.
 _FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat", "renewed_at")
 
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
-    # Whatever became of the document since its claim: what it holds now must not keep the others from their ends.
+    # Lenient: a document that was damaged since its claim must not keep the other jobs from their ends.
     ids = of_ids(job_id for statement in statements for job_id in statement.ids)
     wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCE)]
     reader = by_majority(jobs.collection, LENIENT)
@@ -126,7 +136,7 @@ def _fate(statement: Statement, document: Mapping[str, Any]) -> Fate:
     guard = filter_of(statement.transition.guard)
     if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCE) if name in guard):
         return Fate.LOST
-    # The fence holds, and yet the statement did not match: what it asks beyond the fence was not so.
+    # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
         return Fate.CANCELLED
     return Fate.SCHEDULE_CHANGED
@@ -138,7 +148,7 @@ def _write_otherwise(
     fates: Mapping[ClaimId, Fate],
     session: ClientSession,
 ) -> Mapping[ClaimId, Fate]:
-    """Writes what is to be written where a cancellation had been requested; tells who lost the claim meanwhile."""
+    """Write the cancellation where one was requested; return the claims that were lost or refused meanwhile."""
     instead = []
     for statement in statements:
         claims = [claim for claim in statement.claims if fates[claim] is Fate.CANCELLED]
@@ -146,7 +156,7 @@ def _write_otherwise(
             instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, claims))
     if not instead or (refused := _write_but_refused(jobs, instead, session)) is None:
         return {}
-    # Sent again, some were written the first time: those bear the receipt and no fence.
+    # If this is a repetition, the first sending wrote some of them: those bear the receipt, and not the fence.
     after = _read_fates(jobs, instead, session)
     return {
         claim: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.REFUSED if claim in refused else Fate.LOST

@@ -60,7 +60,7 @@ class Statement:
 
 
 def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
-    """The fewest statements that write these transitions, each of which names one id in its guard."""
+    """Return the fewest statements that write these transitions; the guard of each names one id."""
     ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
     return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
 
@@ -89,8 +89,8 @@ def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: s
 
 
 def _has_own_result(transition: Transition) -> bool:
-    # Only where the job has ended for good: a statement with many results may be told to change streams as the
-    # replacement of a document, and Monque for Node wakes for updates alone. A completed job nobody wakes for.
+    # Only where the job has ended for good: change streams may report a statement with many results as the replacement
+    # of a document, and Monque for Node wakes for updates alone. No instance needs to wake for a completed job.
     return "result" in transition.set and transition.set.get("status") is JobStatus.COMPLETED
 
 

@@ -1,4 +1,4 @@
-"""Documents that were met and logged once, and are passed over until they are mended."""
+"""Documents that no scheduler can run: met and logged once, and skipped until they are repaired."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ MOST_REMEMBERED: Final = 50_000
 """Documents in one list: 20 MB. What does not fit in is met again and again, at a bounded pace."""
 
 LOOK_AGAIN_AFTER: Final = 60.0
-"""Seconds after which what is passed over is looked at again: somebody may have mended it."""
+"""Seconds after which a skipped document is looked at again: it may have been repaired."""
 
 LONGEST_PROBLEM: Final = 500
 """Characters of what is wrong with one."""
@@ -135,7 +135,7 @@ class SkippedDocuments(Set[object]):
 
 
 class Cooldown:
-    """Something that is done now and then: at once, and not again before a while has passed."""
+    """Limits how often something is done: at once, and not again before a pause has passed."""
 
     def __init__(self, pause: float) -> None:
         self._pause = pause

@@ -1,6 +1,14 @@
-"""Locks in documents: taken, found out about, renewed, given back, taken away. One function a round trip or two.
+"""Claims on documents of any collection: the guarded write, what it took, and how it is found out or given back.
 
-How they end with a result is in `document_endings.py`.
+As for jobs (`store/claiming.py`), with a lock in one field of each document. Instances A and B look at the same free
+document and both try to claim it. What each condition closes:
+
+- The write repeats the caller's filter and "the lock is free, and its time has come". B's write comes after A's and
+  does not match. Without it, both would handle the document.
+- A reads back what bears its token, in the session of the write and as a majority has it. Candidates are ids only, so
+  there is no copy that a pin could prove exact. Without the majority, A on a primary that is cut off would handle a
+  document whose lock is rolled back.
+- `resolve` renews before it reads, for the same reason: what a read alone finds may be rolled back.
 """
 
 from __future__ import annotations
@@ -55,7 +63,7 @@ class TakenDocuments:
 
     Attributes:
         documents: In the order of the candidates.
-        more: Whether there may be more to take at once: others were faster with some of what was seen.
+        more: There may be more to take at once: other instances were faster with some of the candidates.
     """
 
     documents: Sequence[TakenDocument]
@@ -68,11 +76,9 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
 
     The write repeats the whole condition, and what was taken is read back under its token, as a majority has it.
     """
-    # One session for the write and the read behind it: a read elsewhere, on a primary that has been replaced and
-    # does not know it yet, would not find what was taken, and nobody would run it.
     with causal_session(locked.collection) as session:
         matched = _write(locked, ids, now, stamp, session)
-        # Where some were refused, what it says of the others is less than all.
+        # Where some were refused one by one, the count of the others may be too low.
         taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
     order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
     return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=len(taken) < len(ids))
@@ -81,7 +87,7 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
 def _write(
     locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
 ) -> int:
-    """How many matched. One document that the server refuses to change must not keep its neighbours from a claim."""
+    """Return how many matched. One document that the server refuses must not keep its neighbours from a claim."""
     guard = locked.meant(locked.ids(ids), locked.claimable(now))
     written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
     if not isinstance(written, driver.WriteError):
@@ -98,7 +104,7 @@ def _write(
 def _write_each(
     locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
 ) -> int:
-    """Claims each document by a statement of its own. One that is claimed already matches none of them."""
+    """Claim each document by a statement of its own. A document that is claimed already does not match again."""
     claimable, claimed = locked.claimable(now), _claim(locked, stamp)
     each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
     sent = send(locked, each, session)
@@ -125,10 +131,10 @@ def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
 def resolve(
     locked: LockedCollection, stamp: LockStamp, until: datetime, *, ids: Sequence[Any] | None = None
 ) -> Sequence[TakenDocument]:
-    """What a claim holds whose answer was lost; of these `ids`, or of all that match the filter.
+    """Return what a claim holds whose answer was lost; of these `ids`, or of all that match the filter.
 
-    A read alone proves nothing: on a primary that is cut off it finds a claim that is then rolled back.
-    So a renewal first, acknowledged by a majority; what a majority read then finds is held. `until` must
+    A read alone proves nothing: on a primary that is cut off it finds a claim that is rolled back afterwards.
+    So the claim is renewed first, acknowledged by a majority. What a majority read then finds is held. `until` must
     be later than the claim's, as for any renewal.
     """
     which, hint = which_of(locked, ids)
@@ -151,7 +157,7 @@ def release_all(
     but: Sequence[Any] = (),
     ids: Sequence[Any] | None = None,
 ) -> int:
-    """Gives back, uncounted, whatever a claim holds or will turn out to have held; returns how many.
+    """Release, without counting a try, all that a claim holds except `but`; return how many documents.
 
     Of these `ids`, or of all that match the filter.
     """
@@ -169,7 +175,7 @@ def release_all(
 def update_each_if_refused(
     locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
 ) -> int:
-    """How many were changed. One document that the server refuses to change keeps no other from it."""
+    """Update what matches; return how many were changed. A refused document does not stop the others."""
     written = update_unless_refused(locked.locks, theirs, update, hint)
     if not isinstance(written, driver.WriteError):
         return written.modified_count
@@ -193,7 +199,7 @@ def read_back(
     *,
     hint: Mapping[str, int] | None,
 ) -> list[TakenDocument]:
-    """Those of the documents that bear the claim, as a majority holds them after the writes of the session.
+    """Return the documents that bear the claim, as a majority holds them after the writes of the session.
 
     One that the caller's handle cannot decode becomes a dead letter, alone.
     """

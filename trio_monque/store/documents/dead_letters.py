@@ -1,4 +1,4 @@
-"""Documents whose tries are used up (dead letters): listed, and freed again."""
+"""Dead letters: documents whose tries are used up. They are listed, and readmitted on request."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class LaidAside:
 
 @command("list the dead letters", writes=False)
 def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
-    """Those whose tries are used up, at most so many."""
+    """Return the documents whose tries are used up, at most `limit`."""
     listed = []
     for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):
         lock = locked.lock_in(raw)

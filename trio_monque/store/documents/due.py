@@ -27,7 +27,7 @@ logger = logger_of("store")
 MOST_IN_A_BATCH: Final = 1000
 
 MOST_UNKNOWN: Final = 100
-"""Documents with an unreadable lock that one look tells of."""
+"""Documents with an unreadable lock that one look logs."""
 
 _ID_ONLY: Final = {"_id": True}
 
@@ -50,7 +50,7 @@ class SeenIds:
 
 @command("look for documents to claim", writes=False)
 def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over: int = 0) -> SeenIds:
-    """Documents that may be claimed now, at most as many as wanted; the first ones are `passed_over`."""
+    """Return documents that may be claimed now, at most as many as wanted, without the first `passed_over` ones."""
     if locked.refused.is_old():
         for document_id in locked.refused.to_look_at(MOST_IN_A_BATCH):
             locked.refused.discard(document_id)
@@ -59,15 +59,15 @@ def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over:
     if is_short:
         found = _look(locked, wanted, now, 0)
     is_all = len(found) < wanted
-    # Only then: what nobody can read stands among what is claimable, and the look would have to go by all of that.
+    # Only then: an unreadable lock stands among claimable ones, and this look would have to read past all of those.
     if is_all and locked.unknown_looks.take():
         _look_for_unknown(locked, now)
     return SeenIds(found, is_all, is_short)
 
 
 def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
-    """The condition on what may be claimed now, as it is looked for."""
-    # All documents have that; said, it makes the server compare all keys of the index before it reads a document.
+    """Return the condition of the look: what may be claimed now."""
+    # True of all documents. It makes the server compare all keys of the index before it reads a document.
     ordered = [{name: {"$gte": MinKey()}} for name, _ in locked.sort]
     passed_over = [locked.but(list(locked.refused))] if locked.refused else []
     return locked.meant(locked.claimable(now), *ordered, *passed_over)
@@ -100,7 +100,7 @@ def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
 
 @command("look for the next document to claim", writes=False)
 def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
-    """When the earliest document may be claimed of those that may not yet at `after`; None where there is none."""
+    """Return when the next document may be claimed, of those that may not at `after`; None where there is none."""
     until = locked.at("until")
     later = locked.meant({**locked.waiting, until: {"$gt": after, "$lt": NEVER}})
     found = locked.raw.find_one(later, {"_id": False, until: True}, sort=[(until, ASCENDING)])
@@ -110,12 +110,12 @@ def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
 
 @command("look whether any document is left", writes=False)
 def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
-    """Whether any document can be claimed, now or by itself later.
+    """Return whether any document can be claimed, now or later without a repair.
 
     A lock of an instance of this library counts: its holder may die. One of another program does once it has expired;
     before, it is that program's. A dead letter, or a document with an unreadable lock, does not.
     """
-    # In one read a document may still be held, and be given back by the next.
+    # Between two reads, a document that the first one saw held may be released and missed by both.
     return at_one_moment(locked.collection, partial(_is_anything_left, locked, now))
 
 
@@ -135,7 +135,7 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
         for lock, state in states
     ):
         return True
-    # Without a snapshot only what is given back, claimed and given back once more meanwhile is missed.
+    # Without a snapshot, this misses only a document that is released, claimed and released once more meanwhile.
     return session is None and is_any_unheld()
 
 
@@ -150,7 +150,7 @@ def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], sessio
 
 @command("look whether documents still match", writes=False)
 def still_matching(locked: LockedCollection, ids: Sequence[Any], by: str | None = None) -> Set[bytes]:
-    """The keys of those of the ids that match the filter, and are held by nobody, or by this instance."""
+    """Return the keys of those of the ids that match the filter, and are free or held by this instance."""
     unheld = {locked.at("by"): {"$in": [None, by]}}
     found = locked.locks.find(locked.meant(locked.ids(ids), unheld), _ID_ONLY, hint=BY_ID)
     return {bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS) for document in found}

@@ -1,7 +1,7 @@
 """The indexes that serve the search for documents to claim. Made on request only: the collection is not ours.
 
-One is partial on the caller's filter where the server can have such a one: then what is done costs nothing, and the
-rest of the collection neither. Otherwise it begins with the fields of the filter.
+The index is partial on the caller's filter where the server supports that: then handled documents, and the rest of the
+collection, cost nothing. Otherwise it begins with the fields of the filter.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ def create(locked: LockedCollection) -> str:
         name = _make(locked, [[]], {"partialFilterExpression": locked.filter})
     except driver.OperationFailure as error:
         if error.code not in _CANNOT_CREATE:
-            raise _told(locked, error) from error
+            raise _explained(locked, error) from error
     else:
         if _is_usable(locked, name):
             return name
@@ -63,7 +63,7 @@ def create(locked: LockedCollection) -> str:
         return _make(locked, list(_heads(locked.filter)), {})
     except driver.OperationFailure as error:
         if error.code != _PARALLEL_ARRAYS:
-            raise _told(locked, error) from error
+            raise _explained(locked, error) from error
         return _make(locked, [[]], {})
 
 
@@ -88,11 +88,11 @@ def _names(locked: LockedCollection, heads: Sequence[Sequence[str]]) -> list[str
 
 
 def _is_usable(locked: LockedCollection, name: str) -> bool:
-    """Whether the server thinks of it at all. Not by a hint: for that it goes through one that does not serve, too."""
+    """Return whether the planner considers it. Not by a hint: the server follows that also to an index of no use."""
     return name in set(_values_of("indexName", _plans(locked, EARLIEST)))
 
 
-def _told(locked: LockedCollection, error: driver.OperationFailure) -> Exception:
+def _explained(locked: LockedCollection, error: driver.OperationFailure) -> Exception:
     if error.code not in _CONFLICTS:
         return error
     return MonqueConnectionError(

@@ -1,4 +1,9 @@
-"""Renewals of what is held, by the whole fence."""
+"""Renewals of locks in documents: as for jobs (`store/leases.py`), with `until` as the sign of life.
+
+A renewal repeats the whole fence: the holder, the token, and the `until` values that this claim has sent. Another
+program that knows only `by` and `until` may take an expired lock over and leave our token in it. By the holder or the
+token alone, we might extend its lock, or a later claim of our own, and go on beside the new holder.
+"""
 
 from __future__ import annotations
 
@@ -19,15 +24,15 @@ from .settling import send
 
 logger = logger_of("store")
 
-# Ten thousand in one statement keep the server busy for a quarter of a second, and all else waits.
+# Ten thousand in one statement keep the server busy for a quarter of a second, and all other commands wait.
 MOST_IN_ONE_STATEMENT: Final = 1000
 
 
 @command("renew claims", in_parts=True)
 def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]], until: datetime) -> Set[bytes]:
-    """Renews what these claims hold, and nothing else; returns the keys of what they hold no longer.
+    """Renew what these claims hold, and nothing else; return the keys of what they no longer hold.
 
-    A document whose renewal the server refuses is among these: nobody can hold it any longer.
+    A document whose renewal the server refuses is among these: its holder cannot keep it.
 
     `$max`, and an `until` that the caller lets grow: an observer must see a change although the server's clock
     stepped back, or it would take a live holder for dead.
@@ -53,7 +58,7 @@ def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]],
 def _refused_alone(
     locked: LockedCollection, group: Sequence[tuple[Fence, Any]], renewal: dict[str, Any], session: ClientSession
 ) -> set[bytes]:
-    """Renews each claim by a statement of its own; the keys of the documents that the server refuses to change."""
+    """Renew each claim by a statement of its own; return the keys of the refused documents."""
     each = [UpdateOne({**locked.one(one), **locked.fenced(fence)}, renewal, hint=BY_ID) for fence, one in group]
     refused = send(locked, each, session).refused
     for place, refusal in refused.items():

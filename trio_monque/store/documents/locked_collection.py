@@ -55,7 +55,7 @@ class LockedCollection:
         operation_timeout: Seconds that one call may take.
         interference: What a test has put in the way of the next commands; otherwise empty.
         refused: The ids of documents in which the server would have no lock.
-        unknown: The ids of documents whose lock nobody can read, as far as they were met.
+        unknown: The ids of documents with an unreadable lock, as far as they were met.
         unknown_looks: When it is time to look for others.
     """
 
@@ -129,23 +129,23 @@ class LockedCollection:
         return self.collection.database.client.options.auto_encryption_opts is not None
 
     def key_of(self, document_id: object) -> bytes:
-        """What tells an id from all others."""
+        """Return the identity of an id: what to remember it by."""
         return bson.encode({"": document_id}, codec_options=self.callers)
 
     def ids(self, ids: Sequence[object]) -> dict[str, Any]:
-        """The condition that a document is one of these."""
+        """Return the condition that a document has one of these ids."""
         return {"_id": self._encoded({"$in": list(ids)})}
 
     def one(self, document_id: object) -> dict[str, Any]:
-        """The condition that a document is this one."""
+        """Return the condition that a document has this id."""
         return {"_id": self._encoded({"$eq": document_id})}
 
     def but(self, ids: Sequence[object]) -> dict[str, Any]:
-        """The condition that a document is none of these."""
+        """Return the condition that a document has another id than these."""
         return {"_id": self._encoded({"$nin": list(ids)})}
 
     def place_among(self, ids: Sequence[object]) -> RawBSONDocument:
-        """The expression at which place of these a document is; -1 where it is none of them."""
+        """Return the expression for the place of a document among these; -1 where it is another one."""
         return self._encoded({"$indexOfArray": [{"$literal": list(ids)}, "$_id"]})
 
     def _encoded(self, condition: Mapping[str, Any]) -> RawBSONDocument:
@@ -218,10 +218,10 @@ class LockedCollection:
         return {"$and": [self.filter, *conditions]}
 
     def claimable(self, now: datetime) -> dict[str, Any]:
-        """The condition that nobody holds a document, and that it may be claimed by now.
+        """Return the condition that a document is free, and that it may be claimed by now.
 
-        The `$or` is all of it. What stands beside it is said so that an index on `until` and `by` serves it, which has
-        nothing to say to a lock as a whole; and that no array passes, into whose elements dotted names would reach.
+        The `$or` is the whole condition. The rest lets an index on `until` and `by` serve it, which does not cover a
+        lock as a whole; and keeps out arrays, because dotted names would reach into their elements.
         """
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         return {
@@ -231,12 +231,12 @@ class LockedCollection:
             "$or": [
                 {lock: None},
                 {until: {"$gte": EARLIEST, "$lte": now}},
-                {by: {"$type": _NULL}, until: None},  # Where `by` is absent as well, it is something else altogether.
+                {by: {"$type": _NULL}, until: None},  # Where `by` is absent as well, it is not a lock.
             ],
         }
 
     def unreadable(self, now: datetime) -> dict[str, Any]:
-        """The condition that nobody can read a lock, whose `until` if it is a date is over."""
+        """Return the condition that a lock is unreadable, and that its `until`, if it is a date, is over."""
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         readable: list[dict[str, Any]] = [
             {until: {"$gte": EARLIEST}, by: {"$type": "string"}},
@@ -247,7 +247,7 @@ class LockedCollection:
 
     @property
     def waiting(self) -> dict[str, Any]:
-        """The condition that nobody holds a document and it is claimable from some moment on; that is for the query."""
+        """Return the condition that a document is free from some moment on; the query adds that moment."""
         return {self.at("by"): None, "$nor": self._arrays}
 
     @property
@@ -261,20 +261,20 @@ class LockedCollection:
 
     @property
     def _bears_until(self) -> dict[str, Any]:
-        """For the index: what nobody ever locked is left out."""
+        """Return a condition for the index: it leaves out what was never locked."""
         return {self.at("until"): {"$gte": EARLIEST}}
 
     @property
     def held(self) -> dict[str, Any]:
-        """The condition that somebody holds a document, in whatever form, until a moment."""
+        """Return the condition that a document is held until a moment, by any program."""
         return {self.at("by"): {"$ne": None}, **self._bears_until}
 
     def stamped(self, stamp: LockStamp) -> dict[str, Any]:
-        """The condition that a document bears this claim, renewed or not."""
+        """Return the condition that a document bears this claim, renewed or not."""
         return {self.at("by"): stamp.by, self.at("token"): stamp.token, **self._bears_until}
 
     def fenced(self, fence: Fence) -> dict[str, Any]:
-        """The condition that a document is held by the claim that has sent these."""
+        """Return the condition that a document is held by the claim that has sent these `until` values."""
         return {
             self.at("by"): fence.by,
             self.at("token"): fence.token,

@@ -1,4 +1,10 @@
-"""Who holds documents, and how a dead holder's locks are taken away."""
+"""The locks that instances hold, and how those of a dead holder are taken away (rescued).
+
+Instance B has seen the same lock for a whole lease and takes its holder A for dead. Between B's look and its write, A
+may renew, or C may rescue the document and claim it. So the write repeats the lock as B saw it: holder, token and
+`until`. If any of them changed, the write does not match. Without `until`, B would take a renewed lock away; without
+the token, a later claim of the same holder.
+"""
 
 from __future__ import annotations
 
@@ -22,11 +28,11 @@ MOST_IN_A_BATCH: Final = 1000
 
 @dataclass(frozen=True, slots=True)
 class SeenLock:
-    """A document that somebody holds.
+    """A document that an instance or another program holds.
 
     Attributes:
         id: Its `_id`.
-        key: What tells it from all others: see `LockedCollection.key_of`.
+        key: Its identity: see `LockedCollection.key_of`.
         lock: What its lock says.
     """
 
@@ -52,7 +58,7 @@ class Takeaway:
 
 @command("look at the locks", writes=False)
 def observe(locked: LockedCollection) -> Sequence[SeenLock]:
-    """All documents that somebody holds, by whatever program; a lock that nobody can read is left out, and told."""
+    """Return all documents that any program holds; an unreadable lock is left out, and logged."""
     return observe_in(locked)
 
 
@@ -61,7 +67,7 @@ def observe_in(locked: LockedCollection, session: ClientSession | None = None) -
     condition = locked.meant(locked.held)
     for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH, session=session):
         lock = locked.lock_in(document)
-        if lock is None or lock.by is None:  # Where it is neither, it has become free since the server looked.
+        if lock is None or lock.by is None:  # Neither: it has become free since the server looked.
             if lock is None:
                 locked.report_unreadable(document)
             continue
@@ -74,9 +80,9 @@ def observe_in(locked: LockedCollection, session: ClientSession | None = None) -
 
 @command("take dead claims away", in_parts=True)
 def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
-    """Takes away those of the locks that are as they were observed; returns the keys of those documents.
+    """Take away those of the locks that are as they were observed; return the keys of those documents.
 
-    May be called again with the same after any transient error: it tells of what the first call took, too.
+    May be called again with the same after any transient error: the result includes what the first call took.
     """
     with causal_session(locked.collection) as session:
         sent = send(locked, [_taking(locked, one) for one in dead], session)
@@ -118,5 +124,5 @@ def _as_seen(locked: LockedCollection, seen: Lock) -> dict[str, Any]:
     as_seen = {locked.at("by"): seen.by, locked.at("until"): seen.until}
     if seen.token is not None:
         return {**as_seen, locked.at("token"): seen.token}
-    # What is not a string was read as no token. An array of strings has the type of its elements as well.
+    # A token that is not a string was read as none. An array of strings has the type of its elements as well.
     return {**as_seen, "$nor": [{locked.at("token"): {"$type": "string", "$not": {"$type": "array"}}}]}

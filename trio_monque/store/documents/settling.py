@@ -1,8 +1,16 @@
 """The ends of claims on documents, written in groups: the result and the end of the lock in one fenced write each.
 
-`document_results.py` makes what is sent. Nothing is left behind in a document but what its ending says: no receipt. So
-where not all matched, what became of each is concluded from the locks that are there afterwards, and what that does
-not tell counts as gone.
+`settling_statements.py` makes what is sent. The documents are the caller's, so a settlement leaves no receipt in them.
+Where not all statements matched, the locks that are there afterwards are read as a majority has them, in the session
+of the writes, and decide what became of each:
+
+- The lock is the one that the ending writes: WRITTEN, by this sending or an earlier one whose answer was lost.
+- The lock still bears the claim, with an `until` that was sent meanwhile: MOVED. The renewal came between; the caller
+  sends again with the newer fence. Without this, a renewal in flight would look like a lost claim.
+- There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended as
+  well: "no lock" alone does not prove our write. Only if as many documents matched as have no lock now, all of them
+  are ours. Otherwise they count as GONE: a result that was written is then reported as lost, but a lost one is never
+  reported as written.
 """
 
 from __future__ import annotations
@@ -42,7 +50,7 @@ class Fate(Enum):
     WRITTEN = auto()
     MOVED = auto()  # Nothing was written, and the lock still bears the claim: ask again with what was sent meanwhile.
     REFUSED = auto()  # The server will never accept this update of this document; the claim still holds.
-    GONE = auto()  # The lock was not the claim's any more, or nobody can tell.
+    GONE = auto()  # The claim no longer held the lock, or this cannot be found out.
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,20 +73,19 @@ GONE: Final = Settled(Fate.GONE)
 
 @command("settle documents", in_parts=True)
 def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Settled]:
-    """Writes the endings, each of another document; tells what became of each.
+    """Write the endings, each of another document; return what became of each.
 
-    May be called again with the same after any transient error. An ending with a lock that was written before is told
-    as WRITTEN; of one without, nobody can tell any more.
+    May be called again with the same after any transient error. An ending with a lock that the first call wrote is
+    then WRITTEN; for an ending without a lock, that can no longer be found out.
     """
     settled: list[Settled] = [GONE] * len(endings)
-    # One session for the writes and the read behind them: the read sees what the writes left, on any primary.
     with causal_session(locked.collection) as session:
-        # The two kinds apart: how many of a kind matched is what the conclusions are drawn from.
+        # The two kinds apart: the conclusions are drawn from how many of a kind matched.
         for is_unlocked in (True, False):
             places = [place for place, one in enumerate(endings) if (one.lock is None) is is_unlocked]
             if places:
-                told = _settle(locked, [endings[place] for place in places], session)
-                for place, one in zip(places, told, strict=True):
+                results = _settle(locked, [endings[place] for place in places], session)
+                for place, one in zip(places, results, strict=True):
                     settled[place] = one
     return settled
 
@@ -89,8 +96,8 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     if sent.matched == len(endings):
         return [WRITTEN] * len(endings)
     refused = {id(groups[place][0]): one.message for place, one in sent.refused.items() if len(groups[place]) == 1}
-    # A statement stops at the first document that is refused: what it was for is sent again, each alone, or one
-    # document would keep its neighbours from their ends.
+    # A statement stops at the first document that is refused. So its documents are sent again, each alone: one must
+    # not keep its neighbours from their ends.
     apart = [one for place in sent.refused if len(groups[place]) > 1 for one in groups[place]]
     sent_apart = send(locked, [request_of(locked, [one]) for one in apart], session)
     refused |= {id(apart[place]): one.message for place, one in sent_apart.refused.items()}
@@ -104,15 +111,15 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
         ),
         _Part([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
     ]
-    told = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
+    results = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
     for part in parts:
-        told |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
-    return [told[id(one)] for one in endings]
+        results |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
+    return [results[id(one)] for one in endings]
 
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Endings that were sent together, of which so many matched; before, what was for some may have been stopped."""
+    """Endings that were sent together, and how many matched; an earlier statement for some may have been stopped."""
 
     endings: Sequence[Ending]
     matched: int
@@ -120,7 +127,7 @@ class _Part:
 
 
 def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, object]) -> Settled | None:
-    """What became of it by what is there now; None where there is no lock, as there was to be none."""
+    """Return what became of it by the lock that is there now; None where there is no lock, as the ending leaves it."""
     key = locked.key_of(ending.id)
     if key not in found:
         return GONE
@@ -136,25 +143,25 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
 
 
 def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
-    """Whether it was these writes that have unset the locks that are not there.
+    """Decide whether these writes have unset the locks that are not there.
 
-    There must be as many as matched: otherwise some may be another's doing, an earlier attempt's or that of a later
-    holder who has ended as well. Of a statement that was stopped the server does not say how many documents it had
-    written before: where all that it was for have no lock now, it and its repetition have written them.
+    There must be as many as matched. Otherwise an earlier attempt, or a later holder that has ended as well, may have
+    unset some. For a statement that was stopped, the server does not report how many documents it had written: where
+    all its documents have no lock now, it and its repetition have written them.
     """
     if part.matched == len(part.endings):
-        return dict.fromkeys(seen, WRITTEN)  # Also where somebody else has taken one already.
-    unlocked = sum(told is None for told in seen.values())
+        return dict.fromkeys(seen, WRITTEN)  # Also where another instance has claimed one already.
+    unlocked = sum(result is None for result in seen.values())
     is_by_us = unlocked == part.matched or (part.was_stopped and unlocked == len(part.endings))
-    return {one: told or (WRITTEN if is_by_us else GONE) for one, told in seen.items()}
+    return {one: result or (WRITTEN if is_by_us else GONE) for one, result in seen.items()}
 
 
 def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkResult:
-    """Sends the statements; what the server refuses of them is in the result."""
+    """Send the statements; the result says what the server refuses."""
     return bulk_write(locked.locks, requests, "write to documents", session, is_refusal=_is_about_a_document)
 
 
 def _is_about_a_document(error: driver.OperationFailure) -> bool:
-    # What it cannot even read, nested too deeply or a stage that it does not know, it refuses with the whole command
-    # that it is in, having done perhaps what stands before it there.
+    # A statement that the server cannot read (nested too deeply, or an unknown stage) fails the whole command. The
+    # server may have executed the statements before it.
     return is_about_document(error.code) and not error.has_error_label("RetryableWriteError")

@@ -35,10 +35,9 @@ Measured: it costs the server a tenth less than three do, and hardly less than t
 """
 
 LEAST_KEPT: Final = 48
-"""Bytes that an update leaves as they are, beside the name of the lock, to be told to change streams as an update.
+"""Bytes that an update must leave as they are, beside the name of the lock, so that change streams report an update.
 
-The server compares what has changed with the document as a whole, and tells the smaller one: 43 are just enough for
-MongoDB 6.
+The server reports what has changed or the whole document, whichever is smaller: 43 are just enough for MongoDB 6.
 """
 
 _UPDATE: Final = "u"
@@ -52,7 +51,7 @@ _BEFORE: Final = len(bson.encode({_UPDATE: {_SET: {}}})) - len(_EMPTY) - _ENDS
 # Whatever stands in an update, these decode it no deeper than to its operators.
 _SHALLOW: Final = OWN_OPTIONS.with_options(document_class=RawBSONDocument)
 
-# What has no parts: one that is replaced is told as such. And how many bytes it has at least.
+# Values without parts: a change stream reports a replaced one as such. And how many bytes each has at least.
 _SCALARS: Final[Mapping[type, int]] = {NoneType: 0, bool: 1, int: 4, float: 8, str: 5, datetime: 8, ObjectId: 12}
 
 
@@ -118,13 +117,13 @@ def encoded_update(locked: LockedCollection, update: object, document: object = 
 
 
 def _names(locked: LockedCollection, update: object, document: object) -> tuple[str, ...]:
-    """The fields that it sets, where an aggregation can do that and nobody sees a difference."""
+    """Return the fields that it sets, where an aggregation can do that without a visible difference."""
     if type(update) is not dict or len(update) != 1:
         return ()
     values = update.get(_SET)
     if type(values) is not dict or not all(_is_plain(name) for name in values):
         return ()
-    if not _is_told_as_update(locked, values, document):
+    if not _is_reported_as_update(locked, values, document):
         return ()
     return tuple(sorted(values))
 
@@ -140,11 +139,11 @@ def _is_plain(name: object) -> bool:
     )
 
 
-def _is_told_as_update(locked: LockedCollection, values: Mapping[str, Any], document: object) -> bool:
-    """Whether change streams are told of the aggregation what they are told of a `$set`.
+def _is_reported_as_update(locked: LockedCollection, values: Mapping[str, Any], document: object) -> bool:
+    """Return whether change streams report the aggregation as they report a `$set`.
 
-    Of an aggregation the server tells the difference: inside of documents and arrays that are replaced, too; and where
-    that is longer than the document, that this was replaced, for which whoever waits for updates does not wake.
+    For an aggregation, the server reports the difference, also inside of documents and arrays that are replaced. Where
+    the difference is longer than the document, it reports a replacement, and observers of updates do not wake.
     """
     if type(document) is not dict or not locked.is_plain or locked.is_encrypted:
         return False
