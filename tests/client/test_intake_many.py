@@ -124,7 +124,7 @@ async def test_one_that_cannot_be_is_named_and_none_is_sent(
     with MongoClient[Any](mongod.uri, event_listeners=[recorder]) as client:
         with pytest.raises(error) as caught:
             await Monque(client[db.name]).enqueue_many([*[NewJob(name="greet")] * 1500, bad])
-        assert caught.value.__notes__ == ["It is number 1500 (from 0) of 1501 jobs, of which none was sent."]
+        assert caught.value.__notes__ == ["It is number 1500 (from 0) of 1501 jobs, and nothing was sent."]
         assert recorder.commands == []
 
 

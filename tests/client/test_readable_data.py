@@ -76,7 +76,7 @@ async def test_one_of_many_that_cannot_be_read_is_named_by_its_place(db: Databas
     new = [NewJob(name="greet", data=data) for data in (1, documents(DEEPEST + 1), 3)]
     with pytest.raises(InvalidPayloadError) as caught:
         await Monque(db).enqueue_many(new)
-    assert caught.value.__notes__ == ["It is number 1 (from 0) of 3 jobs, of which none was sent."]
+    assert caught.value.__notes__ == ["It is number 1 (from 0) of 3 jobs, and nothing was sent."]
     assert jobs.count_documents({}) == 0
 
 

@@ -1,4 +1,4 @@
-"""What a bulk action does to one batch of jobs, and how it is told. Blocking."""
+"""What a bulk action does to one batch of jobs, and the event that reports it. Blocking."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .enqueue import looked_up
 
 
 class Action(ABC):
-    """What is done to the jobs of one batch, and how it is told.
+    """What is done to the jobs of one batch, and the event that reports it.
 
     Attributes:
         name: For messages.
@@ -43,11 +43,11 @@ class Action(ABC):
 
     @abstractmethod
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
-        """Does it; raises MonqueConnectionError where not even a second sending is answered."""
+        """Do it; raise MonqueConnectionError if the second attempt has no answer either."""
 
     @abstractmethod
     def event(self, count: int, by_name: Mapping[str, int]) -> events.Event:
-        """What is told of it."""
+        """Return the event that reports it."""
 
 
 class _Changing(Action):
@@ -123,7 +123,7 @@ class Delete(Action):
 
 
 def _which(look: Callable[[], set[ObjectId]]) -> set[ObjectId]:
-    """Only names depend on it: how many were done is known, so that a failure here is none of the call's."""
+    """Return what `look` finds, or nothing if it fails: only names depend on it, and the count is known."""
     try:
         return look()
     except MonqueConnectionError:

@@ -1,4 +1,4 @@
-"""Who hears of what."""
+"""EventDelivery: brings events to listeners and streams, and never delays a job."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ GRACE: Final = 0.1
 """Seconds in which listeners must have ended that were cancelled. Those that have not are left behind."""
 
 LAST_WORDS: Final = 2.0
-"""Seconds in which listeners hear of what was done for a caller that was cancelled, or whose call has failed."""
+"""Seconds that listeners have for the events of a call that was cancelled or has failed."""
 
 
 class Bus:
@@ -41,7 +41,7 @@ class Bus:
 
     In a scheduler (while `run` runs), an async listener is a task and a plain one is called in a thread,
     as handlers are: neither a slow nor a raising one touches a job, a slot or another listener. In a
-    client that runs no jobs, who listens is called by the call that did what is told, before it returns.
+    client that runs no jobs, the call that caused an event calls its listeners before it returns.
 
     Each subscription hears its events in order. Two subscriptions are independent of each other: to hear
     of several types in order, listen to what they have in common.
@@ -99,7 +99,7 @@ class Bus:
     async def events(self, *types: type[EventT]) -> AsyncIterator[EventStream[EventT]]:
         """Events of these types as an async iterator, from now until the block is left."""
         if not types:
-            raise InvalidOptionError("types", types, "name the events to hear of; Event stands for all")
+            raise InvalidOptionError("types", types, "name the event classes; Event stands for all")
         for one in types:
             _check_event_class(one)
         stream: EventStream[EventT] = EventStream(*types)
@@ -115,14 +115,14 @@ class Bus:
     # --- In a scheduler ---
 
     def is_heard(self, event_type: type[Event]) -> bool:
-        """Whether anybody listens to events of this type: one that nobody hears need not be made."""
+        """Return whether there is a listener for events of this type: without one, the event need not be made."""
         for subscription in self._subscriptions:
             if issubclass(event_type, subscription.listens_to):
                 return True
         return any(stream.hears(event_type) for stream in self._streams) if self._streams else False
 
     def emit(self, event: Event) -> None:
-        """Hands the event to whoever listens; returns at once. On the run's own thread, while `run` runs."""
+        """Hand the event to all its listeners; return at once. On the run's own thread, while `run` runs."""
         for subscription in self._subscriptions:
             if isinstance(event, subscription.listens_to):
                 subscription.offer(event)
@@ -179,7 +179,7 @@ class Bus:
     # --- For what a call did ---
 
     async def tell(self, event: Event) -> None:
-        """Tells of what an async call did; in a client that runs no jobs, returns when all have heard."""
+        """Report what an async call did; in a client that runs no jobs, return when all listeners have been called."""
         if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
             return
@@ -193,15 +193,15 @@ class Bus:
                 await anyio.to_thread.run_sync(tell_plain, subscription, event)
 
     async def tell_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
-        """Tells of all that an async call did, also where it is cancelled or `has_failed`: then within `LAST_WORDS`."""
-        # A thread is waited for although its caller is cancelled: no error tells of that before the first wait here.
+        """Report all that an async call did, also if it is cancelled or `has_failed`: then within `LAST_WORDS`."""
+        # A thread is waited for although its caller is cancelled: no error shows that before the first wait here.
         are_last = has_failed or anyio.current_effective_deadline() == -math.inf
         with anyio.move_on_after(LAST_WORDS, shield=True) if are_last else nullcontext():
             for event in events:
                 await self.tell(event)
 
     def tell_blocking(self, event: Event) -> None:
-        """Tells of what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
+        """Report what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
         if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
             return

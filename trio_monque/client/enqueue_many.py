@@ -24,7 +24,7 @@ from .operation import Operation
 MOST_JOBS: Final = 1000
 MOST_BYTES: Final = 16 * 1024 * 1024
 
-# A slice is packed while the one before is sent, with a pause before each so many jobs, of so many seconds. With
+# A slice is packed while the one before is sent, with a pause of GIVE_WAY seconds before each PIECE jobs. With
 # pieces four times as large, statements were sent later than with nothing beside them (measured); a pause of no
 # length need not let another thread in.
 PIECE: Final = 25
@@ -87,7 +87,7 @@ def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
                 )
             drafts.append(draft_of(context, new))
         except MonqueError as error:
-            error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, of which none was sent.")
+            error.add_note(f"It is number {place} (from 0) of {len(new_jobs)} jobs, and nothing was sent.")
             raise
     return drafts
 

@@ -1,4 +1,4 @@
-"""Events as an async iterator: a bounded buffer that can never hold up whoever tells of them."""
+"""Events as an async iterator: a bounded buffer, so a slow reader never delays the sender."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class EventStream(Generic[EventT]):
     """Iterate over it: `async for event in stream`. Ends when the scheduler has ended.
 
     Attributes:
-        dropped: How many events were lost because nobody took them in time.
+        dropped: How many events were lost because the reader was too slow.
     """
 
     def __init__(self, *types: type[EventT]) -> None:
@@ -40,15 +40,15 @@ class EventStream(Generic[EventT]):
         return self
 
     async def __anext__(self) -> EventT:
-        """The next event; waits for it. Cancelled, none is lost."""
+        """Wait for the next event and return it. Cancelled, no event is lost."""
         return await self._receive.__anext__()
 
     def hears(self, event_type: type[Event]) -> bool:
-        """Whether it takes events of this type."""
+        """Return whether it takes events of this type."""
         return issubclass(event_type, self._types)
 
     def offer(self, event: Event) -> None:
-        """Hands over an event, from any thread or loop; returns at once."""
+        """Hand over an event, from any thread or loop; return at once."""
         if not isinstance(event, self._types):
             return
         self._on_the_loop(lambda: self._push(event))
@@ -61,11 +61,11 @@ class EventStream(Generic[EventT]):
                 self._post(function)
 
     def end(self) -> None:
-        """What was offered before is still to be had; then the iteration ends. On the stream's own loop."""
+        """End the iteration after the events that were offered before."""
         self._on_the_loop(self._send.close)
 
     def close(self) -> None:
-        """Nobody listens any more."""
+        """End the stream for its reader."""
         self._send.close()
         self._receive.close()
 
@@ -77,11 +77,11 @@ class EventStream(Generic[EventT]):
             if self.dropped == 1:
                 logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_UNHEARD)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
-            pass  # It was closed between the telling and the hearing.
+            pass  # It was closed after the event was sent.
 
 
 def _poster() -> Callable[[Callable[[], None]], object]:
-    """What runs a function on the current loop, from any thread."""
+    """Return what runs a function on the current loop, from any thread."""
     if trio.lowlevel.in_trio_task():
         return trio.lowlevel.current_trio_token().run_sync_soon
     return asyncio.get_running_loop().call_soon_threadsafe

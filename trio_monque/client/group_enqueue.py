@@ -1,8 +1,8 @@
-"""Group enqueue: callers that enqueue at the same time share one statement, each told its own outcome.
+"""Group enqueue: callers that enqueue at the same time share one statement, and each gets its own outcome.
 
 A batch is what piled up while the last one was in flight: no timer, and no wait for a caller that is
-alone. Nobody runs it but the callers themselves, as a client has no tasks of its own: the first of those
-who wait leads, which means that it takes all of them into its thread, and then passes the lead on.
+alone. The callers themselves run it, as a client has no tasks of its own: the first of those who wait leads, which
+means that it takes all of them into its thread, and then passes the lead on.
 """
 
 from __future__ import annotations
@@ -60,17 +60,17 @@ class _Gathering:
         self._leader: _Caller | None = None
 
     def join(self, caller: _Caller) -> None:
-        """The caller waits from here on; it leads where nobody does."""
+        """The caller waits from here on; it leads if no other caller does."""
         with self._lock:
             self._waiting[caller] = None
             if self._leader is None:
                 self._appoint(caller)
 
     def take(self, leader: _Caller, batch: list[_Caller]) -> None:
-        """Moves those who wait, the oldest first, into the batch: from here on it is too late to leave."""
+        """Move those who wait, the oldest first, into the batch: from here on it is too late to leave."""
         with self._lock:
             if leader.has_stopped:
-                return  # Nobody would tell them how it ended.
+                return  # They would wait for ever: the leader does not wake them any more.
             room = MOST_BYTES
             for caller in list(self._waiting):
                 room -= len(caller.draft.payload)
@@ -80,9 +80,9 @@ class _Gathering:
                 batch.append(caller)
 
     def stop(self, leader: _Caller) -> bool:
-        """The leader waits no longer, and the next one leads. Whether its thread has ended.
+        """Pass the lead on: the leader waits no longer. Return whether its thread has ended.
 
-        A thread that has not begun takes nobody any more; one that has tells them itself.
+        A thread that has not begun takes no callers any more; one that has begun wakes them itself.
         """
         with self._lock:
             leader.has_stopped = True
@@ -91,13 +91,13 @@ class _Gathering:
             return leader.has_sent
 
     def sent(self, leader: _Caller) -> bool:
-        """The leader's thread has ended. Whether the leader still waits for it."""
+        """Note that the leader's thread has ended. Return whether the leader still waits for it."""
         with self._lock:
             leader.has_sent = True
             return not leader.has_stopped
 
     def leave(self, caller: _Caller) -> bool:
-        """Whether the caller could still leave unsent. A leader that leaves passes the lead on."""
+        """Take the caller out; return False if its job is being sent. A leader that leaves passes the lead on."""
         with self._lock:
             if caller not in self._waiting:
                 return False
@@ -118,7 +118,7 @@ class _Gathering:
 
 
 class GroupEnqueue:
-    """Sends drafts through the door, those of concurrent callers together.
+    """Sends drafts in database threads, those of concurrent callers together.
 
     Used by any number of event loops: the gatherings live in the loop whose callers they hold.
     """
@@ -129,7 +129,7 @@ class GroupEnqueue:
         self._gatherings: anyio.lowlevel.RunVar[_Gathering] = anyio.lowlevel.RunVar("monque_group_enqueue")
 
     async def enqueue(self, draft: Draft) -> Job:
-        """The job, once it is stored.
+        """Return the job, once it is stored.
 
         Cancelled before its batch was sent, it is taken out of it. Afterwards the outcome is awaited
         although cancelled, and the cancellation is delivered then.

@@ -122,10 +122,10 @@ class Monque:
         session: ClientSession | None = None,
         **options: Unpack[JobOptions],
     ) -> Job:
-        """Stores a job, acknowledged by a majority; from then on it runs until it has ended.
+        """Store a job, acknowledged by a majority; from then on it runs until it has ended.
 
         Calls that are made at the same time, with neither a unique key nor a session, share one
-        statement. Each is told its own outcome.
+        statement. Each call returns or raises its own outcome.
 
         Args:
             worker: The name of a worker, or the worker, whose `payload` the data is checked against.
@@ -137,17 +137,17 @@ class Monque:
                 lost race for a unique key is one.
             run_at: When it is due, timezone-aware; by default now. A moment that has passed is due at once.
             delay: Seconds from now, instead of `run_at`.
-            unique_key: At most one pending or processing job of this name has this key: where there is
-                one already, that one is returned as it is.
+            unique_key: At most one pending or processing job of this name has this key: if there is
+                one already, the call returns that one as it is.
             max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.
 
         Raises:
             InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError:
-                Something about the job cannot be; nothing was sent.
+                The job is invalid; nothing was sent.
             BrokenDocumentError: A document that is not a job has the unique key; nothing was stored.
-            MonqueConnectionError: The database did not take it; with `unknown_outcome`, it may have.
+            MonqueConnectionError: The database did not store it; with `unknown_outcome`, it may have.
         """
         return await self._run(enqueue.enqueue(self._context, worker, data, session=session, **options))
 
@@ -178,24 +178,24 @@ class Monque:
         on_conflict: str = "keep",
         **options: Unpack[ScheduleOptions],
     ) -> Job:
-        """Stores a job that runs again and again: on success it moves to its next occurrence.
+        """Store a job that runs again and again: on success it moves to its next occurrence.
 
         Args:
             cron: Five fields, or an alias such as @daily, which is stored as five fields.
             worker, data: As for `enqueue`.
-            unique_key: Makes it a declaration: where a pending or processing job of this name has the
-                key, there is no second one. Without, each call makes another job.
-            timezone: The IANA name of the zone that `cron` speaks of; "UTC" by default.
+            unique_key: Makes it a declaration: if a pending or processing job of this name has the
+                key, the call stores no second one. Without a key, each call makes another job.
+            timezone: The IANA name of the zone of `cron`; "UTC" by default.
             on_exhausted: What an occurrence that used up its retries means: "continue" with the next
                 one, which is the default, or "fail".
-            on_conflict: Where the key is in use: "keep" the job as it is, or "update" its cron, time zone,
+            on_conflict: If the key is in use: "keep" the job as it is, or "update" its cron, time zone,
                 data and `on_exhausted`, unless its `version` is higher. A run that is under way keeps what it began
                 with.
             version: A whole number from 1 that decides which of two declarations is the newer one: "update" leaves
                 a schedule of a higher version as it is, and logs that. None is older than any version.
 
         Raises:
-            InvalidCronError: The expression or the time zone cannot be understood; nothing was sent.
+            InvalidCronError: The expression or the time zone is invalid; nothing was sent.
             The errors of `enqueue`.
         """
         operation = schedules.schedule(self._context, cron, worker, data, on_conflict=on_conflict, **options)
@@ -212,7 +212,9 @@ class Monque:
     async def document(
         self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
     ) -> dict[str, Any]:
-        """The document of a job, checked as by `enqueue`, for you to insert: with another driver, in its transaction.
+        """Check a job as `enqueue` does, and return its document, for you to insert with another driver.
+
+        In that driver's transaction, for example.
 
         It is due from the server's time on, and the indexes exist when this returns: call it before the
         transaction begins. A unique key in use is a duplicate key error of your insert.

@@ -61,7 +61,7 @@ def cancel_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job 
     job is then `cancelled` however the run ends, unless it is a one-off job whose handler succeeded all the same.
 
     Returns:
-        The job as it is now, also if it was cancelled already; None if there is none of that id, or if the id is not
+        The job as it is now, also if it was cancelled already; None if no job has that id, or if the id is not
         an ObjectId.
 
     Raises:
@@ -76,7 +76,7 @@ def retry_job(context: ClientContext, job_id: ObjectId | str) -> Operation[Job |
     """Make a failed or cancelled job pending again, due now and with all its attempts.
 
     Returns:
-        The job as it is now; None if there is none of that id.
+        The job as it is now; None if no job has that id.
 
     Raises:
         JobStateError: It is neither failed nor cancelled, or another live job has its unique key.
@@ -94,7 +94,7 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
         run_at: The moment, timezone-aware; one that has passed is due at once.
 
     Returns:
-        The job as it is now; None if there is none of that id.
+        The job as it is now; None if no job has that id.
 
     Raises:
         JobStateError: It is not pending.

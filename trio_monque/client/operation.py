@@ -17,7 +17,7 @@ R = TypeVar("R")
 
 @dataclass(slots=True)
 class Caused:
-    """What an operation caused: schedulers of the same run look for it, and listeners hear of it.
+    """What an operation caused, for the schedulers of the same run and for listeners.
 
     The thread that works writes it; the door delivers it after each step, also if the step failed.
 
@@ -66,7 +66,7 @@ class Operation(ABC, Generic[R]):
         """Do the next part. Blocks until the database has answered."""
 
     def events(self) -> Sequence[Event]:
-        """Return what listeners are to hear, once the operation has ended or failed."""
+        """Return the events for listeners; called once, when the operation has ended or failed."""
         return self.caused.events
 
     def lost(self) -> None:

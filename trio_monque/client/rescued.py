@@ -1,4 +1,4 @@
-"""What was rescued, and what is told of it."""
+"""What was rescued, and the log lines and events that report it."""
 
 from __future__ import annotations
 
@@ -32,13 +32,13 @@ class Rescued:
 
 
 def pending_again(rescued: Sequence[Rescued]) -> Sequence[Job]:
-    """As they are now."""
+    """Return the rescued jobs that are pending, as they are now."""
     return [one.after for one in rescued if one.after.status is JobStatus.PENDING]
 
 
 def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
-    """Logs what was rescued, and gives the events that tell of it."""
-    told: list[events.Event] = []
+    """Log what was rescued, and return the events that report it."""
+    found: list[events.Event] = []
     if pending := pending_again(rescued):
         by_name = dict(Counter(job.name for job in pending).most_common())
         holders = sorted({str(one.before.claimed_by) for one in rescued})
@@ -51,10 +51,10 @@ def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
             _listed(f"{name}: {count}" for name, count in by_name.items()),
             _listed(iter(holders)),
         )
-        told.append(events.StaleJobsRecovered(len(pending), by_name))
+        found.append(events.StaleJobsRecovered(len(pending), by_name))
     for one in rescued:
-        told += _events_of(one)
-    return told
+        found += _events_of(one)
+    return found
 
 
 def _events_of(rescued: Rescued) -> Sequence[events.Event]:

@@ -26,7 +26,7 @@ from .rescued import Rescued
 # A schedule may be changed while it is decided what becomes of it. It cannot go on for ever by chance.
 MOST_ROUNDS: Final = 10
 
-# A lost answer is harmless, but nobody would be told of what was rescued: the same is sent again, soon.
+# A lost answer is harmless, but what was rescued would not be reported: the same is sent again, soon.
 MOST_TRIES: Final = 3
 TRY_AGAIN_AFTER: Final = 0.2
 
@@ -79,8 +79,8 @@ class _Decided:
 class Taking:
     """Takes claims away that have not changed since they were observed. What each job then is, is decided now.
 
-    An answer may be lost: `run` may be called again after any error that passes, and sends the same. Only so can
-    be told later what was its own doing.
+    An answer may be lost: `run` may be called again after any error that passes, and sends the same. Only so does it
+    know later what it did itself.
     """
 
     def __init__(self, context: ClientContext, policy: RescuePolicy, observed: Sequence[Job]) -> None:
@@ -137,7 +137,7 @@ class Taking:
         dead = self._unchanged(rescuing.read(self._context.jobs, list(self._marks)))
         now = self._context.now()
         rescues = {claim: self._decided(job, now) for claim, job in dead.items()}
-        # Of what ends, everything is told; and its history goes on.
+        # The event of a job that ends has all its content; and its history of errors goes on.
         ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
         if ending:
             whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._context.jobs, one)])
@@ -177,7 +177,7 @@ class Taking:
                 yield Rescued(job, after if job.cancel_requested_at else self._with_content(after), None)
 
     def _with_content(self, after: Job) -> Job:
-        """Of what ends, everything is told, also where it was only found to end when it was written."""
+        """Add the content, for the event of a job whose end was only found when it was written."""
         try:
             stored = queries.get_job(self._context.jobs, after.id)
         except (MonqueConnectionError, BrokenDocumentError):

@@ -27,7 +27,7 @@ logger = logger_of()
 ON_CONFLICT: Final = ("keep", "update")
 
 # Between a look and the write that is guarded by it the job may change. Of several declarations at once, one
-# is written each round: so this many that contradict each other may meet, and beyond it is no chance.
+# is written each round: so this many that contradict each other may meet; more is not a coincidence.
 MOST_ROUNDS: Final = 100
 
 

@@ -1,4 +1,4 @@
-"""The server's time, as whoever talks to that server takes it."""
+"""The server's time, as a client of that server measures it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from ..store.connection import Reaching, known_primary, measure_clock_offset
 from ..store.database_threads import Channel, DatabaseThreads
 
 MOST_DRIFT = 0.05
-"""Seconds by which the offset to the server's clock may change without anybody being told."""
+"""Seconds by which the offset to the server's clock may change before timers are set anew."""
 
 
 class ServerTime:

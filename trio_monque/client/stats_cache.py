@@ -1,4 +1,4 @@
-"""Statistics that were asked for a moment ago are given again, and who asks at once asks together. From any thread."""
+"""Statistics of a moment ago are returned again, and concurrent callers share one query. From any thread."""
 
 from __future__ import annotations
 
@@ -38,9 +38,9 @@ class _Answer(Generic[T]):
 class StatsCache(Generic[T]):
     """Answers by name, for `ttl` seconds each; at most a hundred names.
 
-    A question belongs to the thread that asks it, and not to the task for which the thread works: whoever is
-    cancelled goes, the thread asks on, and the others have its answer. An error is told to those who wait for it, and
-    is not kept.
+    A question belongs to the thread that asks it, and not to the task for which the thread works: a caller that is
+    cancelled leaves, the thread continues, and the others get its answer. Those who wait for an answer that fails
+    raise its error, which is not kept.
     """
 
     def __init__(self, ttl: float) -> None:
@@ -49,7 +49,7 @@ class StatsCache(Generic[T]):
         self._answers: dict[str | None, _Answer[T]] = {}  # The oldest first.
 
     def known(self, name: str | None) -> T | None:
-        """What need not be asked for. Waits for nobody."""
+        """Return what is known already, without waiting; None if it must be asked for."""
         with self._lock:
             answer = self._good(name)
             if answer is None or not answer.future.done():
@@ -57,7 +57,7 @@ class StatsCache(Generic[T]):
         return answer.future.result()
 
     def get(self, name: str | None, ask: Callable[[], T]) -> T:
-        """What is known, what another thread is asking for, or else what `ask` returns."""
+        """Return what is known, what another thread is asking for, or else what `ask` returns."""
         if not self._ttl:
             return ask()
         with self._lock:
@@ -70,7 +70,7 @@ class StatsCache(Generic[T]):
         return answer.future.result()
 
     def clear(self) -> None:
-        """Forgets all. Who waits for an answer gets it."""
+        """Forget all. Callers that wait for an answer get it."""
         with self._lock:
             self._answers.clear()
 
@@ -88,7 +88,7 @@ class StatsCache(Generic[T]):
     def _work(self, name: str | None, answer: _Answer[T], ask: Callable[[], T]) -> None:
         try:
             stats = ask()
-        except BaseException as error:  # noqa: BLE001  # Told to all who wait, and with them to our caller.
+        except BaseException as error:  # noqa: BLE001  # All who wait raise it, our caller among them.
             with self._lock:
                 if self._answers.get(name) is answer:
                     del self._answers[name]

@@ -2,7 +2,7 @@
 
 A scheduler in virtual time does not poll, so what a client of its run did must reach it here: that there
 is something to look for now, that a job is due later, or that a transaction is open which may hold jobs.
-Whoever is not of this run (another process, a driver used by hand) is heard through the change stream or polls in
+What another process or a driver used by hand does arrives by the change stream or by polling in
 production, and in tests by the kit, which has every scheduler look before it moves the clock.
 """
 
@@ -40,13 +40,13 @@ class Neighbour(Protocol):
         """Jobs may appear, unannounced, for as long as `is_open` and right after."""
 
     def look_for_the_dead(self) -> None:
-        """Somebody may have left claims behind."""
+        """Look for claims of dead instances: one of the run has ended."""
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
         """Another one has claimed something, and holds it until it is idle."""
 
     def look_for_pauses(self) -> None:
-        """Somebody may have paused or resumed a name."""
+        """Look which names are paused: that may have changed."""
 
     def is_idle(self) -> bool:
         """Whether nothing runs and nothing waits to be settled or given back."""
@@ -70,7 +70,7 @@ def _board() -> dict[str, list[Neighbour]]:
 
 @contextmanager
 def on_the_board(namespace: str, neighbour: Neighbour) -> Iterator[None]:
-    """While inside: the scheduler hears of the collection's jobs."""
+    """While inside, the scheduler is woken for the collection's jobs."""
     board = _board()
     board[namespace].append(neighbour)
     try:
@@ -85,7 +85,7 @@ def on_the_board(namespace: str, neighbour: Neighbour) -> Iterator[None]:
 class Announcer:
     """Tells the schedulers of this run of jobs that a client made or changed.
 
-    From a task or from a thread that works for one; where no trio run is, there is nobody to tell. Two
+    From a task or from a thread that works for one; without a trio run it does nothing. Two
     servers may hold a collection of the same name: that costs the wrong scheduler one look.
     """
 
@@ -103,7 +103,7 @@ class Announcer:
             self._tell(lambda neighbour: neighbour.expect(pending, new=new))
 
     def announce_unknown(self) -> None:
-        """There may be jobs that nobody knows."""
+        """Make the schedulers look: there may be due jobs that cannot be named."""
         self._tell(lambda neighbour: neighbour.look())
 
     def deliver(self, caused: Caused) -> None:
