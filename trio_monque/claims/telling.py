@@ -89,9 +89,6 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
 
     # --- The observer of the engine ---
 
-    def run_started(self, claim: HeldDocument) -> None:
-        """No event is made of it."""
-
     def run_settled(self, settlement: DocumentSettlement) -> None:
         self._tell_settled(settlement)
 
@@ -100,36 +97,14 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
         logger.warning("the lock on document %s was taken, or could not be renewed in time", claim)
         self._bus.emit(events.DocumentClaimLost(claim.id, claim.attempt))
 
-    def draining(self, cause: str) -> None:
-        self.log_draining(cause)
-
     def runs_cut_short(self, claims: Sequence[HeldDocument]) -> None:
         logger.warning("the claims end and cut short the work on documents %s", named(claims))
 
     def renewal_failed(self, error: Exception) -> None:
         logger.warning("locks could not be renewed, and will be soon: %s", error)
 
-    def claiming_failed(self, error: Exception) -> None:
-        logger.warning("%s; it is tried again", error)
-
-    def settlement_delayed(self, error: Exception) -> None:
-        logger.warning("%s; it is tried again", error)
-
-    def rescue_delayed(self, error: Exception) -> None:
-        logger.warning("%s; it is tried again", error)
-
     def claims_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
         self._tell_rescued(rescued)
-
-    # Documents have no stream of hints.
-
-    def stream_connected(self) -> None: ...
-
-    def stream_failed(self, error: Exception) -> None: ...
-
-    def stream_closed(self) -> None: ...
-
-    def stream_fallback(self, error: Exception) -> None: ...
 
     def _tell_settled(self, settlement: DocumentSettlement) -> None:
         held = settlement.held

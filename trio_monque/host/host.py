@@ -59,7 +59,7 @@ class Life:
     """
 
     name: str
-    get_ready: Callable[[], Awaitable[None]]
+    get_ready: Callable[[], Awaitable[object]]
     described: Callable[[], tuple[str, str]]
     reachable: Callable[[], AbstractContextManager[None]] = nullcontext
     leave: Callable[[], Awaitable[None]] = _nothing
@@ -120,7 +120,7 @@ class Host(Generic[ClaimT, ReportT]):
         """
         stop = self.engine.stop
         try:
-            await start_within(self._start_timeout, self._life.get_ready)
+            await start_within(self._start_timeout, self._get_ready)
             with self._life.reachable():
                 await self._run_listened_to(started)
         except BaseException as error:
@@ -177,6 +177,9 @@ class Host(Generic[ClaimT, ReportT]):
         await self.ended.wait()
         if self.engine.stop.crashes:
             body.cancel(reason=f"{self._life.name} crashed")
+
+    async def _get_ready(self) -> None:
+        await self._life.get_ready()
 
     def _begin(self, started: Callable[[], None]) -> None:
         self._reporter.log_started(*self._life.described())

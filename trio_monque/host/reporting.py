@@ -70,11 +70,43 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
             "%s %s started on %s: %s", self._kind, self._instance, where, work, extra={"instance": self._instance}
         )
 
-    def log_draining(self, cause: str) -> None:
-        """The host claims nothing more."""
+    # --- The observer of the engine: what every kind reports alike. See `engine.observer` ---
+
+    def run_started(self, claim: ClaimT) -> None:
+        pass
+
+    def draining(self, cause: str) -> None:
         logger = self._logger
         extra = {"instance": self._instance, "cause": cause}
         logger.info("%s %s stopped claiming and drains: %s", self._kind, self._instance, cause, extra=extra)
+
+    def outage(self, error: Exception) -> None:
+        """A claim, a settlement or a rescue failed in an outage; the engine tries again."""
+        logger = self._logger
+        logger.warning("%s; it is tried again", error)
+
+    def claiming_failed(self, error: Exception) -> None:
+        self.outage(error)
+
+    def settlement_delayed(self, error: Exception) -> None:
+        self.outage(error)
+
+    def rescue_delayed(self, error: Exception) -> None:
+        self.outage(error)
+
+    # A kind without a stream of hints hears nothing of these.
+
+    def stream_connected(self) -> None:
+        pass
+
+    def stream_failed(self, error: Exception) -> None:
+        pass
+
+    def stream_closed(self) -> None:
+        pass
+
+    def stream_fallback(self, error: Exception) -> None:
+        pass
 
     def log_ended(self, report: ReportT, cause: str) -> None:
         """The host has ended, also by a crash."""

@@ -133,9 +133,6 @@ class Teller(Reporter[Job, SchedulerReport]):
         )
         self._bus.emit(events.JobClaimLost(claim))
 
-    def draining(self, cause: str) -> None:
-        self.log_draining(cause)
-
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
         logger.warning("the scheduler leaves and cuts short %s", named(claims))
         self._bus.emit(events.ShutdownTimedOut(tuple(claims)))
@@ -144,17 +141,8 @@ class Teller(Reporter[Job, SchedulerReport]):
         logger.warning("claims could not be renewed, and will be soon: %s", error)
         self._bus.emit(events.HeartbeatFailed(error))
 
-    def claiming_failed(self, error: Exception) -> None:
-        self._tell_tried_again(error)
-
-    def settlement_delayed(self, error: Exception) -> None:
-        self._tell_tried_again(error)
-
-    def rescue_delayed(self, error: Exception) -> None:
-        self._tell_tried_again(error)
-
-    def _tell_tried_again(self, error: Exception) -> None:
-        logger.warning("%s; it is tried again", error)
+    def outage(self, error: Exception) -> None:
+        super().outage(error)
         self._bus.emit(events.SchedulerErrorOccurred(error))
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
