@@ -45,7 +45,7 @@ def test_no_lane_starves_while_others_have_enough() -> None:
     assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)
 
 
-def test_what_is_not_accepted_is_passed_over_and_does_not_count() -> None:
+def test_what_is_not_accepted_is_skipped_and_does_not_count() -> None:
     window = window_of(*items("a", 30))
 
     def even(item: Item) -> bool:

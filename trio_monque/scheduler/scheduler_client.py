@@ -74,7 +74,7 @@ class SchedulerClient(Monque):
         """
         found = self._engine.vitals.examine()
         found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
-        broken = self._context.jobs.count_passed_over()
+        broken = self._context.jobs.count_skipped()
         return health_of(found, self._server_time(), tuple(self._teller.ended_schedules), broken)
 
     def statistics(self) -> Statistics:
@@ -83,7 +83,7 @@ class SchedulerClient(Monque):
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._teller.tally, self._context.jobs.count_passed_over())
+        return statistics_of(self._engine, self._teller.tally, self._context.jobs.count_skipped())
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.

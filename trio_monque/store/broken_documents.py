@@ -142,14 +142,14 @@ def look_after(jobs: JobCollection) -> bool:
 
     Returns whether some of them were repaired, so that the next look takes the next ones.
     """
-    if any(known.is_old() for known in jobs.passed_over):
+    if any(known.is_old() for known in jobs.skipped):
         look_again(jobs)
-        unlogged = sum(known.take_unlogged() for known in (*jobs.passed_over, jobs.refused))
+        unlogged = sum(known.take_unlogged() for known in (*jobs.skipped, jobs.refused))
         if unlogged:
             logger.warning(
                 "%d more documents cannot be run and are passed over: get_broken_documents lists them", unlogged
             )
-    return any(known.is_old() for known in jobs.passed_over)
+    return any(known.is_old() for known in jobs.skipped)
 
 
 @command("look again at broken documents", writes=False)

@@ -80,9 +80,9 @@ def survey(
 
     Names with many skipped documents are looked at one by one: see `due_behind_skipped.py`.
     """
-    is_mended_on = broken_documents.look_after(jobs)
-    plain = {name: most for name, most in wanted.items() if jobs.count_passed_over(name) <= MOST_NAMED}
-    known = {name: jobs.count_passed_over(name) for name in plain}
+    is_more_repaired = broken_documents.look_after(jobs)
+    plain = {name: most for name, most in wanted.items() if jobs.count_skipped(name) <= MOST_NAMED}
+    known = {name: jobs.count_skipped(name) for name in plain}
     behind = {name: count for name, count in passed_over.items() if name in plain}
     found = look(jobs, plain, now, suspects=suspects, passed_over=behind)
     short = _short(found, {name: plain[name] for name in behind})
@@ -92,12 +92,10 @@ def survey(
     exhausted = _short(found, plain)
     # Where the look met a document that is skipped from now on, there may be jobs behind it.
     paged = {
-        name
-        for name in wanted
-        if name not in plain or (name in exhausted and jobs.count_passed_over(name) > known[name])
+        name for name in wanted if name not in plain or (name in exhausted and jobs.count_skipped(name) > known[name])
     }
     if not paged:
-        return Seen(found, frozenset() if is_mended_on else exhausted, short)
+        return Seen(found, frozenset() if is_more_repaired else exhausted, short)
     found, exhausted = [job for job in found if job.name not in paged], exhausted - paged
     for name in paged:
         if wanted[name] > 0:
@@ -105,7 +103,7 @@ def survey(
             past, is_all = due_behind_skipped.look_past(jobs, of_name, is_announced=is_announced)
             found += past
             exhausted |= {name} if is_all else set()
-    return Seen(found, frozenset() if is_mended_on else exhausted, short | (passed_over.keys() & paged))
+    return Seen(found, frozenset() if is_more_repaired else exhausted, short | (passed_over.keys() & paged))
 
 
 def _short(found: Sequence[Job], wanted: Mapping[str, int]) -> frozenset[str]:

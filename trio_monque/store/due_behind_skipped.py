@@ -4,10 +4,10 @@ A query may name a thousand documents that it passes over. Where a name has more
 along the keys of the claim index, without the documents. It compares the ids with what is known, and reads only
 documents that it has not met: first without what may be large, then, of those that are jobs, as many as are wanted.
 
-It remembers a place for each name (`PagingPlace.ahead`) up to which everything was passed over, and begins there. A job
-may come to lie before that place: it was released, mended, or has an earlier moment. So a second look goes through that
-part in turn, some pages each time, and never ends for long as there are that many. What one call examines is bounded,
-whatever number of documents is passed over.
+It remembers a place for each name (`PagingPlace.ahead`) up to which everything was skipped, and begins there. A job
+may come to lie before that place: it was released, repaired, or has an earlier moment. So a second look goes through
+that part again and again, some pages each time, as long as there are that many skipped documents. What one call
+examines is bounded, for any number of them.
 """
 
 from __future__ import annotations
@@ -49,9 +49,9 @@ class _Found:
 
     Attributes:
         jobs: Candidates, earliest first.
-        place: Up to here everything was passed over; the next look begins behind it.
+        place: Up to here everything was skipped; the next look begins behind it.
         is_end: There is nothing behind what was read.
-        met: How many documents were passed over.
+        met: How many documents were skipped.
     """
 
     jobs: Sequence[Job]
@@ -101,9 +101,9 @@ def _look_before(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: 
     paging.met += found.met
     if not found.is_end:
         return found.jobs, False
-    if 2 * paging.met < jobs.count_passed_over(wanted.name):
-        # Most of what is passed over is gone. What is left is met again.
-        jobs.forget_passed_over(wanted.name)
+    if 2 * paging.met < jobs.count_skipped(wanted.name):
+        # Most of the skipped documents are gone. The rest is met again.
+        jobs.forget_skipped(wanted.name)
     is_all = not paging.is_asked_again
     paging.second, paging.met, paging.is_asked_again = None, 0, False
     return found.jobs, is_all
@@ -128,7 +128,7 @@ class _Part:
         place, is_passing, met, is_end = after, True, 0, False
         for _ in range(MOST_PAGES):
             page, is_last = self._page(after, until)
-            unknown = [one.id for one in page if not self._jobs.is_passed_over(one.id)]
+            unknown = [one.id for one in page if not self._jobs.is_skipped(one.id)]
             read, page = self._cut(page, unknown)
             good = self._good(read, self._wanted.most - len(found))
             candidates = {job.id for job in good}
@@ -195,7 +195,7 @@ class _Part:
 
 @command("look for the earliest due job", writes=False)
 def earliest_past(jobs: JobCollection, name: str, now: datetime) -> datetime | None:
-    """When the first job of the name was due that is not passed over; None where none is due."""
+    """Return when the first due job of the name was due, skipped ones aside; None where none is due."""
     part = _Part(jobs, Wanted(name=name, most=1, now=now, suspects=True))
     found = part.look(None, None)
     while not found.jobs and not found.is_end:

@@ -1,4 +1,4 @@
-"""The jobs collection: the handle that every command works on, and what is passed over in it."""
+"""The jobs collection: the handle that every command works on, and which documents in it are skipped."""
 
 from __future__ import annotations
 
@@ -100,11 +100,11 @@ class JobCollection:
         return jobs, broken
 
     def report_broken(self, document_id: object, problem: str, name: str | None = None) -> bool:
-        """Remembers a document that is not a job; whether that is news."""
+        """Remember a document that is not a job; return whether to log it."""
         return self.broken.add(document_id, problem, name)
 
     def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
-        """Whether a claim on these names takes a pending job that a look has found. What it does not is passed over.
+        """Return whether a claim on these names takes a pending job that a look has found. If not, the job is skipped.
 
         Of two fields of one name the server compares the first, and the driver reads the last.
         """
@@ -116,7 +116,7 @@ class JobCollection:
         return job.claimed_by is None or self.pass_over_left_over(job)
 
     def pass_over_left_over(self, job: Job) -> bool:
-        """Passes over a pending job that bears an owner: no claim takes it. Always False."""
+        """Skip a pending job that has an owner: no claim takes it. Always False."""
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
                 "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset",
@@ -126,30 +126,30 @@ class JobCollection:
         return False
 
     def report_refused(self, document_id: object) -> bool:
-        """Remembers a job whose end, or whose release, the server refuses; whether that is news."""
+        """Remember a job whose end or release the server refuses; return whether to log it."""
         return self.refused.add(document_id)
 
     def pass_over(self, job: Job, reason: str) -> bool:
-        """Remembers a job on which the server refuses every claim; whether that is news."""
+        """Remember a job on which the server refuses every claim; return whether to log it."""
         self.unclaimable.add(job.id, reason, job.name)
         return self.refused.add(job.id, reason)
 
     @property
-    def passed_over(self) -> Sequence[SkippedDocuments]:
-        """What no look is to bring again."""
+    def skipped(self) -> Sequence[SkippedDocuments]:
+        """The documents that no look is to return again."""
         return self.broken, self.left_over, self.unclaimable
 
-    def forget_passed_over(self, name: str) -> None:
-        """Forgets what is passed over of a name: what is still there is met again."""
-        for known in self.passed_over:
+    def forget_skipped(self, name: str) -> None:
+        """Forget the skipped documents of a name: those that are still broken are met again."""
+        for known in self.skipped:
             known.forget(name)
 
-    def is_passed_over(self, document_id: object) -> bool:
-        return any(document_id in known for known in self.passed_over)
+    def is_skipped(self, document_id: object) -> bool:
+        return any(document_id in known for known in self.skipped)
 
-    def count_passed_over(self, name: str | None = None) -> int:
-        """How many documents are passed over, of a name or of all, as far as they were met."""
-        return sum(len(known) if name is None else known.count(name) for known in self.passed_over)
+    def count_skipped(self, name: str | None = None) -> int:
+        """Return how many documents are skipped, of a name or of all, as far as they were met."""
+        return sum(len(known) if name is None else known.count(name) for known in self.skipped)
 
 
 def name_in(document: Any) -> str | None:

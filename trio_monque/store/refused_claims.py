@@ -51,7 +51,7 @@ class SetAside:
     """A job that no scheduler can claim.
 
     Attributes:
-        job: As it is now: failed where that could be written, otherwise pending and passed over.
+        job: As it is now: failed where that could be written, otherwise pending and skipped.
         reason: Why.
     """
 
@@ -63,11 +63,11 @@ class SetAside:
 def set_jobs_aside(
     jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime, *, others_were_claimed: bool
 ) -> Sequence[SetAside]:
-    """Fails each of the jobs where the server permits that, and otherwise passes it over; returns what is news.
+    """Fail each of the jobs where the server permits that, and otherwise skip it; return those that are new.
 
     A full document is at fault itself. Any other refusal may be the collection's: a validator that is wrong refuses
     every claim, and must not fail a whole queue. So such a job is failed only if others were claimed beside it. A job
-    that is passed over is tried again a minute later.
+    that is skipped is tried again a minute later.
     """
     at_fault = [one for one in refused if others_were_claimed or one.code in TOO_LARGE_CODES]
     failed = _fail(jobs, at_fault, now)

@@ -16,7 +16,7 @@ from ..clock import virtual_time
 from ..jobs.cursors import Anchor
 
 MOST_REMEMBERED: Final = 50_000
-"""Documents in one list: 20 MB. What does not fit in is met again and again, at a bounded pace."""
+"""Documents in one list: 20 MB. The others are met again and again, at a bounded rate."""
 
 LOOK_AGAIN_AFTER: Final = 60.0
 """Seconds after which a skipped document is looked at again: it may have been repaired."""
@@ -62,7 +62,7 @@ class SkippedDocuments(Set[object]):
         return len(self._entries)
 
     def of(self, name: str) -> Sequence[object]:
-        """Those that a look for jobs of this name may meet."""
+        """Return those that a look for jobs of this name may meet."""
         if not self._entries:
             return ()
         return [one for each in (name, None) for one in tuple(self._by_name.get(each, {}).values())]
@@ -79,7 +79,7 @@ class SkippedDocuments(Set[object]):
         return None if entry is None else entry.problem
 
     def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
-        """Whether that is news, and to be logged: see `take_unlogged`."""
+        """Add one; return whether it is new, and is to be logged: see `take_unlogged`."""
         key = _key(document_id)
         known = self._entries.get(key)
         if known is None and not self._entries:
@@ -98,7 +98,7 @@ class SkippedDocuments(Set[object]):
         return self._news <= MOST_NEWS
 
     def take_unlogged(self) -> int:
-        """How many were news and too many to be logged one by one, since this was asked last."""
+        """Return how many were new and not logged one by one, since the last call."""
         unlogged, self._unlogged = self._unlogged, 0
         return unlogged
 
@@ -109,7 +109,7 @@ class SkippedDocuments(Set[object]):
             self._by_name.get(entry.name, {}).pop(key, None)
 
     def forget(self, name: str) -> None:
-        """Forgets all of a name: what is still there is met again."""
+        """Forget all of a name: those that are still broken are met again."""
         for key in self._by_name.pop(name, {}):
             self._entries.pop(key, None)
 
@@ -119,7 +119,7 @@ class SkippedDocuments(Set[object]):
         return bool(self._entries) and abs(_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
 
     def to_look_at(self, most: int) -> list[object]:
-        """Those that were looked at longest ago; it counts as done for these, and the others come next time."""
+        """Return those that were looked at longest ago, and count them as looked at: the next call returns others."""
         self._looked_at = _moment()
         found = []
         for key in list(islice(tuple(self._entries), most)):
@@ -130,7 +130,7 @@ class SkippedDocuments(Set[object]):
         return found
 
     def look_on(self) -> None:
-        """Some of the last ones were well again: the next ones are looked at without a pause."""
+        """Look at the next ones without a pause: some of the last ones were repaired."""
         self._looked_at = _moment() - LOOK_AGAIN_AFTER
 
 
@@ -153,12 +153,12 @@ class Cooldown:
 
 @dataclass(slots=True)
 class PagingPlace:
-    """How far the looks at the due jobs of one name have come, past documents that are passed over.
+    """How far the looks at the due jobs of one name have come, past skipped documents.
 
     Attributes:
-        ahead: Up to here, everything was passed over when it was seen. The first look begins behind this place.
+        ahead: Up to here, everything was skipped when it was seen. The first look begins behind this place.
         second: How far the second look has come, at what lies before `ahead`: a job may have come there since.
-        met: How many documents this second look has met that are passed over.
+        met: How many skipped documents this second look has met.
         is_asked_again: Something was announced since the second look began: one further second look must follow.
     """
 

@@ -183,7 +183,7 @@ def test_only_so_many_are_remembered_and_others_are_passed_over_all_the_same(
     put_bad(jobs, 3000)
     good = [insert(store, run_at=PAST - timedelta(seconds=second)).id for second in (2000, 1000, 0)]
     assert sorted(complete(store)) == sorted(good)
-    assert store.count_passed_over() == 1200
+    assert store.count_skipped() == 1200
     assert len(caplog.records) == skipped_documents.MOST_NEWS
 
 
@@ -193,7 +193,7 @@ def test_crowd_that_is_gone_is_forgotten(db: Database, jobs: Collection) -> None
     assert complete(store) == []
     jobs.delete_many({})
     assert complete(store) == []
-    assert store.count_passed_over() == 0
+    assert store.count_skipped() == 0
 
 
 def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
