@@ -24,7 +24,7 @@ from trio_monque.client.rescuing import Rescuer
 from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
-from trio_monque.engine.demand import Tip
+from trio_monque.engine.demand import KnownItem
 from trio_monque.engine.waker import NEVER
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store import connection
@@ -466,7 +466,7 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
             case "claim":
                 await source.claim(demand)
             case "claim by id":
-                await source.claim_one(Tip(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
+                await source.claim_one(KnownItem(JobKey(ObjectId(), datetime.now(UTC)), "job"), demand)
             case _:
                 await source.prepare([])
         assert trio.lowlevel.current_task() in refreshed

@@ -5,7 +5,7 @@ from __future__ import annotations
 from datetime import timedelta
 
 from tests.support.store import PAST
-from trio_monque.engine.beats import Beats
+from trio_monque.engine.lease import Beats
 
 MILLISECOND = timedelta(milliseconds=1)
 

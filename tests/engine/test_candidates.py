@@ -23,7 +23,7 @@ LOOK = 0.01
 
 @dataclass
 class Queue:
-    """Items of several lanes, and who looks for them."""
+    """Items of several groups, and who looks for them."""
 
     items: list[Item]
     closed: set[str] = field(default_factory=set)
@@ -36,12 +36,12 @@ class Queue:
         return item
 
     @staticmethod
-    def lane_of(item: Item) -> str:
+    def group_of(item: Item) -> str:
         return item[0]
 
-    def lanes(self, demand: Demand) -> Mapping[str, int]:
+    def groups(self, demand: Demand) -> Mapping[str, int]:
         closed = self.closed if self.is_known else set()
-        return {lane: count for lane, count in demand.lanes.items() if lane not in closed}
+        return {group: count for group, count in demand.groups.items() if group not in closed}
 
     def accepts(self, demand: Demand) -> Callable[[Item], bool] | None:
         return None if demand.suspects else lambda item: item[1] % 2 == 0
@@ -59,22 +59,22 @@ class Queue:
             raise self.fault
         self.is_known = True
         asked = wanted.keys() - self.closed
-        by_lane = {lane: [item for item in there if item[0] == lane][passed_over.get(lane, 0) :] for lane in asked}
-        items = [item for lane in sorted(asked) for item in by_lane[lane][: wanted[lane]]]
-        exhausted = {lane for lane in asked if len(by_lane[lane]) < wanted[lane]}
+        by_group = {group: [item for item in there if item[0] == group][passed_over.get(group, 0) :] for group in asked}
+        items = [item for group in sorted(asked) for item in by_group[group][: wanted[group]]]
+        exhausted = {group for group in asked if len(by_group[group]) < wanted[group]}
         return Found(items, asked, exhausted, exhausted & passed_over.keys(), is_whole=demand.suspects > 0)
 
 
-def lane(name: str, count: int) -> list[Item]:
+def group(name: str, count: int) -> list[Item]:
     return [(name, number) for number in range(count)]
 
 
-def demand(total: int, *lanes: str, afresh: bool = False, suspects: int = 1) -> Demand:
-    return Demand(total, dict.fromkeys(lanes or ("a",), total), suspects, capacity=total, afresh=afresh)
+def demand(total: int, *groups: str, force_look: bool = False, suspects: int = 1) -> Demand:
+    return Demand(total, dict.fromkeys(groups or ("a",), total), suspects, capacity=total, force_look=force_look)
 
 
 async def test_what_was_read_ahead_is_chosen_without_a_look_and_nothing_twice(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 50))
+    queue = Queue(group("a", 50))
     candidates = Candidates(queue)
     chosen: list[Item] = []
     for _ in range(5):
@@ -84,12 +84,12 @@ async def test_what_was_read_ahead_is_chosen_without_a_look_and_nothing_twice(au
             chosen += batch
             del queue.items[:5]
             answer.won = 5
-    assert chosen == lane("a", 25)
+    assert chosen == group("a", 25)
     assert len(queue.looks) == 2  # The first one did not know that there was more than it was asked for.
 
 
 async def test_two_claims_at_once_share_a_look_and_choose_others(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 50))
+    queue = Queue(group("a", 50))
     candidates = Candidates(queue)
     with candidates.asking_for(await candidates.choose(demand(5), NOW)) as answer:
         answer.won = 5
@@ -114,32 +114,32 @@ async def test_two_claims_at_once_share_a_look_and_choose_others(autojump_clock:
 async def test_claim_that_was_told_of_something_looks_though_another_has_just_looked(
     autojump_clock: MockClock,
 ) -> None:
-    queue = Queue(lane("a", 2))
+    queue = Queue(group("a", 2))
     candidates = Candidates(queue)
     chosen: list[Sequence[Item]] = []
 
     async def claim(told: bool) -> None:
-        chosen.append(await candidates.choose(demand(9, afresh=told), NOW))
+        chosen.append(await candidates.choose(demand(9, force_look=told), NOW))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(claim, False)
         await trio.sleep(LOOK / 2)
         queue.items.append(("a", 2))
         nursery.start_soon(claim, True)
-    assert chosen == [lane("a", 2), lane("a", 3)]
+    assert chosen == [group("a", 2), group("a", 3)]
     assert len(queue.looks) == 2
 
 
 async def test_look_reads_as_many_more_as_are_in_flight_and_they_are_not_chosen(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 9))
+    queue = Queue(group("a", 9))
     candidates = Candidates(queue)
     with candidates.asking_for(await candidates.choose(demand(3), NOW)):
-        assert await candidates.choose(demand(2, afresh=True), NOW) == [("a", 3), ("a", 4)]
+        assert await candidates.choose(demand(2, force_look=True), NOW) == [("a", 3), ("a", 4)]
     assert [wanted for wanted, _ in queue.looks] == [{"a": 3}, {"a": 5}]
 
 
 async def test_claim_that_lost_something_forgets_what_was_read_ahead(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 9))
+    queue = Queue(group("a", 9))
     candidates = Candidates(queue)
     with candidates.asking_for(await candidates.choose(demand(5), NOW)) as answer:
         answer.won = 5
@@ -156,10 +156,10 @@ async def test_claim_that_lost_something_forgets_what_was_read_ahead(autojump_cl
 
 
 async def test_what_was_not_tried_is_no_loss(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 9))
+    queue = Queue(group("a", 9))
     candidates = Candidates(queue)
     await candidates.choose(demand(9), NOW)
-    with candidates.asking_for(lane("a", 3)) as answer:
+    with candidates.asking_for(group("a", 3)) as answer:
         answer.tried = answer.won = 1
     assert (candidates.contention.tried, candidates.contention.won) == (1, 1)
     assert await candidates.choose(demand(2), NOW) == [("a", 3), ("a", 4)]
@@ -169,40 +169,40 @@ async def test_what_was_not_tried_is_no_loss(autojump_clock: MockClock) -> None:
 async def test_claim_that_failed_says_nothing_of_others_and_its_candidates_are_found_again(
     autojump_clock: MockClock,
 ) -> None:
-    queue = Queue(lane("a", 2))
+    queue = Queue(group("a", 2))
     candidates = Candidates(queue)
     with pytest.raises(OSError, match="gone"), candidates.asking_for(await candidates.choose(demand(2), NOW)):
         raise OSError("gone")
     assert candidates.contention.tried == 0
-    assert await candidates.choose(demand(2, afresh=True), NOW) == lane("a", 2)
+    assert await candidates.choose(demand(2, force_look=True), NOW) == group("a", 2)
 
 
-async def test_lane_that_a_look_finds_closed_is_not_chosen_from(autojump_clock: MockClock) -> None:
-    queue = Queue([*lane("a", 3), *lane("b", 3)], closed={"a"}, is_known=False)
+async def test_group_that_a_look_finds_closed_is_not_chosen_from(autojump_clock: MockClock) -> None:
+    queue = Queue([*group("a", 3), *group("b", 3)], closed={"a"}, is_known=False)
     candidates = Candidates(queue)
-    assert await candidates.choose(demand(2, "a", "b"), NOW) == lane("b", 2)
+    assert await candidates.choose(demand(2, "a", "b"), NOW) == group("b", 2)
     assert not candidates.may_be_more(demand(2, "a"))
 
 
 async def test_look_without_what_this_claim_does_not_accept_does_not_serve_one_that_accepts_it(
     autojump_clock: MockClock,
 ) -> None:
-    queue = Queue(lane("a", 4))
+    queue = Queue(group("a", 4))
     candidates = Candidates(queue)
     assert await candidates.choose(demand(9, suspects=0), NOW) == [("a", 0), ("a", 2)]
     await candidates.choose(demand(9, suspects=0), NOW)
     assert len(queue.looks) == 1
-    assert await candidates.choose(demand(9), NOW) == lane("a", 4)
+    assert await candidates.choose(demand(9), NOW) == group("a", 4)
     assert len(queue.looks) == 2
 
 
 async def test_moment_of_a_look_is_known_when_it_was_answered(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 1))
+    queue = Queue(group("a", 1))
     candidates = Candidates(queue)
     await candidates.choose(demand(2), NOW)
     queue.fault = OSError("no answer")
     with pytest.raises(OSError, match="no answer"):
-        await candidates.choose(demand(2, afresh=True), NOW + timedelta(seconds=9))
+        await candidates.choose(demand(2, force_look=True), NOW + timedelta(seconds=9))
     assert candidates.looked_at == NOW
 
 
@@ -213,34 +213,34 @@ def far(batches: int) -> int:
 async def lose_all(candidates: Candidates[Item]) -> None:
     """Often enough that they come from elsewhere."""
     for _ in range(FRUITLESS_TO_SPREAD):
-        with candidates.asking_for(await candidates.choose(demand(2, afresh=True), NOW)) as answer:
+        with candidates.asking_for(await candidates.choose(demand(2, force_look=True), NOW)) as answer:
             answer.won = 0
 
 
 async def test_they_come_from_elsewhere_where_others_are_as_fast(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 200))
+    queue = Queue(group("a", 200))
     candidates = Candidates(queue)
     candidates.contention = Contention(far)
     await lose_all(candidates)
     queue.looks.clear()
     for _ in range(2):
-        await candidates.choose(demand(2, afresh=True), NOW)
+        await candidates.choose(demand(2, force_look=True), NOW)
     assert {behind.get("a", 0) for _, behind in queue.looks} == {0, 126}  # And, in turn, from the head.
 
 
 async def test_they_come_from_nearer_where_there_are_none_so_far(autojump_clock: MockClock) -> None:
-    queue = Queue(lane("a", 100))
+    queue = Queue(group("a", 100))
     candidates = Candidates(queue)
     candidates.contention = Contention(far)
     await lose_all(candidates)
     queue.looks.clear()
     for _ in range(4):
-        await candidates.choose(demand(2, afresh=True), NOW)
+        await candidates.choose(demand(2, force_look=True), NOW)
     behind = [passed_over["a"] for _, passed_over in queue.looks if passed_over]
     assert behind == sorted(set(behind), reverse=True)
 
 
 async def test_where_there_is_nothing_else_they_come_from_nowhere_else(autojump_clock: MockClock) -> None:
-    candidates = Candidates(Queue(lane("a", 1)))
+    candidates = Candidates(Queue(group("a", 1)))
     await lose_all(candidates)
     assert not candidates.contention.is_spread

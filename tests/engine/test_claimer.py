@@ -8,7 +8,7 @@ from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_AT_REST
-from trio_monque.engine.demand import Tip
+from trio_monque.engine.demand import KnownItem
 
 
 def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> ShelfEngine:
@@ -17,9 +17,9 @@ def idle(shelf: Shelf, *, rests: bool = True, slots: int = 2) -> ShelfEngine:
     return engine
 
 
-def tell(engine: ShelfEngine, shelf: Shelf, item: int, lane: str = "all") -> None:
+def tell(engine: ShelfEngine, shelf: Shelf, item: int, group: str = "all") -> None:
     shelf.items.append(item)
-    engine.waker.expect(trio.current_time(), Tip(item, lane))
+    engine.waker.expect(trio.current_time(), KnownItem(item, group))
 
 
 async def test_one_new_item_is_taken_without_a_look_before_and_after(autojump_clock: MockClock) -> None:
@@ -39,7 +39,7 @@ async def test_item_that_somebody_else_took_costs_no_look(autojump_clock: MockCl
     engine = idle(shelf)
     async with running(engine):
         await trio.sleep(1)
-        engine.waker.expect(1.0, Tip(7, "all"))
+        engine.waker.expect(1.0, KnownItem(7, "all"))
         await trio.sleep(10)
         tell(engine, shelf, 8)
         await trio.sleep(10)
@@ -66,7 +66,7 @@ async def test_two_at_once_are_looked_for_and_one_told_twice_is_one(autojump_clo
         await trio.sleep(10)
         assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0, 1.0])
         tell(engine, shelf, 3)
-        engine.waker.expect(11.0, Tip(3, "all"))
+        engine.waker.expect(11.0, KnownItem(3, "all"))
         await trio.sleep(10)
     assert (shelf.asked_for_one, shelf.claimed_at, sorted(shelf.settled)) == ([3], [0.0, 1.0], [1, 2, 3])
 
@@ -97,12 +97,12 @@ async def test_backlog_behind_what_was_taken_is_not_jumped(autojump_clock: MockC
     assert (shelf.asked_for_one, list(shelf.settled)) == ([], [1, 2, 3, 4])
 
 
-async def test_item_of_a_lane_that_is_not_ours_costs_nothing(autojump_clock: MockClock) -> None:
+async def test_item_of_a_group_that_is_not_ours_costs_nothing(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     engine = idle(shelf)
     async with running(engine):
         await trio.sleep(1)
-        engine.waker.expect(1.0, Tip(7, "another"))
+        engine.waker.expect(1.0, KnownItem(7, "another"))
         await trio.sleep(10)
     assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0])
 

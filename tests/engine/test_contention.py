@@ -97,7 +97,7 @@ def test_head_is_looked_at_regularly_whatever_is_drawn() -> None:
     assert [place % HEAD_EVERY for place, offset in enumerate(found) if offset == 0] == [found.index(0)] * 10
 
 
-def test_lane_that_is_too_short_is_looked_at_where_it_still_has_something() -> None:
+def test_group_that_is_too_short_is_looked_at_where_it_still_has_something() -> None:
     contention = Contention(lambda below: below - 1)
     for _ in range(2):
         contention.took(10, 0)
@@ -107,12 +107,12 @@ def test_lane_that_is_too_short_is_looked_at_where_it_still_has_something() -> N
         passed = contention.passed_over(wanted)
         if not passed:
             continue  # The look at the head.
-        short = [lane for lane, count in passed.items() if count + 10 > holds[lane]]
-        full = [lane for lane in wanted if holds[lane] >= 10]
+        short = [group for group, count in passed.items() if count + 10 > holds[group]]
+        full = [group for group in wanted if holds[group] >= 10]
         contention.looked(full=full, short=short)
         contention.took(20, 19)
         further.append(passed.get("b", 0))
-        assert passed["a"] == 630  # The long lane is not held to the depth of the short one.
+        assert passed["a"] == 630  # The long group is not held to the depth of the short one.
     # It goes down at once and forgets nothing that it has learnt but by and by.
     assert further[0] == 630
     assert max(further[100:]) <= 60

@@ -16,16 +16,16 @@ from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from tests.support.thoroughly import one_in
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.engine import waker as waker_module
-from trio_monque.engine.demand import HEAD_START, Demand, Due, Granted, Tip
+from trio_monque.engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 
 DAY = 86400.0
-ONE, TWO = Tip(1, "all"), Tip(2, "all")
+ONE, TWO = KnownItem(1, "all"), KnownItem(2, "all")
 
 
 async def test_it_is_claimed_at_its_moment_without_a_look_and_then_the_next_one_is_asked_for(
     autojump_clock: MockClock,
 ) -> None:
-    shelf = Shelf(due=[1000.5, 5000.25], tips={1000.5: ONE, 5000.25: TWO}, handler=sleeping(0))
+    shelf = Shelf(due=[1000.5, 5000.25], known_items={1000.5: ONE, 5000.25: TWO}, handler=sleeping(0))
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(1)
         shelf.items += [1, 2]
@@ -42,11 +42,11 @@ async def test_it_is_asked_for_a_little_before_where_time_is_real(autojump_clock
     asked: list[float] = []
 
     class Exact(Shelf):
-        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
+        async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[int]:
             asked.append(trio.current_time())
-            return await super().claim_one(tip, demand)
+            return await super().claim_one(item, demand)
 
-    shelf = Exact(due=[7.25], tips={7.25: ONE})
+    shelf = Exact(due=[7.25], known_items={7.25: ONE})
     async with running(engine_of(shelf, poll_interval=50.0)):
         await trio.sleep(1)
         shelf.items.append(1)
@@ -55,7 +55,7 @@ async def test_it_is_asked_for_a_little_before_where_time_is_real(autojump_clock
 
 
 async def test_what_has_come_to_be_due_meanwhile_is_looked_for(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0, 10.5], tips={10.0: ONE, 10.5: TWO}, claim_takes=1.0)
+    shelf = Shelf(due=[10.0, 10.5], known_items={10.0: ONE, 10.5: TWO}, claim_takes=1.0)
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(2)
         shelf.items += [1, 2]
@@ -66,7 +66,7 @@ async def test_what_has_come_to_be_due_meanwhile_is_looked_for(autojump_clock: M
 
 
 async def test_one_that_another_was_faster_with_costs_one_claim_and_one_question(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0], tips={10.0: ONE})
+    shelf = Shelf(due=[10.0], known_items={10.0: ONE})
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep_until(10)
         shelf.due = []
@@ -75,7 +75,7 @@ async def test_one_that_another_was_faster_with_costs_one_claim_and_one_question
 
 
 async def test_one_that_is_there_and_cannot_be_had_is_looked_for_once(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0], tips={10.0: ONE})
+    shelf = Shelf(due=[10.0], known_items={10.0: ONE})
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(DAY)
     assert (shelf.asked_for_one, shelf.claimed_at) == ([1], [0.0, 10.0])
@@ -85,19 +85,19 @@ async def test_one_that_cannot_be_had_before_it_is_due_is_not_asked_for_again_an
     autojump_clock: MockClock,
 ) -> None:
     class InVain(Shelf):
-        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
-            self.asked_for_one.append(tip.key)
+        async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[int]:
+            self.asked_for_one.append(item.key)
             await trio.lowlevel.checkpoint()
             return Granted([])
 
-    shelf = InVain(due=[10.0], tips={10.0: ONE})
+    shelf = InVain(due=[10.0], known_items={10.0: ONE})
     async with running(engine_of(shelf, poll_interval=DAY)):
         await trio.sleep(100)
     assert (shelf.asked_for_one, shelf.claimed_at) == ([1], [0.0, 10.0])
 
 
 async def test_claim_that_cannot_tell_is_followed_by_a_look(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0], tips={10.0: ONE}, unsure={1})
+    shelf = Shelf(due=[10.0], known_items={10.0: ONE}, unsure={1})
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(1)
         shelf.items.append(1)
@@ -106,7 +106,7 @@ async def test_claim_that_cannot_tell_is_followed_by_a_look(autojump_clock: Mock
 
 
 async def test_claim_that_fails_is_followed_by_a_look_and_the_question(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0, 20.0], tips={10.0: ONE, 20.0: TWO})
+    shelf = Shelf(due=[10.0, 20.0], known_items={10.0: ONE, 20.0: TWO})
     async with running(engine_of(shelf, poll_interval=DAY)):
         await trio.sleep(1)
         shelf.items.append(1)
@@ -119,7 +119,7 @@ async def test_claim_that_fails_is_followed_by_a_look_and_the_question(autojump_
 
 
 async def test_two_of_one_moment_are_looked_for_whoever_told_of_them(autojump_clock: MockClock) -> None:
-    shelf = Shelf(due=[10.0], tips={10.0: ONE})
+    shelf = Shelf(due=[10.0], known_items={10.0: ONE})
     engine = engine_of(shelf, rests=True)
     async with running(engine):
         await trio.sleep(1)
@@ -139,23 +139,23 @@ async def test_one_that_is_told_of_before_it_is_due_is_claimed_by_itself(autojum
         engine.waker.expect(10.0, ONE)
         engine.waker.expect(20.0, TWO)
         shelf.items += [1, 2]
-        shelf.due, shelf.tips = [20.0], {20.0: TWO}
+        shelf.due, shelf.known_items = [20.0], {20.0: TWO}
         await trio.sleep(DAY)
     assert (shelf.asked_for_one, shelf.claimed_at, shelf.asked_at) == ([1, 2], [0.0], [0.0, 10.0, 20.0])
 
 
-async def test_one_of_a_lane_that_is_not_run_here_stops_no_timer(autojump_clock: MockClock) -> None:
+async def test_one_of_a_group_that_is_not_run_here_stops_no_timer(autojump_clock: MockClock) -> None:
     shelf = Shelf(due=[20.0])
     engine = engine_of(shelf, rests=True)
     async with running(engine):
         await trio.sleep(1)
-        engine.waker.expect(10.0, Tip(1, "another's"))
+        engine.waker.expect(10.0, KnownItem(1, "another's"))
         await trio.sleep(DAY)
     assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0, 20.0])
 
 
 async def test_one_that_there_is_no_room_for_waits_in_the_queue(autojump_clock: MockClock) -> None:
-    shelf = Shelf(items=[7], due=[50.0], tips={50.0: ONE}, handler=sleeping(100))
+    shelf = Shelf(items=[7], due=[50.0], known_items={50.0: ONE}, handler=sleeping(100))
     async with running(engine_of(shelf, concurrency=1, rests=True)):
         await trio.sleep(1)
         shelf.items.append(1)
@@ -165,15 +165,15 @@ async def test_one_that_there_is_no_room_for_waits_in_the_queue(autojump_clock: 
 
 async def test_polls_are_put_off_by_none(autojump_clock: MockClock) -> None:
     moments = [0.5 + number for number in range(21)]
-    shelf = Shelf(due=moments, tips={moment: Tip(moment, "all") for moment in moments})
+    shelf = Shelf(due=moments, known_items={moment: KnownItem(moment, "all") for moment in moments})
 
     class Taken(Shelf):
-        async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
-            self.asked_for_one.append(tip.key)
-            self.due = [due for due in self.due if due != tip.key]
+        async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[int]:
+            self.asked_for_one.append(item.key)
+            self.due = [due for due in self.due if due != item.key]
             return Granted([])
 
-    shelf = Taken(due=moments, tips=shelf.tips)
+    shelf = Taken(due=moments, known_items=shelf.known_items)
     async with running(engine_of(shelf, poll_interval=5.0)):
         await trio.sleep(21)
     assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
@@ -194,14 +194,14 @@ class Timed(Shelf):
         await self._take_time()
         return self._granted([item for _, item in there[: demand.total]])
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
-        assert isinstance(tip.key, int)
-        due = self.due_at.get(tip.key, math.inf)
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[int]:
+        assert isinstance(item.key, int)
+        due = self.due_at.get(item.key, math.inf)
         await trio.sleep_until(min(due, trio.current_time() + HEAD_START))
-        is_due = self.due_at.get(tip.key, math.inf) <= trio.current_time()
-        self.asked_for_one.append(tip.key)
+        is_due = self.due_at.get(item.key, math.inf) <= trio.current_time()
+        self.asked_for_one.append(item.key)
         await self._take_time()
-        return Granted(self._granted([tip.key] if is_due else []).claims)
+        return Granted(self._granted([item.key] if is_due else []).claims)
 
     async def _take_time(self) -> None:
         await trio.sleep(self.chance.choice([0, 0.001, 0.01]))
@@ -214,13 +214,13 @@ class Timed(Shelf):
             del self.due_at[item]
         return Granted(granted, more=len(granted) < len(wanted))
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
+    async def next_due(self, groups: Set[str]) -> Due | None:
         later = sorted((due, item) for item, due in self.due_at.items() if due > self.looked_at)
         await self._take_time()
         if not later:
             return None
         (due, first), *others = later
-        return Due(due, None if others and others[0][0] == due else Tip(first, "all"))
+        return Due(due, None if others and others[0][0] == due else KnownItem(first, "all"))
 
 
 @pytest.mark.parametrize("rests", [True, False])
@@ -251,7 +251,7 @@ async def test_whatever_is_told_changed_or_taken_by_others_all_of_it_starts_soon
         for item in range(150):
             due = trio.current_time() + chance.choice([0, 0.002, 0.1, chance.uniform(0, 2)])
             shelf.due_at[item] = due_of[item] = due
-            engine.waker.expect(due, Tip(item, "all") if chance.random() < 0.8 else None)
+            engine.waker.expect(due, KnownItem(item, "all") if chance.random() < 0.8 else None)
             waiting = [one for one, at in shelf.due_at.items() if at > trio.current_time()]
             if waiting and chance.random() < 0.3:
                 other = chance.choice(waiting)

@@ -25,7 +25,7 @@ from trio_monque.engine.run import Run
 from trio_monque.observations import Sighting
 
 STUCK_AFTER = 20.0
-LOOPS = {"claimer", "waker", "settler", "heartbeat", "errand runner", "reaper"}
+LOOPS = {"claimer", "waker", "settler", "heartbeat", "orphan releaser", "reaper"}
 
 
 @pytest.fixture(autouse=True)
@@ -231,7 +231,7 @@ async def test_waker_whose_question_failed_waits_on_purpose_while_all_slots_are_
     autojump_clock: MockClock,
 ) -> None:
     class SlowToFail(Shelf):
-        async def next_due(self, lanes: Set[str]) -> Due | None:
+        async def next_due(self, groups: Set[str]) -> Due | None:
             self.asked_at.append(trio.current_time())
             if len(self.asked_at) > 1:
                 return None
@@ -269,7 +269,7 @@ async def test_loops_that_do_not_what_they_had_planned_are_named(autojump_clock:
         reasons = engine.vitals.examine().reasons
         # Planned for the next poll, beat, or look: 5, 10, 10 and 5 s after the start.
         assert sorted(reasons) == [
-            "the errand runner should have gone on 91.0 s ago",
+            "the orphan releaser should have gone on 91.0 s ago",
             "the heartbeat should have gone on 91.0 s ago",
             "the reaper should have gone on 96.0 s ago",
             "the waker should have gone on 96.0 s ago",
@@ -303,7 +303,7 @@ async def test_claimer_whose_claim_failed_waits_on_purpose_when_nothing_may_star
             assert engine.vitals.examine().reasons == ()
 
 
-class Errand(Shelf):
+class Orphans(Shelf):
     """With something to do for itself, which fails until it is done elsewhere."""
 
     is_left = True
@@ -320,26 +320,26 @@ class Errand(Shelf):
     is_last = False
 
 
-async def test_errand_that_failed_and_is_left_is_forgotten(autojump_clock: MockClock) -> None:
-    shelf = Errand()
+async def test_release_that_failed_and_is_no_longer_needed_is_forgotten(autojump_clock: MockClock) -> None:
+    shelf = Orphans()
     shelf.is_last = True
     engine = watched(shelf, rests=True)
     async with running(engine):
         for _ in range(100):
             await trio.sleep(1)
             assert engine.vitals.examine().reasons == ()
-        assert loop_of(engine.vitals.examine(), "errand runner").fault is not None
+        assert loop_of(engine.vitals.examine(), "orphan releaser").fault is not None
 
 
 @pytest.mark.parametrize("rests", [False, True])
-async def test_errands_that_fail_are_named_until_there_are_none(autojump_clock: MockClock, rests: bool) -> None:
-    shelf = Errand()
+async def test_releases_that_fail_are_named_until_there_are_none(autojump_clock: MockClock, rests: bool) -> None:
+    shelf = Orphans()
     engine = watched(shelf, rests=rests, heartbeat_interval=10.0)
     async with running(engine):
         await trio.sleep(10 + STUCK_AFTER)
         assert engine.vitals.examine().reasons == ()
         await trio.sleep(1)
-        told = "the errand runner has failed for 21.0 s and goes on trying: NotNowError: no primary"
+        told = "the orphan releaser has failed for 21.0 s and goes on trying: NotNowError: no primary"
         assert engine.vitals.examine().reasons == (told,)
         shelf.is_left = False
         await trio.sleep(10)

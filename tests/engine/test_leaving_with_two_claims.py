@@ -53,7 +53,7 @@ def shelf_of(*takes: float) -> InTurn:
 
 def is_all_free(engine: Any) -> bool:
     demand = engine.slots.demand()
-    return (demand.total, demand.lanes, demand.suspects) == (WORTH_HALVING, {"all": WORTH_HALVING}, 1)
+    return (demand.total, demand.groups, demand.suspects) == (WORTH_HALVING, {"all": WORTH_HALVING}, 1)
 
 
 async def test_drained_it_gives_back_what_both_claims_bring(autojump_clock: MockClock) -> None:

@@ -8,45 +8,44 @@ from itertools import pairwise
 
 import pytest
 
-from trio_monque.engine.fairness import Turns, suspect_alone
-from trio_monque.engine.slots import Slots
+from trio_monque.engine.slots import Slots, Turns, suspect_alone
 
 
-def lane(candidate: str) -> str:
+def group(candidate: str) -> str:
     return candidate[0]
 
 
 def test_all_that_fit_are_taken_in_their_order() -> None:
-    assert Turns().share(["a1", "b1", "a2"], 3, lane) == ["a1", "b1", "a2"]
+    assert Turns().share(["a1", "b1", "a2"], 3, group) == ["a1", "b1", "a2"]
 
 
-def test_lanes_take_turns_where_slots_are_scarce() -> None:
+def test_groups_take_turns_where_slots_are_scarce() -> None:
     backlog = [f"a{number}" for number in range(10)] + ["b0", "b1", "c0"]
-    assert Turns().share(backlog, 6, lane) == ["a0", "b0", "c0", "a1", "b1", "a2"]
+    assert Turns().share(backlog, 6, group) == ["a0", "b0", "c0", "a1", "b1", "a2"]
 
 
-def test_with_one_slot_each_lane_has_its_turn() -> None:
+def test_with_one_slot_each_group_has_its_turn() -> None:
     backlog = ["a0", "a1", "b0", "b1", "c0", "c1"]
     turns = Turns()
-    served = [lane(turns.share(backlog, 1, lane)[0]) for _ in range(30)]
+    served = [group(turns.share(backlog, 1, group)[0]) for _ in range(30)]
     assert served == ["a", "b", "c"] * 10
 
 
-def test_lane_that_comes_late_has_its_turn_within_a_round() -> None:
+def test_group_that_comes_late_has_its_turn_within_a_round() -> None:
     turns, others = Turns(), ["a0", "b0", "c0"]
     for _ in range(7):
-        turns.share(others, 1, lane)
-    served = [lane(turns.share(["0late", *others], 1, lane)[0]) for _ in range(4)]
+        turns.share(others, 1, group)
+    served = [group(turns.share(["0late", *others], 1, group)[0]) for _ in range(4)]
     assert sorted(served) == ["0", "a", "b", "c"]
 
 
-def test_lane_that_waits_for_nothing_gains_nothing() -> None:
+def test_group_that_waits_for_nothing_gains_nothing() -> None:
     turns = Turns()
     for _ in range(100):
-        turns.share(["a0", "b0"], 1, lane)
+        turns.share(["a0", "b0"], 1, group)
     # It had its turns while the others waited, and was gone: it does not come back with a claim on many.
-    turns.share(["z0", "a0"], 1, lane)
-    served = Counter(lane(turns.share(["a0", "b0", "z0"], 1, lane)[0]) for _ in range(30))
+    turns.share(["z0", "a0"], 1, group)
+    served = Counter(group(turns.share(["a0", "b0", "z0"], 1, group)[0]) for _ in range(30))
     assert served == {"a": 10, "b": 10, "z": 10}
 
 
@@ -56,7 +55,9 @@ def test_lower_priority_waits_for_so_many_slots_more_and_no_longer(ahead: int, s
     turns, backlog = Turns(), [f"{name}{number}" for name in "xyl" for number in range(10)]
     served: list[str] = []
     while len(served) < 600:
-        served += [lane(one) for one in turns.share(backlog, slots, lane, {"x": ahead, "y": ahead, "l": 0}.__getitem__)]
+        served += [
+            group(one) for one in turns.share(backlog, slots, group, {"x": ahead, "y": ahead, "l": 0}.__getitem__)
+        ]
     places = [place for place, name in enumerate(served) if name == "l"]
     waits = {later - place for place, later in pairwise([-1, *places])}
     assert max(waits) <= ahead + 3
@@ -65,33 +66,33 @@ def test_lower_priority_waits_for_so_many_slots_more_and_no_longer(ahead: int, s
 
 
 def test_great_priority_starts_first_where_all_wait_alike() -> None:
-    assert Turns().share(["a0", "b0", "a1", "b1"], 3, lane, {"a": 0, "b": 2}.__getitem__) == ["b0", "b1", "a0"]
+    assert Turns().share(["a0", "b0", "a1", "b1"], 3, group, {"a": 0, "b": 2}.__getitem__) == ["b0", "b1", "a0"]
 
 
-def test_demand_is_bounded_by_each_lane_and_by_all() -> None:
+def test_demand_is_bounded_by_each_group_and_by_all() -> None:
     slots = Slots(4)
     assert slots.demand().total == 0
     slots.set_limit("a", 3)
     slots.set_limit("b", 2)
-    assert (slots.demand().total, slots.demand().lanes) == (4, {"a": 3, "b": 2})
+    assert (slots.demand().total, slots.demand().groups) == (4, {"a": 3, "b": 2})
     assert slots.capacity == 4
     for _ in range(3):
         slots.take("a")
-    assert (slots.demand().total, slots.demand().lanes) == (1, {"b": 1})
+    assert (slots.demand().total, slots.demand().groups) == (1, {"b": 1})
     slots.take("b")
-    assert (slots.demand().total, slots.demand().lanes) == (0, {})
+    assert (slots.demand().total, slots.demand().groups) == (0, {})
     slots.free("a")
-    assert (slots.demand().total, slots.demand().lanes) == (1, {"a": 1, "b": 1})
+    assert (slots.demand().total, slots.demand().groups) == (1, {"a": 1, "b": 1})
 
 
-def test_without_a_total_the_lanes_are_the_limit() -> None:
+def test_without_a_total_the_groups_are_the_limit() -> None:
     slots = Slots(None)
     slots.set_limit("a", 3)
     slots.take("a")
     assert (slots.demand().total, slots.capacity, slots.running) == (2, 3, 1)
 
 
-def test_one_suspect_runs_at_a_time_whatever_its_lane() -> None:
+def test_one_suspect_runs_at_a_time_whatever_its_group() -> None:
     slots = Slots(None)
     slots.set_limit("a", 3)
     assert slots.demand().suspects == 1
@@ -112,14 +113,14 @@ def test_suspect_is_chosen_alone_and_the_one_that_is_due_for_longest() -> None:
         return datetime(2026, 1, 1, tzinfo=UTC) - timedelta(ord(candidate))
 
     assert alone("aSbT", "aSbT") == "T"
-    # Of another lane, too: where a suspect may run, it is the turn of the first of them all.
+    # Of another group, too: where a suspect may run, it is the turn of the first of them all.
     assert alone("aS", "aSbT") == "T"
     # But it takes no turn of an innocent.
     assert alone("ab", "abT") == "ab"
     assert alone("", "") == ""
 
 
-def test_lane_whose_limit_shrinks_keeps_what_runs_and_gets_nothing_more() -> None:
+def test_group_whose_limit_shrinks_keeps_what_runs_and_gets_nothing_more() -> None:
     slots = Slots(None)
     slots.set_limit("a", 3)
     for _ in range(3):

@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.support.shelf import NotNowError, Shelf, engine_with_slots, running, sleeping
 from tests.support.thoroughly import one_in
 from trio_monque.engine.claimer import WORTH_HALVING
-from trio_monque.engine.demand import Demand, Granted, Tip
+from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.engine.slots import Slots
 
 
@@ -97,7 +97,7 @@ async def test_new_item_is_asked_for_by_itself_beside_another(autojump_clock: Mo
         shelf.claim_takes = 5.0
         for item in (1, 2):
             shelf.items.append(item)
-            engine.waker.expect(trio.current_time(), Tip(item, "all"))
+            engine.waker.expect(trio.current_time(), KnownItem(item, "all"))
             await trio.sleep(1)
         await trio.sleep(10)
     assert shelf.asked_for_one == [1, 2]
@@ -147,7 +147,7 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
             if chance.random() < 0.1:
                 shelf.claim_faults.append(NotNowError())
             if len(new) == 1:
-                engine.waker.expect(trio.current_time(), Tip(new[0], "all"))
+                engine.waker.expect(trio.current_time(), KnownItem(new[0], "all"))
             else:
                 engine.wake.set()
             await trio.sleep(chance.choice([0, 0.001, 0.005, 0.1]))
@@ -164,15 +164,15 @@ def test_what_is_asked_for_is_demanded_of_nobody_else() -> None:
     slots.set_limit("a", 6)
     slots.set_limit("b", 20)
     first = slots.demand(5)
-    assert (first.total, first.lanes, first.suspects, first.capacity) == (5, {"a": 5, "b": 5}, 1, 10)
+    assert (first.total, first.groups, first.suspects, first.capacity) == (5, {"a": 5, "b": 5}, 1, 10)
     with slots.reserved(first):
         second = slots.demand()
-        assert (second.total, second.lanes, second.suspects) == (5, {"a": 1, "b": 5}, 0)
+        assert (second.total, second.groups, second.suspects) == (5, {"a": 1, "b": 5}, 0)
         with slots.reserved(second):
             assert slots.demand().total == 0
         assert slots.demand_of("a").total == 1
     slots.take("a")
-    assert (slots.demand().total, slots.demand().lanes) == (9, {"a": 5, "b": 9})
+    assert (slots.demand().total, slots.demand().groups) == (9, {"a": 5, "b": 9})
     assert slots.demand_of("unknown").total == 0
 
 

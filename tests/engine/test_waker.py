@@ -54,7 +54,7 @@ async def test_what_is_expected_while_the_question_is_under_way_counts(autojump_
     shelf = Shelf()
     engine = engine_of(shelf, rests=True)
 
-    async def slow_answer(lanes: Set[str]) -> Due | None:
+    async def slow_answer(groups: Set[str]) -> Due | None:
         shelf.asked_at.append(trio.current_time())
         await trio.sleep(1)
         return Due(100.0) if trio.current_time() < 50 else None

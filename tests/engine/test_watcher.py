@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import Shelf, ShelfEngine, engine_of, running, sleeping
-from trio_monque.engine.demand import Hints, StreamFailedError, Tip
+from trio_monque.engine.demand import Hints, KnownItem, StreamFailedError
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
@@ -447,7 +447,7 @@ async def test_single_new_item_waits_little_for_the_one_before(autojump_clock: M
         looks = len(shelf.claimed_at)
         for item in range(10):
             shelf.items.append(item)
-            stream.say(Hints(due=trio.current_time(), last_due=trio.current_time(), tip=Tip(item, "all")))
+            stream.say(Hints(due=trio.current_time(), last_due=trio.current_time(), item=KnownItem(item, "all")))
             await trio.sleep(1.5 * PACE_OF_ONE)
             assert item in shelf.settled
         assert shelf.asked_for_one == list(range(10))

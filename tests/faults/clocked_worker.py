@@ -26,8 +26,8 @@ from trio_monque import Job, clock
 from trio_monque.client import server_time
 from trio_monque.client.rescuing import Rescuer
 from trio_monque.clock import ServerClock
-from trio_monque.engine.beats import Beats
 from trio_monque.engine.demand import ClaimState
+from trio_monque.engine.lease import Beats
 from trio_monque.observations import Sighting
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store import connection

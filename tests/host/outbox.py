@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, NoReturn
 
 from trio_monque.client.bus import Bus
-from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, Tip
+from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
@@ -78,7 +78,7 @@ class OutboxSource:
     def key_of(self, claim: Message) -> Any:
         return claim["_id"]
 
-    def lane_of(self, claim: Message) -> str:
+    def group_of(self, claim: Message) -> str:
         return "outbox"
 
     def is_suspect(self, claim: Message) -> bool:
@@ -93,7 +93,7 @@ class OutboxSource:
     def is_transient(self, error: Exception) -> bool:
         return isinstance(error, MonqueConnectionError)
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
+    async def next_due(self, groups: Set[str]) -> Due | None:
         return None
 
     def rescue_abandoned(self) -> None: ...
@@ -101,7 +101,7 @@ class OutboxSource:
         return False
 
     async def release_orphaned_claims(self) -> None: ...
-    async def claim_one(self, tip: Tip, demand: Demand) -> NoReturn:
+    async def claim_one(self, item: KnownItem, demand: Demand) -> NoReturn:
         raise AssertionError("no message is ever named")
 
     async def claim(self, demand: Demand) -> Granted[Message]:

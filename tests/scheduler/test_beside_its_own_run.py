@@ -21,7 +21,7 @@ from trio.testing import MockClock
 from tests.support.documents import Gauge
 from tests.support.node_peer import NodePeer, now
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
-from trio_monque.engine.demand import Demand, Granted, Tip
+from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobClaimLost
 from trio_monque.jobs.job import Job
@@ -107,7 +107,7 @@ async def test_job_that_others_freed_is_claimed_as_soon_as_our_own_run_of_it_has
         free(jobs)
         freed = jobs.find_one()
         # As the change stream would, of a job that is pending again: in virtual time there is none.
-        scheduler._engine.waker.expect(trio.current_time(), Tip(JobKey(job.id, job.next_run_at, 1), "job"))
+        scheduler._engine.waker.expect(trio.current_time(), KnownItem(JobKey(job.id, job.next_run_at, 1), "job"))
         await quiesce()
         await advance(LESS_THAN_A_BEAT)
         assert gated.starts == ["first"]
@@ -208,8 +208,8 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
         async def claim_slowly(demand: Demand) -> Granted[Job]:
             return await hold_up(await claim(demand))
 
-        async def claim_one_slowly(tip: Tip, demand: Demand) -> Granted[Job]:
-            return await hold_up(await claim_one(tip, demand))
+        async def claim_one_slowly(item: KnownItem, demand: Demand) -> Granted[Job]:
+            return await hold_up(await claim_one(item, demand))
 
         source.claim, source.claim_one = claim_slowly, claim_one_slowly  # type: ignore[method-assign]
         try:

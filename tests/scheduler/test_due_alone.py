@@ -14,7 +14,7 @@ from trio.testing import MockClock
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.engine.demand import Granted, Tip
+from trio_monque.engine.demand import Granted, KnownItem
 from trio_monque.events import JobStarted
 from trio_monque.scheduler.told import JobKey
 from trio_monque.store.types import Collection, Database
@@ -222,7 +222,7 @@ async def test_one_that_is_not_due_yet_by_the_servers_time_is_left_to_a_look(
     async with SchedulerOpener(recorded)(workers) as scheduler:
         job = await scheduler.enqueue("greet", "later", delay=10)
         await quiesce()
-        early = Tip(JobKey(job.id, job.next_run_at), "greet")
+        early = KnownItem(JobKey(job.id, job.next_run_at), "greet")
         assert await scheduler._engine._source.claim_one(early, scheduler._engine.slots.demand()) == Granted(
             [], more=True
         )

@@ -81,20 +81,20 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
     async with opened(db, told) as our:
         alone = our.due(0)
         heard = await our.next()
-        assert heard.tip is not None
-        assert isinstance(heard.tip.key, JobKey)
-        assert (heard.tip.lane, heard.tip.key.id, heard.look) == ("greet", alone, False)
+        assert heard.item is not None
+        assert isinstance(heard.item.key, JobKey)
+        assert (heard.item.group, heard.item.key.id, heard.look) == ("greet", alone, False)
         assert alone in told
         # Two at once: the scheduler looks for both.
         ids = [our.due(-1), our.due(-2)]
         both = await our.next()
-        assert both.tip is None
+        assert both.item is None
         assert both.due < trio.current_time()
         assert all(one in told for one in ids)
         # What is put off is not new, although it is heard alone.
         jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": our.monque._context.clock.now()}})
         later = await our.next()
-        assert later.tip is None
+        assert later.item is None
         assert later.due < math.inf
 
 
@@ -117,7 +117,7 @@ async def test_job_of_which_the_client_tells_while_the_answer_is_read_is_not_tol
     async with opened(db, ClientTellsNext()) as our:
         our.due(0)
         heard = await our.next()
-        assert (heard.tip, heard.due, heard.look) == (None, math.inf, False)
+        assert (heard.item, heard.due, heard.look) == (None, math.inf, False)
 
 
 async def test_job_that_is_not_pending_or_has_no_worker_here_wakes_nothing(db: Database, jobs: Collection) -> None:

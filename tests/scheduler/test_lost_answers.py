@@ -23,7 +23,7 @@ from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.engine.disowned import DisownedClaims
+from trio_monque.engine.orphaned_claims import OrphanedClaims
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerErrorOccurred
 from trio_monque.jobs.fences import ClaimStamp
@@ -245,12 +245,12 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
 ) -> None:
     store = handle(behind)
     marks = [stamp("first"), stamp("second")]
-    disowned: DisownedClaims[ClaimStamp] = DisownedClaims(
+    orphans: OrphanedClaims[ClaimStamp] = OrphanedClaims(
         lambda mark, held: claiming.release_all(store, mark, PAST, but=held)
     )
     for mark in marks:
         claim(store, 1, mark)
-        disowned.add(mark, [], until=math.inf)
+        orphans.add(mark, [], until=math.inf)
     proxy.lose(
         "update",
         Loss.REQUEST,
@@ -259,9 +259,9 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
     )
     for _ in range(2):
         with pytest.raises(MonqueConnectionError):
-            disowned.give_back(moment=0)
+            orphans.release(moment=0)
     assert jobs.distinct("claimToken") == [marks[0].claim_token]
-    assert disowned.give_back(moment=0) == 1
+    assert orphans.release(moment=0) == 1
 
 
 @pytest.mark.parametrize("lost", [1, 3])

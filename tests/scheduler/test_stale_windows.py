@@ -178,7 +178,7 @@ class Sight:
 
     def __init__(self, scheduler: Any, others: Meddlers, clock: MockClock) -> None:
         self._candidates = scheduler._source.claims._candidates
-        self._window = self._candidates._window
+        self._window = self._candidates._prefetch
         self._others = others
         self._clock = clock
         self._looked = self._read = 0
@@ -188,7 +188,7 @@ class Sight:
 
     def meddle(self, chance: random.Random) -> None:
         """Now and then one of those is changed that would be claimed next."""
-        ahead = [job.id for lane in self._window._lanes.values() for job in islice(lane, NEXT)]
+        ahead = [job.id for group in self._window._groups.values() for job in islice(group, NEXT)]
         if ahead and chance.random() < 0.15:
             self._others.meddle(chance.choice(ahead))
 

@@ -10,7 +10,7 @@ from typing import Any
 
 import trio
 
-from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, Tip
+from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
@@ -57,7 +57,7 @@ class Shelf:
     asked_for_one: list[object] = field(default_factory=list)
     unsure: set[object] = field(default_factory=set)
     due: list[float] = field(default_factory=list)
-    tips: dict[float, Tip] = field(default_factory=dict)
+    known_items: dict[float, KnownItem] = field(default_factory=dict)
     asked_at: list[float] = field(default_factory=list)
     ask_faults: list[Exception] = field(default_factory=list)
     suspects: set[int] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Shelf:
     def key_of(self, claim: int) -> int:
         return claim
 
-    def lane_of(self, claim: int) -> str:
+    def group_of(self, claim: int) -> str:
         return "all"
 
     def is_suspect(self, claim: int) -> bool:
@@ -109,22 +109,22 @@ class Shelf:
             raise self.claim_faults.pop(0)
         return Granted(granted)
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[int]:
-        self.asked_for_one.append(tip.key)
-        await trio.sleep_until(next((due for due, one in self.tips.items() if one == tip), -math.inf))
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[int]:
+        self.asked_for_one.append(item.key)
+        await trio.sleep_until(next((due for due, one in self.known_items.items() if one == item), -math.inf))
         await trio.sleep(self.claim_takes)
         if self.claim_faults:
             raise self.claim_faults.pop(0)
-        if tip.key in self.unsure:
+        if item.key in self.unsure:
             return Granted([], more=True)
-        if tip.key not in self.items:
+        if item.key not in self.items:
             return Granted([])
-        assert isinstance(tip.key, int)
-        self.items.remove(tip.key)
-        self.due = [due for due in self.due if self.tips.get(due) != tip]
-        return Granted([tip.key])
+        assert isinstance(item.key, int)
+        self.items.remove(item.key)
+        self.due = [due for due in self.due if self.known_items.get(due) != item]
+        return Granted([item.key])
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
+    async def next_due(self, groups: Set[str]) -> Due | None:
         self.asked_at.append(trio.current_time())
         await trio.lowlevel.checkpoint()
         if self.ask_faults:
@@ -132,7 +132,7 @@ class Shelf:
         later = sorted(due for due in self.due if due > self.claimed_at[-1])
         if not later:
             return None
-        return Due(later[0], self.tips.get(later[0]) if later[1:2] != later[:1] else None)
+        return Due(later[0], self.known_items.get(later[0]) if later[1:2] != later[:1] else None)
 
     async def execute(self, run: Run[int]) -> object:
         return await self.handler(run)

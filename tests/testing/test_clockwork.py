@@ -383,6 +383,6 @@ async def test_schedulers_of_one_run_hear_of_each_other(
             other._engine.slots.set_limit("job", 0)
             await scheduler.enqueue("job")
             await drain(scheduler)
-        other._open_lane("job")
+        other._open_group("job")
         await trio.sleep(100)
     assert log.starts == [60.0]

@@ -139,7 +139,7 @@ def test_job_that_is_due_beyond_the_year_9999_is_none_of_our_business(
     assert len(log.starts) == 1
 
 
-async def test_what_falls_due_for_a_full_lane_costs_nothing_until_there_is_room(
+async def test_what_falls_due_for_a_full_group_costs_nothing_until_there_is_room(
     mongod: Any, monque_db: Database, autojump_clock: MockClock
 ) -> None:
     log = Log(sleeps=10_000.0)

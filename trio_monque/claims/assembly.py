@@ -25,7 +25,7 @@ from ..store import documents
 from ..store.connection import check_collection, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from .candidates import LANE
+from .candidates import GROUP
 from .claim import Claim
 from .context import ClaimsContext
 from .finisher import Finisher
@@ -91,11 +91,11 @@ def _engine_of(source: DocumentSource, teller: Teller, config: ClaimConfig) -> D
     # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
     limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, is_told=False)
     engine: DocumentEngine = Engine(source, teller, limits)
-    engine.slots.set_limit(LANE, config.concurrency)
-    engine.company.take_in(source.repeats.run, source.repeats.progress)
+    engine.slots.set_limit(GROUP, config.concurrency)
+    engine.add_chore(source.repeats.run, source.repeats.progress)
     if not config.wait:
         finisher = Finisher(engine, source)
-        engine.company.take_in(finisher.run, finisher.progress)
+        engine.add_chore(finisher.run, finisher.progress)
     return engine
 
 

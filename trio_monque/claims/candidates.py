@@ -13,7 +13,7 @@ from ..store.database_threads import Channel, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from ..store.types import ObjectId
 
-LANE: Final = "documents"
+GROUP: Final = "documents"
 """All documents of a filter share one concurrency limit."""
 
 
@@ -29,11 +29,11 @@ class DocumentFinder:
         return document_id if type(document_id) is ObjectId else self._locked.key_of(document_id)
 
     @staticmethod
-    def lane_of(_id: Any) -> str:
-        return LANE
+    def group_of(_id: Any) -> str:
+        return GROUP
 
-    def lanes(self, demand: Demand) -> Mapping[str, int]:
-        return demand.lanes
+    def groups(self, demand: Demand) -> Mapping[str, int]:
+        return demand.groups
 
     def accepts(self, demand: Demand) -> Callable[[Any], bool] | None:
         return None
@@ -45,7 +45,7 @@ class DocumentFinder:
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
     ) -> Found[Any]:
         look: Callable[[], documents.due.SeenIds] = partial(
-            documents.due.survey, self._locked, wanted[LANE], now, passed_over=passed_over.get(LANE, 0)
+            documents.due.survey, self._locked, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
         )
         seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return Found(seen.ids, wanted, (LANE,) if seen.is_all else (), (LANE,) if seen.is_short else ())
+        return Found(seen.ids, wanted, (GROUP,) if seen.is_all else (), (GROUP,) if seen.is_short else ())

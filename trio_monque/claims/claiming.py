@@ -19,9 +19,9 @@ from typing import Any
 import trio
 
 from ..document_lock import LockStamp, renewed_until
-from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.demand import Demand, Due, Granted
+from ..engine.lease import Beats
 from ..engine.source import Control
 from ..errors import FilterStillMatchesError
 from ..host.claiming import Claiming, Taken
@@ -29,7 +29,7 @@ from ..options import LEASE_IN_BEATS
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.claiming import TakenDocument
-from .candidates import LANE, DocumentFinder
+from .candidates import GROUP, DocumentFinder
 from .context import ClaimsContext
 from .held import Cycle, HeldDocument
 from .pace import Pace
@@ -82,7 +82,7 @@ class DocumentClaims:
         now = await self._time.refreshed(self._door, Channel.CLAIMS)
         most = self._pace.begin(trio.current_time(), demand.total)
         if most < demand.total:
-            demand = replace(demand, total=most, lanes={LANE: most})
+            demand = replace(demand, total=most, groups={GROUP: most})
         granted: Granted[HeldDocument] = Granted([])
         try:
             if most:
@@ -143,7 +143,7 @@ class DocumentClaims:
 
     # --- What is due later ---
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
+    async def next_due(self, groups: Set[str]) -> Due | None:
         # Not after now: what came to be free since the look would be neither claimed nor told.
         ask = partial(documents.due.next_due, self._locked, self._candidates.looked_at)
         due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

@@ -11,8 +11,8 @@ from typing import Any, Final
 import trio
 
 from ..document_lock import NEVER, renewed_until
-from ..engine.beats import Beats
-from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
+from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
+from ..engine.lease import Beats
 from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
@@ -24,7 +24,7 @@ from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate
-from .candidates import LANE
+from .candidates import GROUP
 from .claim import Claim, Update
 from .claiming import DocumentClaims
 from .context import ClaimsContext
@@ -74,8 +74,8 @@ class DocumentSource:
     def key_of(self, claim: HeldDocument) -> Hashable:
         return self._claims.key_of(claim.id)
 
-    def lane_of(self, claim: HeldDocument) -> str:
-        return LANE
+    def group_of(self, claim: HeldDocument) -> str:
+        return GROUP
 
     def is_suspect(self, claim: HeldDocument) -> bool:
         return False
@@ -91,11 +91,11 @@ class DocumentSource:
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
         return await self._claims.claim(demand)
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[HeldDocument]:
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[HeldDocument]:
         raise AssertionError("this source never names a single document")
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
-        return await self._claims.next_due(lanes)
+    async def next_due(self, groups: Set[str]) -> Due | None:
+        return await self._claims.next_due(groups)
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""

@@ -12,8 +12,8 @@ import trio
 
 from .contention import Contention
 from .demand import Demand
+from .prefetch import Prefetch
 from .source import Finder
-from .window import Window
 
 T = TypeVar("T")
 
@@ -39,10 +39,10 @@ class Candidates(Generic[T]):
     def __init__(self, finder: Finder[T]) -> None:
         self.contention = Contention()
         self._finder = finder
-        self._window: Window[T] = Window(finder.key_of, finder.lane_of)
+        self._prefetch: Prefetch[T] = Prefetch(finder.key_of, finder.group_of)
         # Two claims at a time are enough to have to wait for one look.
         self._looking = trio.Lock()
-        self._was_told = False
+        self._looked_afresh = False
 
     async def choose(self, demand: Demand, now: datetime) -> Sequence[T]:
         """As many as can start, in the order in which they would; without those that are asked for already."""
@@ -52,46 +52,46 @@ class Candidates(Generic[T]):
                 # Another claim may have looked meanwhile.
                 if not self._are_known(demand):
                     await self._look(demand, now)
-        # Asked again: a look may have told that a lane is not to be claimed from.
-        return finder.choose(self._window.candidates(finder.lanes(demand), finder.accepts(demand)), demand)
+        # Asked again: a look may have told that a group is not to be claimed from.
+        return finder.choose(self._prefetch.candidates(finder.groups(demand), finder.accepts(demand)), demand)
 
     def may_be_more(self, demand: Demand) -> bool:
         """Whether there may be others than those that were chosen for it."""
-        return self._window.has_more(self._finder.lanes(demand).keys())
+        return self._prefetch.has_more(self._finder.groups(demand).keys())
 
     @contextmanager
     def asking_for(self, chosen: Sequence[T]) -> Iterator[Answer]:
         """Around the claim of these, which says how it went."""
-        window, answer = self._window, Answer(len(chosen))
-        is_all = not window.full
-        window.ask_for(chosen)
+        prefetch, answer = self._prefetch, Answer(len(chosen))
+        is_all = not prefetch.full
+        prefetch.ask_for(chosen)
         try:
             yield answer
         finally:
-            window.answered(chosen)
+            prefetch.answered(chosen)
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:
             # Others have been there: what else was read ahead may be theirs, too.
-            window.forget()
+            prefetch.forget()
 
     def _are_known(self, demand: Demand) -> bool:
-        if demand.afresh:
+        if demand.force_look:
             return False  # Whatever was seen, it was perhaps before what this claim was told of.
         finder = self._finder
-        return self._window.serves(finder.lanes(demand), demand.total, trio.current_time(), finder.accepts(demand))
+        return self._prefetch.serves(finder.groups(demand), demand.total, trio.current_time(), finder.accepts(demand))
 
     async def _look(self, demand: Demand, now: datetime) -> None:
-        window = self._window
+        prefetch = self._prefetch
         # What is read ahead would be thrown away at the next word.
-        is_quiet, self._was_told = not (demand.afresh or self._was_told), demand.afresh
+        is_quiet, self._looked_afresh = not (demand.force_look or self._looked_afresh), demand.force_look
         read_at = trio.current_time()
-        passed_over = self.contention.passed_over(demand.lanes)
-        wanted = window.reach(demand.lanes, demand.capacity, read_at) if is_quiet else demand.lanes
-        wanted = window.beside_those_in_flight(wanted)
-        window.look()
+        passed_over = self.contention.passed_over(demand.groups)
+        wanted = prefetch.reach(demand.groups, demand.capacity, read_at) if is_quiet else demand.groups
+        wanted = prefetch.beside_those_in_flight(wanted)
+        prefetch.look()
         found = await self._finder.look(wanted, passed_over, demand, now)
         self.looked_at = now
-        window.fill(
+        prefetch.fill(
             found.items,
             found.asked,
             found.exhausted,
@@ -99,4 +99,4 @@ class Candidates(Generic[T]):
             is_whole=found.is_whole,
             withholds=demand.withholds,
         )
-        self.contention.looked(full=window.full, short=found.short)
+        self.contention.looked(full=prefetch.full, short=found.short)

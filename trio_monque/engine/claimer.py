@@ -12,7 +12,7 @@ from typing import Final, Generic, TypeVar
 
 import trio
 
-from .demand import Demand, Granted, Tip
+from .demand import Demand, Granted, KnownItem
 from .guard import Stop, guard
 from .observer import LoopObserver
 from .pauses import Pauses
@@ -152,7 +152,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             if found is _Found.NOT_LOOKED and not self._in_flight:
                 self.progress.wait_for_others()  # Not for the other claim: that one may wait for an answer in vain.
             if found is _Found.ALL:
-                self._waker.looked(self._slots.demand().lanes.keys())
+                self._waker.looked(self._slots.demand().groups.keys())
             wake = await self._wake.wait()
             if wake.room:
                 for _ in range(TURNS_TO_JOIN):
@@ -161,27 +161,27 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
         if wake.look or not self._is_all_taken:
-            return await self._look(running, afresh=wake.look or wake.tip is not None)
-        if wake.tip is None:
+            return await self._look(running, force_look=wake.look or wake.item is not None)
+        if wake.item is None:
             # There is room, and nothing for it. Where nobody tells what others do, it is a chance to see that.
             must_see = wake.room and not self._waker.is_told
             return await self._look(running) if must_see else _Found.NOT_LOOKED
-        if wake.tip.lane not in self._slots.lanes:
+        if wake.item.group not in self._slots.groups:
             self._waker.took()
             return _Found.NOT_LOOKED
         # Those who made theirs in the same statement are about to tell, too, and one look finds all of them.
         await trio.lowlevel.checkpoint()
         later = self._wake.take()
-        if later.look or later.tip not in (None, wake.tip):
+        if later.look or later.item not in (None, wake.item):
             return await self._look(running)
-        return await self._take(wake.tip, running)
+        return await self._take(wake.item, running)
 
-    async def _look(self, running: trio.Nursery, *, afresh: bool = True) -> _Found:
-        if afresh:
+    async def _look(self, running: trio.Nursery, *, force_look: bool = True) -> _Found:
+        if force_look:
             self._told += 1
             self._is_all_taken = False
-        told, afresh = self._told, afresh or self._answered < self._told
-        demand = self._slots.demand(self._share, afresh=afresh)
+        told, force_look = self._told, force_look or self._answered < self._told
+        demand = self._slots.demand(self._share, force_look=force_look)
         if demand.total == 0:
             return _Found.NOT_LOOKED
         if self._too_many_unsettled():
@@ -216,13 +216,13 @@ class Claimer(Generic[ClaimT, SettlementT]):
         capacity = self._slots.capacity
         return capacity if capacity < WORTH_HALVING else -(-capacity // AT_ONCE)
 
-    async def _take(self, tip: Tip, running: trio.Nursery) -> _Found:
+    async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
         """The one that was told, without a look."""
-        demand = self._slots.demand_of(tip.lane)
+        demand = self._slots.demand_of(item.group)
         if demand.total == 0 or self._too_many_unsettled():
             return await self._look(running)
         demand = replace(demand, withholds=self._runner.withholds)
-        granted = await self._ask(partial(self._source.claim_one, tip, demand), demand, running)
+        granted = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
         if granted is None or granted.more:
             # Nothing is known any more, whatever a look says that has begun before.
             self._told += 1
@@ -267,14 +267,14 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._runner.changed()
 
     def _are_all(self, granted: Granted[ClaimT], demand: Demand) -> bool:
-        """Whether nothing that is due was left behind: every lane was looked at, and had less than it could start."""
-        taken = Counter(map(self._source.lane_of, granted.claims))
+        """Whether nothing that is due was left behind: every group was looked at, and had less than it could start."""
+        taken = Counter(map(self._source.group_of, granted.claims))
         return (
             not granted.more
             and demand.suspects > 0
             and len(granted.claims) < demand.total
-            and demand.lanes.keys() == self._slots.lanes
-            and all(taken[lane] < most for lane, most in demand.lanes.items())
+            and demand.groups.keys() == self._slots.groups
+            and all(taken[group] < most for group, most in demand.groups.items())
         )
 
     def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:

@@ -41,7 +41,7 @@ class Contention:
         self._quiet = 0
         self._turn = 0
         self._drawn: dict[str, int] = {}
-        # How many batches a lane is known to hold, where it was not long enough.
+        # How many batches a group is known to hold, where it was not long enough.
         self._depth: dict[str, int] = {}
 
     @property
@@ -50,31 +50,33 @@ class Contention:
         return self._is_spread
 
     def passed_over(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """How many of the first candidates each lane passes over in the next look; none for those that are missing."""
+        """How many of the first candidates each group passes over in the next look; none for those that are missing."""
         self._drawn = {}
         if self._is_spread:
             self._turn += 1
             if self._turn % HEAD_EVERY:
-                self._drawn = {lane: self._draw(self._batches(lane, count)) for lane, count in wanted.items() if count}
+                self._drawn = {
+                    group: self._draw(self._batches(group, count)) for group, count in wanted.items() if count
+                }
         # In whole batches: else the first candidates would be hit less often than all that follow.
-        return {lane: batch * wanted[lane] for lane, batch in self._drawn.items() if batch}
+        return {group: batch * wanted[group] for group, batch in self._drawn.items() if batch}
 
-    def _batches(self, lane: str, count: int) -> int:
+    def _batches(self, group: str, count: int) -> int:
         most = max(LEAST_BATCHES, min(MOST_BATCHES, FURTHEST // count))
-        return min(most, self._depth.get(lane, most))
+        return min(most, self._depth.get(group, most))
 
     def looked(self, *, full: Collection[str] = (), short: Collection[str] = ()) -> None:
         """How that look went.
 
         Args:
-            full: The lanes that had as many candidates as were wanted: there may be more of them.
-            short: The lanes that had fewer, beyond what they passed over.
+            full: The groups that had as many candidates as were wanted: there may be more of them.
+            short: The groups that had fewer, beyond what they passed over.
         """
-        for lane in short:
-            self._depth[lane] = max(1, self._drawn.get(lane, 1))
-        for lane in full:
-            if lane in self._depth and lane not in short:
-                self._depth[lane] += 1
+        for group in short:
+            self._depth[group] = max(1, self._drawn.get(group, 1))
+        for group in full:
+            if group in self._depth and group not in short:
+                self._depth[group] += 1
 
     def took(self, tried: int, won: int, *, is_all: bool = False) -> None:
         """How a take of candidates went.

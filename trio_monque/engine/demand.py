@@ -22,33 +22,33 @@ class Demand:
 
     Attributes:
         total: How many items in all.
-        lanes: How many of each lane; items that share a concurrency limit are one lane.
+        groups: How many of each group; items that share a concurrency limit are one group.
         suspects: How many of them may be suspects.
         capacity: How many runs may go on at once; the free ones of these are demanded.
-        afresh: Something new was announced: items that were read ahead do not answer this demand.
+        force_look: Something new was announced: items that were read ahead do not answer this demand.
         withholds: Whether an item must not be claimed now, by its key, because a run of it goes on here. See
             `RunSource.key_of`.
     """
 
     total: int
-    lanes: Mapping[str, int]
+    groups: Mapping[str, int]
     suspects: int = 1
     capacity: int = 0
-    afresh: bool = True
+    force_look: bool = True
     withholds: Callable[[Hashable], bool] = lambda key: False
 
 
 @dataclass(frozen=True, slots=True)
-class Tip:
+class KnownItem:
     """One item that is known by name: when it is due, the engine can ask for it without a look.
 
     Attributes:
         key: How the source finds it again. The engine compares keys, and looks into none.
-        lane: Its lane.
+        group: Its group.
     """
 
     key: Hashable
-    lane: str
+    group: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,11 +57,11 @@ class Due:
 
     Attributes:
         moment: On trio's clock, in seconds.
-        tip: This item, if no other is due at the same moment and the source can claim it alone.
+        item: This item, if no other is due at the same moment and the source can claim it alone.
     """
 
     moment: float
-    tip: Tip | None = None
+    item: KnownItem | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,10 +91,10 @@ class Found(Generic[ItemT]):
     """The result of a look.
 
     Attributes:
-        items: Candidates, not claims: in their order, at least within each lane.
-        asked: The lanes that were looked at.
-        exhausted: The lanes that have no other items than these.
-        short: The lanes that had fewer items than wanted, beyond those that were to be passed over.
+        items: Candidates, not claims: in their order, at least within each group.
+        asked: The groups that were looked at.
+        exhausted: The groups that have no other items than these.
+        short: The groups that had fewer items than wanted, beyond those that were to be passed over.
         is_whole: The look would also have shown the items that not every claim accepts.
     """
 
@@ -113,7 +113,7 @@ class Hints(Generic[ClaimT]):
         look: Something may be due now, or later: a look must find out.
         due: The earliest moment, on trio's clock, at which something is due; it may have passed. Infinity for none.
         last_due: The latest such moment; others may lie between them.
-        tip: This item, if the answer contains nothing else and the item is new.
+        item: This item, if the answer contains nothing else and the item is new.
         is_asked_to_end: For which claims a user asked to cancel the run; None for no claim.
         ended: The server has closed the stream in order: the engine opens it again.
     """
@@ -121,7 +121,7 @@ class Hints(Generic[ClaimT]):
     look: bool = False
     due: float = math.inf
     last_due: float = -math.inf
-    tip: Tip | None = None
+    item: KnownItem | None = None
     is_asked_to_end: Callable[[ClaimT], bool] | None = None
     ended: bool = False
 

@@ -9,6 +9,7 @@ interval is left for clocks that run at different rates: one may gain 1 second o
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 
 from ..options import LEASE_IN_BEATS
 
@@ -43,3 +44,22 @@ class LeaseTerms:
     def cancelled_at(self, sent: float) -> float:
         """When a run whose claim was not renewed since is cancelled; an answer that comes later starts nothing."""
         return sent + self._until_cancelled
+
+
+class Beats:
+    """The moments that heartbeats write: each later than the one before, also after the server's clock steps back.
+
+    Observers go by the change alone. A renewal that wrote the same moment again would look like a dead holder.
+    """
+
+    def __init__(self) -> None:
+        self._last: datetime | None = None
+
+    def claimed(self, moment: datetime) -> None:
+        """A new claim has this moment as its first heartbeat."""
+        self._last = moment if self._last is None else max(self._last, moment)
+
+    def next(self, now: datetime) -> datetime:
+        """What the next renewal writes, at that time of the server."""
+        self._last = now if self._last is None else max(now, self._last + timedelta(milliseconds=1))
+        return self._last

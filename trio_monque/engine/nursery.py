@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 from typing import Final, Generic, TypeVar
 
@@ -12,16 +12,15 @@ import trio
 from ..log import logger_of
 from ..trio_thread import TrioThread
 from .claimer import Claimer
-from .company import Company
-from .demand import Tip
-from .errands import Errands
-from .groups import unwrapped
+from .demand import KnownItem
+from .exceptions import unwrapped
 from .guard import Stop, cause_of, guard
 from .health import Vitals
 from .heartbeat import Heartbeat
 from .lease import LeaseTerms
 from .limits import EngineLimits
 from .observer import Observer
+from .orphaned_claims import OrphanReleaser
 from .pauses import Pauses
 from .progress import Progress, Spread
 from .reaper import Reaper
@@ -44,6 +43,8 @@ BatchT = TypeVar("BatchT")
 SeenT = TypeVar("SeenT")
 RescuedT = TypeVar("RescuedT")
 
+Loop = Callable[[], Awaitable[None]]
+
 HARD_BOUND: Final = 1.5
 """Seconds after the clean-ups in which the rest must have ended: settlements, releases, waits for threads."""
 
@@ -52,7 +53,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     """Claims and runs what a source has, until its end is asked for. It is the `Control` of its source.
 
     shielded; a sentinel outside turns cancellation into a cut
-    └── services: settler, heartbeat, errands, watcher   live until the last run is settled
+    └── services: settler, heartbeat, releaser, watcher   live until the last run is settled
         └── running: one task, one cancel scope per run
             └── intake: claimer, waker, reaper, chores     ends first
     """
@@ -68,7 +69,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self.stop = Stop()
         self.wake = WakeSignal()
         self.slots = Slots(limits.concurrency)
-        self.company = Company()
+        self._services: list[tuple[Loop, Progress]] = []
+        self._chores: list[tuple[Loop, Progress]] = []
+        self._ends: list[Loop] = []
         self._source = source
         self._observer = observer
         self._limits = limits
@@ -95,7 +98,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._heartbeat = Heartbeat(
             source, observer, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
         )
-        self._errands = Errands(source, self._runner, pauses, beat, rests=limits.rests)
+        self._releaser = OrphanReleaser(source, self._runner, pauses, beat, rests=limits.rests)
         self._watcher = None if stream is None else self._watcher_of(stream)
         self._box = trio.CancelScope(shield=True)
         source.attach(self)
@@ -144,15 +147,28 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Whether a claim is in flight."""
         return self._claimer.is_claiming
 
+    # --- Loops that others give it, before it runs ---
+    # Jobs need none of them: one that fails for long is listed with the other loops, and makes nothing unhealthy.
+
+    def add_service(self, run: Loop, progress: Progress, end: Loop | None = None) -> None:
+        """Runs this, too, until the last run is settled; then `end` is called, which must be bounded."""
+        self._services.append((run, progress))
+        if end is not None:
+            self._ends.append(end)
+
+    def add_chore(self, run: Loop, progress: Progress) -> None:
+        """Runs this, too, for as long as claims are made. Then it is cancelled, and must end."""
+        self._chores.append((run, progress))
+
     # --- The control of the source ---
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `Runner.settle_early`."""
         return await self._runner.settle_early(run, settlement)
 
-    def expect(self, moment: float, tip: Tip | None = None) -> None:
+    def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment; see `Waker.expect`."""
-        self.waker.expect(moment, tip)
+        self.waker.expect(moment, item)
 
     def look(self) -> None:
         """Something may be due; see `Waker.look`."""
@@ -173,7 +189,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     # --- Its life ---
 
     async def wait_changed(self) -> None:
-        """Returns after the next claim, settlement or errand, and after an attempt at a claim."""
+        """Returns after the next claim, settlement or release, and after an attempt at a claim."""
         await self._runner.wait_changed()
 
     async def run(self, *, started: Callable[[], None]) -> None:
@@ -234,20 +250,20 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             beats = watch(self._heartbeat.progress, stuck_after=self._limits.heartbeat_interval, worse=unrenewed)
             services.start_soon(guard, self.stop, self._settler.run, watch(self._settler.progress))
             services.start_soon(guard, self.stop, self._heartbeat.run, beats)
-            services.start_soon(guard, self.stop, self._errands.run, watch(self._errands.progress))
+            services.start_soon(guard, self.stop, self._releaser.run, watch(self._releaser.progress))
             services.start_soon(self._end_in_time)
             if self._watcher is not None:
                 # Not with the intake: requests to cancel are heard until the last run is settled.
                 # Nor is one that fails for long unhealthy: polls do its work.
                 progress = watch(self._watcher.progress, stuck_after=math.inf)
                 services.start_soon(guard, self.stop, self._watcher.run, progress)
-            for service, progress in self.company.services:
+            for service, progress in self._services:
                 services.start_soon(guard, self.stop, service, watch(progress, stuck_after=math.inf))
             async with trio.open_nursery() as running, trio.open_nursery() as intake:
                 intake.start_soon(guard, self.stop, self.waker.run, watch(self.waker.progress))
                 if self._limits.rescues:
                     intake.start_soon(guard, self.stop, self.reaper.run, watch(self.reaper.progress))
-                for chore, progress in self.company.chores:
+                for chore, progress in self._chores:
                     intake.start_soon(guard, self.stop, chore, watch(progress, stuck_after=math.inf))
                 intake.start_soon(self._wake_to_end)
                 intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
@@ -257,8 +273,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
-                last.start_soon(self.company.end, self.stop)
-                await guard(self.stop, self._errands.do_last)
+                for end in self._ends:
+                    last.start_soon(guard, self.stop, end)
+                await guard(self.stop, self._releaser.do_last)
             services.cancel_scope.cancel(reason="the last run is settled")
 
     @trio.lowlevel.enable_ki_protection

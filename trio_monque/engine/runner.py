@@ -12,11 +12,11 @@ import trio
 from ..log import logger_of
 from ..patience import drop_patience, keep_patience
 from .early_settlements import EarlySettlements
+from .exceptions import LeakedCancellationError, interrupt_in, without_cancellations
 from .guard import Stop
 from .lease import LeaseTerms
 from .observer import RunObserver
 from .progress import Spread
-from .raised import LeakedCancellationError, interrupt_in, without_cancellations
 from .run import Run
 from .run_end import CancelReason, RunEnd
 from .settler import SettlementQueue
@@ -222,11 +222,11 @@ class Runner(Generic[ClaimT, SettlementT]):
             self.changed()
 
     def _take_slot(self, run: Run[ClaimT]) -> None:
-        self._slots.take(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.take(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
         """Free at the verdict, so that the next claim overlaps this settlement."""
-        self._slots.free(self._source.lane_of(run.claim), suspect=self._source.is_suspect(run.claim))
+        self._slots.free(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:

@@ -10,7 +10,7 @@ Which calls come when:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
      nothing behind. `claim` sees a demand that no other claim in flight has been given.
-   - *Runner*, for each claim that was granted: `time_limit`, `hold_limit`, `key_of`, `lane_of`, `is_suspect`, then
+   - *Runner*, for each claim that was granted: `time_limit`, `hold_limit`, `key_of`, `group_of`, `is_suspect`, then
      `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without `execute` if the
      run was cancelled before its start; neither is called again for the same claim.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
@@ -40,7 +40,7 @@ from datetime import datetime
 from typing import Protocol, TypeVar
 
 from ..observations import Sighting
-from .demand import ClaimState, Demand, Due, Found, Granted, Hints, Tip
+from .demand import ClaimState, Demand, Due, Found, Granted, Hints, KnownItem
 from .run import Run
 from .run_end import RunEnd
 
@@ -63,7 +63,7 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
         ...
 
-    def expect(self, moment: float, tip: Tip | None = None) -> None:
+    def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due at that moment on trio's clock; only this item, if one is named."""
         ...
 
@@ -98,8 +98,8 @@ class Fallible(Protocol):
 class DueSource(Fallible, Protocol):
     """Knows when to claim."""
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
-        """When the next item of these lanes is due that was not due yet when the last `claim` looked.
+    async def next_due(self, groups: Set[str]) -> Due | None:
+        """When the next item of these groups is due that was not due yet when the last `claim` looked.
 
         None for never. It may be due by now: `claim_one` looks for no others.
         """
@@ -109,8 +109,8 @@ class DueSource(Fallible, Protocol):
 class ClaimSource(DueSource, Protocol[ClaimT]):
     """Claims items."""
 
-    def lane_of(self, claim: ClaimT) -> str:
-        """The lane whose concurrency limit the claim counts against."""
+    def group_of(self, claim: ClaimT) -> str:
+        """The group whose concurrency limit the claim counts against."""
         ...
 
     async def claim(self, demand: Demand) -> Granted[ClaimT]:
@@ -120,7 +120,7 @@ class ClaimSource(DueSource, Protocol[ClaimT]):
         """
         ...
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[ClaimT]:
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[ClaimT]:
         """Claims this one item in one round trip, if it can still be claimed.
 
         Called up to `HEAD_START` before the item is due, it waits for that moment. `more` means that only a look can
@@ -136,8 +136,8 @@ class RunSource(Protocol[ClaimT, SettlementT_co]):
         """What identifies the item: the same for all claims on it, over time."""
         ...
 
-    def lane_of(self, claim: ClaimT) -> str:
-        """The lane whose concurrency limit the claim counts against."""
+    def group_of(self, claim: ClaimT) -> str:
+        """The group whose concurrency limit the claim counts against."""
         ...
 
     def is_suspect(self, claim: ClaimT) -> bool:
@@ -277,12 +277,12 @@ class Finder(Protocol[ItemT]):
         """What identifies the item; see `RunSource.key_of`."""
         ...
 
-    def lane_of(self, item: ItemT, /) -> str:
-        """The lane whose concurrency limit the item would count against."""
+    def group_of(self, item: ItemT, /) -> str:
+        """The group whose concurrency limit the item would count against."""
         ...
 
-    def lanes(self, demand: Demand) -> Mapping[str, int]:
-        """How many items of each lane could start, as far as is known before a look."""
+    def groups(self, demand: Demand) -> Mapping[str, int]:
+        """How many items of each group could start, as far as is known before a look."""
         ...
 
     def accepts(self, demand: Demand) -> Callable[[ItemT], bool] | None:
@@ -296,11 +296,11 @@ class Finder(Protocol[ItemT]):
     async def look(
         self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
     ) -> Found[ItemT]:
-        """Candidates of the wanted lanes. It writes nothing.
+        """Candidates of the wanted groups. It writes nothing.
 
         Args:
-            wanted: How many to read of each lane; also for the next claims, so it may be more than is demanded.
-            passed_over: How many of the first items of a lane to skip.
+            wanted: How many to read of each group; also for the next claims, so it may be more than is demanded.
+            passed_over: How many of the first items of a group to skip.
             demand: What the claim is for.
             now: By the server's time.
         """

@@ -7,7 +7,7 @@ from typing import Final
 
 import trio
 
-from .demand import Tip
+from .demand import KnownItem
 
 
 @dataclass(frozen=True, slots=True)
@@ -16,12 +16,12 @@ class Wake:
 
     Attributes:
         look: There may be something; nobody knows what.
-        tip: There is this one item, and where `look` is false nobody knew of another.
+        item: There is this one item, and where `look` is false nobody knew of another.
         room: A slot is free again.
     """
 
     look: bool = False
-    tip: Tip | None = None
+    item: KnownItem | None = None
     room: bool = False
 
 
@@ -42,19 +42,19 @@ class WakeSignal:
         self._wake = LOOK
         self._event.set()
 
-    def tip(self, tip: Tip) -> None:
+    def set_item(self, item: KnownItem) -> None:
         """There is this one. Two of them in one wake are worth a look."""
-        if self._wake.tip not in (None, tip):
+        if self._wake.item not in (None, item):
             self.set()
         elif not self._wake.look:
-            self._wake = Wake(tip=tip, room=self._wake.room)
+            self._wake = Wake(item=item, room=self._wake.room)
             self._event.set()
 
     def make_room(self) -> None:
         """A slot is free: what was left before for lack of one may be taken."""
         if self._wake == GO_ON:
             self._wake = ROOM
-        elif self._wake.tip is not None and not self._wake.room:
+        elif self._wake.item is not None and not self._wake.room:
             self._wake = replace(self._wake, room=True)
         self._event.set()
 

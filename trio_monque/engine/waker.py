@@ -8,7 +8,7 @@ from typing import Final, NoReturn
 
 import trio
 
-from .demand import HEAD_START, Due, Tip
+from .demand import HEAD_START, Due, KnownItem
 from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
@@ -63,12 +63,12 @@ class Waker:
         self.is_told = self.rests = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
         self._next = NEVER
-        self._tried: Tip | None = None
+        self._tried: KnownItem | None = None
         self._poll_at = math.inf
         self._is_known = False
         self._asked_at = -math.inf
         self._asked_for: Set[str] = frozenset()
-        self._lanes: Set[str] = frozenset()
+        self._groups: Set[str] = frozenset()
         self._changed = trio.Event()
         self._looked = trio.Event()
         self.progress = Progress("waker")
@@ -86,21 +86,21 @@ class Waker:
         self._poll_at = math.inf
         self.look()
 
-    def expect(self, moment: float, tip: Tip | None = None) -> None:
+    def expect(self, moment: float, item: KnownItem | None = None) -> None:
         """Something is due then, on trio's clock: this one, where only one is."""
         if moment <= trio.current_time():
-            if tip is None:
+            if item is None:
                 self._wake.set()
             else:
-                self._wake.tip(tip)
+                self._wake.set_item(item)
         else:
-            self._plan(Due(moment, tip))
+            self._plan(Due(moment, item))
 
     def _plan(self, due: Due) -> None:
         if due.moment < self._next.moment:
             self._next = due
             self._changed.set()
-        elif due.moment == self._next.moment and due.tip != self._next.tip:
+        elif due.moment == self._next.moment and due.item != self._next.item:
             self._next = Due(due.moment)  # Two of them are worth a look.
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
@@ -113,21 +113,21 @@ class Waker:
         if not self.rests:
             self.expect(trio.current_time() + self._transaction_interval)
 
-    def looked(self, lanes: Set[str]) -> None:
-        """The claimer has found what is due now, and these lanes have room for what is due later.
+    def looked(self, groups: Set[str]) -> None:
+        """The claimer has found what is due now, and these groups have room for what is due later.
 
         Nothing is asked for the others: when one of them has room again, there is a look, too.
         """
-        if not lanes <= self._asked_for:
+        if not groups <= self._asked_for:
             self._is_known = False
             self._changed.set()
-        self._lanes = frozenset(lanes)
+        self._groups = frozenset(groups)
         self._looked.set()
 
     def took(self) -> None:
         """The claimer has asked for the one item that it was told of, and not looked for others.
 
-        The question is for the lanes that had room at the last look, all of them: where one that is full now has room
+        The question is for the groups that had room at the last look, all of them: where one that is full now has room
         again, there need be no look.
         """
         self._looked.set()
@@ -152,16 +152,16 @@ class Waker:
 
     @property
     def _wake_for_next_at(self) -> float:
-        is_ahead = self._next.tip is not None and not self.rests
+        is_ahead = self._next.item is not None and not self.rests
         return self._next.moment - HEAD_START if is_ahead else self._next.moment
 
     def _wake_for_what_has_come(self, now: float) -> None:
-        is_due, is_poll, tip = now >= self._wake_for_next_at, now >= self._poll_at, self._next.tip
-        if is_due and tip is not None and not is_poll:
+        is_due, is_poll, item = now >= self._wake_for_next_at, now >= self._poll_at, self._next.item
+        if is_due and item is not None and not is_poll:
             # The poll stays where it is: whoever claims one item has not looked for others.
-            self._tried, self._next = tip, NEVER
+            self._tried, self._next = item, NEVER
             self._ask_after_claim()
-            self._wake.tip(tip)
+            self._wake.set_item(item)
         elif is_due or (is_poll and self._is_worth_asking(now)):
             self._poll_at, self._next = math.inf, NEVER
             # One that has just ended was open when the look before this one was made.
@@ -183,10 +183,10 @@ class Waker:
         # Before the question: what is told while it is under way may or may not be in the answer.
         self._is_known = True
         self._asked_at = trio.current_time()
-        self._asked_for = self._lanes
+        self._asked_for = self._groups
         self.progress.ask()
         try:
-            due = await self._source.next_due(self._lanes) if self._lanes else None
+            due = await self._source.next_due(self._groups) if self._groups else None
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
@@ -197,12 +197,12 @@ class Waker:
             with self._pauses.timeout_after_fault(RETRY):
                 await self._changed.wait()
             return
-        if self._lanes:
+        if self._groups:
             self.progress.answered()
         else:
             self.progress.go_on()
         if due is None:
             return
-        if due.moment <= trio.current_time() or due.tip == self._tried:
+        if due.moment <= trio.current_time() or due.item == self._tried:
             due = Due(due.moment)  # A claim of it was in vain, or it has come to wait, perhaps with others.
         self._plan(due)

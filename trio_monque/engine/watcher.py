@@ -128,7 +128,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
                 if hints.ended:
                     return
                 if hints != nothing:
-                    await trio.sleep(PACE if hints.tip is None else PACE_OF_ONE)
+                    await trio.sleep(PACE if hints.item is None else PACE_OF_ONE)
                 wait = await self._until_next(SHORT_WAIT if hints != nothing else LONG_WAIT)
         finally:
             self._observer.stream_closed()
@@ -162,7 +162,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
         if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
         if hints.due < math.inf:
-            self._waker.expect(hints.due, hints.tip)
+            self._waker.expect(hints.due, hints.item)
         if hints.is_asked_to_end is not None:
             # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
             await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)

@@ -31,7 +31,7 @@ from ..client.server_time import ServerTime
 from ..clock import virtual_time
 from ..engine.candidates import Candidates
 from ..engine.demand import Demand
-from ..engine.disowned import DisownedClaims
+from ..engine.orphaned_claims import OrphanedClaims
 from ..errors import MonqueConnectionError
 from ..store.database_threads import Channel, DatabaseThreads
 
@@ -102,7 +102,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         self._candidates = candidates
         self._kind = kind
         self._lease = lease
-        self._orphaned: DisownedClaims[StampT] = DisownedClaims(
+        self._orphaned: OrphanedClaims[StampT] = OrphanedClaims(
             lambda stamp, held: kind.release(stamp, held, time.now())
         )
 
@@ -169,5 +169,5 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
     def _release_orphaned(self, moment: float) -> None:
         if virtual_time() is None:
             self._time.measure_clock_offset()
-        if self._orphaned.give_back(moment):
+        if self._orphaned.release(moment):
             self._kind.released()

@@ -28,10 +28,10 @@ from typing import Any, Final, Generic, TypeVar
 import trio
 
 from ..client.bus import GRACE, Bus
-from ..engine.groups import raise_unwrapped
+from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.nursery import Engine
-from ..engine.start import start_within
+from ..engine.pauses import start_within
 from .reporting import HostEnd, Reporter
 
 ClaimT = TypeVar("ClaimT")

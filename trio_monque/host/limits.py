@@ -34,7 +34,7 @@ def engine_limits(options: HostOptions, *, concurrency: int | None, rests: bool,
 
     Args:
         options: The times.
-        concurrency: How many may run at once; None for no limit but that of each lane.
+        concurrency: How many may run at once; None for no limit but that of each group.
         rests, is_told: See EngineLimits.
     """
     return EngineLimits(

@@ -66,11 +66,11 @@ def assembled(
         held=lambda: engine.unfinished,
         rests=rests,
     )
-    engine.company.accompany(presence.run, presence.progress, presence.end)
-    engine.company.accompany(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
+    engine.add_service(presence.run, presence.progress, presence.end)
+    engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     if config.retention is not None:
         pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention, rests=rests)
-        engine.company.take_in(pruner.run, pruner.progress)
+        engine.add_chore(pruner.run, pruner.progress)
     on_the_board = EngineOnTheBoard(engine, context, paused, told, config.instance_id)
     return Parts(source, engine, presence, on_the_board)
 

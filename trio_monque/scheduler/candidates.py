@@ -7,7 +7,7 @@ from datetime import datetime
 from functools import partial
 
 from ..engine.demand import Demand, Found
-from ..engine.fairness import Turns, suspect_alone
+from ..engine.slots import Turns, suspect_alone
 from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
 from ..store import due
@@ -33,26 +33,26 @@ class JobFinder:
         return job.id
 
     @staticmethod
-    def lane_of(job: Job) -> str:
+    def group_of(job: Job) -> str:
         return job.name
 
-    def lanes(self, demand: Demand) -> Mapping[str, int]:
+    def groups(self, demand: Demand) -> Mapping[str, int]:
         # As far as is known: whoever claims must look that up.
         paused = self._paused.names
-        return {name: count for name, count in demand.lanes.items() if name not in paused} if paused else demand.lanes
+        return {name: count for name, count in demand.groups.items() if name not in paused} if paused else demand.groups
 
     def accepts(self, demand: Demand) -> Callable[[Job], bool] | None:
         return None if demand.suspects else _is_no_suspect
 
     def choose(self, found: Sequence[Job], demand: Demand) -> Sequence[Job]:
-        fair = self._turns.share(found, demand.total, self.lane_of, self._priority_of)
+        fair = self._turns.share(found, demand.total, self.group_of, self._priority_of)
         if demand.suspects:
             # Of those that are due at one moment, the one that was made first.
             return suspect_alone(fair, found, is_suspect, lambda job: (job.next_run_at, job.id))
         return fair
 
-    def _priority_of(self, lane: str) -> int:
-        worker = self._workers.get(lane)
+    def _priority_of(self, group: str) -> int:
+        worker = self._workers.get(group)
         return 0 if worker is None else worker.settings.priority
 
     async def look(
@@ -62,19 +62,19 @@ class JobFinder:
 
         def look() -> tuple[Mapping[str, int], Seen]:
             paused = self._paused.look_up(self._leased)
-            lanes = {name: count for name, count in wanted.items() if name not in paused}
+            groups = {name: count for name, count in wanted.items() if name not in paused}
             # Drawn before it was known what is paused.
-            behind = {name: count for name, count in passed_over.items() if name in lanes}
+            behind = {name: count for name, count in passed_over.items() if name in groups}
             survey = partial(
                 due.survey,
                 self._leased,
-                lanes,
+                groups,
                 now,
                 suspects=with_suspects,
                 passed_over=behind,
-                is_announced=demand.afresh,
+                is_announced=demand.force_look,
             )
-            return lanes, self._context.with_indexes(survey) if lanes else Seen([])
+            return groups, self._context.with_indexes(survey) if groups else Seen([])
 
         asked, seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return Found(seen.jobs, asked, seen.exhausted, seen.short, with_suspects)

@@ -15,10 +15,10 @@ from datetime import datetime
 from functools import partial
 from typing import Final
 
-from ..engine.beats import Beats
 from ..engine.candidates import Candidates
 from ..engine.contention import Contention
-from ..engine.demand import HEAD_START, Demand, Due, Granted, Tip
+from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
+from ..engine.lease import Beats
 from ..errors import MonqueConnectionError
 from ..host.claiming import Claiming, Taken
 from ..jobs.claimable import is_suspect
@@ -105,8 +105,8 @@ class JobClaims:
         except MonqueConnectionError:
             return []
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[Job]:
-        key, now = tip.key, await self._context.refreshed(self._door, Channel.CLAIMS)
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[Job]:
+        key, now = item.key, await self._context.refreshed(self._door, Channel.CLAIMS)
         assert isinstance(key, JobKey)
         if self._context.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's time was measured anew.
@@ -116,10 +116,10 @@ class JobClaims:
         stamp = self.stamp((), now)
 
         def take() -> Taken[Job]:
-            if tip.lane in self._paused.look_up(self.leased):
+            if item.group in self._paused.look_up(self.leased):
                 return Taken([])
             time.sleep(max(0.0, self._context.clock.seconds_until(key.due)))
-            taken = claiming.take_one(self.leased, key.id, tip.lane, key.attempts, now, stamp)
+            taken = claiming.take_one(self.leased, key.id, item.group, key.attempts, now, stamp)
             return Taken(taken.jobs, more=taken.more)
 
         return self._granted(await self._claiming.take(lambda: self._context.with_indexes(take), stamp, 1))
@@ -152,13 +152,13 @@ class JobClaims:
 
     # --- What is due later ---
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
+    async def next_due(self, groups: Set[str]) -> Due | None:
         # Not after now: what came to be due since the look would be neither claimed nor told.
-        found = await self._next_due(lanes, self._candidates.looked_at)
+        found = await self._next_due(groups, self._candidates.looked_at)
         if found is None:
             return None
         one, moment = found.alone, self._context.clock.on_run_clock(found.moment)
-        return Due(moment, None if one is None else Tip(JobKey(one.id, found.moment, one.attempts), one.name))
+        return Due(moment, None if one is None else KnownItem(JobKey(one.id, found.moment, one.attempts), one.name))
 
     async def earliest_pending(self) -> datetime | None:
         """When the first job is or was due of all that could be claimed here."""
@@ -169,11 +169,11 @@ class JobClaims:
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
-    async def _next_due(self, lanes: Iterable[str], after: datetime) -> NextDue | None:
+    async def _next_due(self, groups: Iterable[str], after: datetime) -> NextDue | None:
         def ask() -> NextDue | None:
             # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
             # claim may see it after this question.
-            names = sorted(set(lanes) - self._paused.look_up(self.leased))
+            names = sorted(set(groups) - self._paused.look_up(self.leased))
             return due.next_due(self._context.jobs, names, after)
 
         return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

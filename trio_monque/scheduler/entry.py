@@ -13,7 +13,7 @@ from typing import Final
 
 from ..client.context import ClientContext
 from ..client.wake_board import instances_here
-from ..engine.beats import Beats
+from ..engine.lease import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
 from ..jobs.job import Job

@@ -15,7 +15,7 @@ class LoopHealth:
     """One of a scheduler's own loops. Moments are UTC by the server's clock, times are seconds.
 
     Attributes:
-        name: claimer, waker, settler, heartbeat, errand runner (gives back what was disowned), reaper;
+        name: claimer, waker, settler, heartbeat, orphan releaser (releases claims whose answer was lost), reaper;
             and those beside them, such as the pruner (retention).
         healthy: Whether it gets on. One that waits on purpose does.
         reason: Why not; None where it is healthy.

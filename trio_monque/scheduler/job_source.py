@@ -11,8 +11,8 @@ from typing import Any, Final
 
 from ..client.rescued import Rescued
 from ..client.wake_board import Announcer, neighbours
-from ..engine.beats import Beats
-from ..engine.demand import ClaimState, Demand, Due, Granted, Tip
+from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
+from ..engine.lease import Beats
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.source import Control
@@ -105,7 +105,7 @@ class JobSource:
     def key_of(self, claim: Job) -> ObjectId:
         return claim.id
 
-    def lane_of(self, claim: Job) -> str:
+    def group_of(self, claim: Job) -> str:
         return claim.name
 
     def is_suspect(self, claim: Job) -> bool:
@@ -129,11 +129,11 @@ class JobSource:
     async def claim(self, demand: Demand) -> Granted[Job]:
         return await self.claims.claim(demand)
 
-    async def claim_one(self, tip: Tip, demand: Demand) -> Granted[Job]:
-        return await self.claims.claim_one(tip, demand)
+    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[Job]:
+        return await self.claims.claim_one(item, demand)
 
-    async def next_due(self, lanes: Set[str]) -> Due | None:
-        return await self.claims.next_due(lanes)
+    async def next_due(self, groups: Set[str]) -> Due | None:
+        return await self.claims.next_due(groups)
 
     # --- Running ---
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import TypeVar
 
 from ..client.context import ClientContext
-from ..engine.demand import Hints, StreamFailedError, Tip
+from ..engine.demand import Hints, KnownItem, StreamFailedError
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..store import change_stream
@@ -33,7 +33,7 @@ class _Digest:
         due: The earliest moment at which a job is due.
         count: How many are due some time.
         new: Which of them are new.
-        tip: The last new one.
+        item: The last new one.
         cancelled: Whose runs somebody wants to end.
     """
 
@@ -42,7 +42,7 @@ class _Digest:
     last_due: datetime | None = None
     count: int = 0
     new: list[ObjectId] = field(default_factory=list)
-    tip: Tip | None = None
+    item: KnownItem | None = None
     cancelled: set[ObjectId] = field(default_factory=set)
 
 
@@ -78,15 +78,15 @@ class JobStream:
         opened = self._opened
         digest = await self._call(lambda: self._digest(opened.read(wait)), lambda _: opened.close())
         cancelled = digest.cancelled
-        tip = digest.tip if digest.count == 1 else None
-        if tip is not None and digest.new[0] in self._told:
-            digest.due = tip = None  # The client's word came while this one was read.
+        item = digest.item if digest.count == 1 else None
+        if item is not None and digest.new[0] in self._told:
+            digest.due = item = None  # The client's word came while this one was read.
         self._told.add(digest.new)
         return Hints(
             look=digest.is_anything,
             due=math.inf if digest.due is None else self._context.clock.on_run_clock(digest.due),
             last_due=-math.inf if digest.last_due is None else self._context.clock.on_run_clock(digest.last_due),
-            tip=tip,
+            item=item,
             is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
             ended=not opened.is_open,
         )
@@ -150,7 +150,7 @@ class JobStream:
             if change.job_id in self._told:
                 return
             digest.new.append(change.job_id)
-            digest.tip = Tip(JobKey(change.job_id, change.due), change.name)
+            digest.item = KnownItem(JobKey(change.job_id, change.due), change.name)
         digest.count += 1
         digest.due = change.due if digest.due is None else min(digest.due, change.due)
         digest.last_due = change.due if digest.last_due is None else max(digest.last_due, change.due)

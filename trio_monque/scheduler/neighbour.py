@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import trio
 
 from ..client.context import ClientContext
-from ..engine.demand import Tip
+from ..engine.demand import KnownItem
 from ..jobs.job import Job
 from .paused_names import PausedNames
 from .settlements import JobEngine
@@ -48,9 +48,9 @@ class EngineOnTheBoard:
         if not jobs:
             return
         first = min(jobs, key=lambda job: job.next_run_at)
-        tip = Tip(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
+        item = KnownItem(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
         moments = [self._context.clock.on_run_clock(job.next_run_at) for job in jobs]
-        self._expect(min(moments), tip)
+        self._expect(min(moments), item)
         # The look for what is due now finds nothing of what is due later: that needs its own timer.
         later = min((moment for moment in moments if moment > trio.current_time()), default=None)
         if later is not None and later > min(moments):

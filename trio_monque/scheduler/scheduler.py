@@ -97,7 +97,7 @@ class Scheduler(SchedulerClient):
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
         )
         for name in self._workers.names:
-            self._open_lane(name)
+            self._open_group(name)
 
     @overload
     def register(
@@ -136,12 +136,12 @@ class Scheduler(SchedulerClient):
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
             worker = self._workers.register(name, function, replace=replace, **options)
-            self._engine.on_trio_thread(partial(self._open_lane, name))
+            self._engine.on_trio_thread(partial(self._open_group, name))
             return worker
 
         return add if handler is None else add(handler)
 
-    def _open_lane(self, name: str) -> None:
+    def _open_group(self, name: str) -> None:
         worker = self._workers.get(name)
         assert worker is not None
         own = worker.settings.concurrency

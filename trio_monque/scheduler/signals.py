@@ -8,7 +8,7 @@ from typing import Unpack
 
 import trio
 
-from ..engine.groups import raise_unwrapped
+from ..engine.exceptions import raise_unwrapped
 from ..errors import CallContextError
 from ..options import SchedulerOptions, scheduler_config
 from ..store.types import Database

@@ -89,7 +89,7 @@ def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
     claims, settlements, renewals, rescues = (
         engine.vitals.progress_of(name).batches for name in ("claimer", "settler", "heartbeat", "reaper")
     )
-    running = engine.slots.running_by_lane()
+    running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(
         uptime=engine.vitals.uptime,

@@ -7,20 +7,20 @@ from collections.abc import Sequence
 
 import pytest
 
-from trio_monque.engine.window import KEPT_FOR, READ_AHEAD, READ_AT_LEAST, Window
+from trio_monque.engine.prefetch import KEPT_FOR, READ_AHEAD, READ_AT_LEAST, Prefetch
 
 Item = tuple[str, int]
 
 
-def window_of(*found: Item, asked: Sequence[str] = (), exhausted: Sequence[str] = ()) -> Window[Item]:
-    window: Window[Item] = Window(lambda item: item, lambda item: item[0])
+def window_of(*found: Item, asked: Sequence[str] = (), exhausted: Sequence[str] = ()) -> Prefetch[Item]:
+    window: Prefetch[Item] = Prefetch(lambda item: item, lambda item: item[0])
     window.look()
-    window.fill(found, {*asked, *(lane for lane, _ in found)}, exhausted, 0.0)
+    window.fill(found, {*asked, *(group for group, _ in found)}, exhausted, 0.0)
     return window
 
 
-def items(lane: str, count: int) -> list[Item]:
-    return [(lane, number) for number in range(count)]
+def items(group: str, count: int) -> list[Item]:
+    return [(group, number) for number in range(count)]
 
 
 def test_it_serves_while_it_is_fresh_and_fills_what_is_free() -> None:
@@ -38,7 +38,7 @@ def test_what_is_there_serves_where_there_is_no_more() -> None:
     assert not window.serves({"a": 10}, 10, 0.0, None)  # Nothing is no answer: a look must tell.
 
 
-def test_no_lane_starves_while_others_have_enough() -> None:
+def test_no_group_starves_while_others_have_enough() -> None:
     window = window_of(*items("a", 30), *items("b", 1))
     assert window.serves({"a": 10, "b": 10}, 10, 0.0, None)
     window.ask_for([("b", 0)])
@@ -86,7 +86,7 @@ def test_as_many_more_are_read_as_are_asked_for_already() -> None:
 
 
 def test_what_was_not_looked_for_is_not_taken_for_not_there_and_does_not_wait_for_ever() -> None:
-    window: Window[Item] = Window(lambda item: item, lambda item: item[0])
+    window: Prefetch[Item] = Prefetch(lambda item: item, lambda item: item[0])
     window.look()
     window.fill(items("a", 9), ["a"], (), 0.0)
     window.look()
@@ -131,10 +131,10 @@ def test_it_reads_further_only_where_more_was_there_and_shares_that() -> None:
 def test_whatever_overlaps_nothing_is_asked_for_twice_and_nothing_is_forgotten(seed: int) -> None:
     """Two claims and a look at a time; what is refused is due again, and all is taken in the end."""
     chance = random.Random(seed)
-    lanes = ["a", "b", "c"]
-    due = {item for lane in lanes for item in items(lane, chance.randint(0, 40))}
+    groups = ["a", "b", "c"]
+    due = {item for group in groups for item in items(group, chance.randint(0, 40))}
     taken: set[Item] = set()
-    window = window_of(asked=lanes)
+    window = window_of(asked=groups)
     in_flight: list[list[Item]] = []
     seen: list[Item] | None = None
     for _ in range(2000):
@@ -143,10 +143,10 @@ def test_whatever_overlaps_nothing_is_asked_for_twice_and_nothing_is_forgotten(s
                 window.look()
                 seen = sorted(due - taken)[: chance.randint(1, 60)]
             case "seen" if seen is not None:
-                window.fill(seen, lanes, (), 0.0)
+                window.fill(seen, groups, (), 0.0)
                 seen = None
             case "ask" if len(in_flight) < 2:
-                chosen = window.candidates(dict.fromkeys(lanes, chance.randint(1, 7)), None)
+                chosen = window.candidates(dict.fromkeys(groups, chance.randint(1, 7)), None)
                 chosen = chance.sample(chosen, chance.randint(0, len(chosen)))
                 assert not taken.intersection(chosen)
                 assert not any(set(chosen).intersection(others) for others in in_flight)

@@ -1,8 +1,13 @@
-"""What a handler raised, without what is no end of its own. Pure."""
+"""Exceptions on their way out of a run, or of the engine. Pure.
+
+A handler may let out the Cancelled of a scope of its own, alone or in a group, and a Ctrl-C inside a group: neither is
+the end that its author meant. And nested nurseries wrap one error in several groups, which no caller expects.
+"""
 
 from __future__ import annotations
 
 from contextlib import suppress
+from typing import Any, NoReturn
 
 import trio
 
@@ -33,3 +38,27 @@ def interrupt_in(error: BaseException | None) -> BaseException | None:
         while isinstance(found, BaseExceptionGroup):
             found = found.exceptions[0]
     return found if isinstance(found, KeyboardInterrupt) else None
+
+
+def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
+    """A group of one is that one: nested nurseries wrap a single error in several groups.
+
+    With `around_a_group` the error is a group itself: only the outermost layer is taken off.
+    """
+    error: BaseException = group
+    while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
+        error = error.exceptions[0]
+        if around_a_group:
+            break
+    return error
+
+
+def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:
+    """Raises it with the cause and context that it has: `from None` would erase the cause that its author gave it."""
+    error = unwrapped(group, around_a_group=around_a_group)
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error, context

@@ -23,20 +23,20 @@ READ_AT_LEAST: Final = 400
 """For a low concurrency: a look costs a round trip whatever it finds."""
 
 
-class Window(Generic[T]):
+class Prefetch(Generic[T]):
     """What the last look saw and nobody has asked for since. Candidates are never claims: others may have them.
 
     Where there was more than was wanted it is read far ahead, and the next claims are spared their look.
 
     Args:
         key_of: What tells candidates apart.
-        lane_of: What shares a concurrency limit with it.
+        group_of: What shares a concurrency limit with it.
     """
 
-    def __init__(self, key_of: Callable[[T], Hashable], lane_of: Callable[[T], str]) -> None:
+    def __init__(self, key_of: Callable[[T], Hashable], group_of: Callable[[T], str]) -> None:
         self._key_of = key_of
-        self._lane_of = lane_of
-        self._lanes: dict[str, deque[T]] = {}
+        self._group_of = group_of
+        self._groups: dict[str, deque[T]] = {}
         self._exhausted: Collection[str] = ()
         self._read_at = self._whole_at = -math.inf
         self._is_whole = True
@@ -51,14 +51,14 @@ class Window(Generic[T]):
 
     @property
     def full(self) -> frozenset[str]:
-        """The lanes that had more than was read, as far as is known."""
-        return frozenset(lane for lane in self._lanes if lane not in self._exhausted)
+        """The groups that had more than was read, as far as is known."""
+        return frozenset(group for group in self._groups if group not in self._exhausted)
 
     def reach(self, wanted: Mapping[str, int], capacity: int, now: float) -> Mapping[str, int]:
-        """How many to read of each lane: as far as claims get while it is fresh, where more is there than is wanted.
+        """How many to read of each group: as far as claims get while it is fresh, where more is there than is wanted.
 
         Args:
-            wanted: How many of each lane could start.
+            wanted: How many of each group could start.
             capacity: How many may run at once.
             now: By the same clock as `read_at`.
         """
@@ -69,17 +69,17 @@ class Window(Generic[T]):
         most = max(READ_AHEAD * capacity, READ_AT_LEAST)
         ahead = math.ceil(min(most, self._used * KEPT_FOR / age) if age > 0 else most)
         share = -(-ahead // len(full))
-        return {lane: max(count, share) if lane in full else count for lane, count in wanted.items()}
+        return {group: max(count, share) if group in full else count for group, count in wanted.items()}
 
     def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
         """Adds what is asked for already or withheld: a look may see these as well."""
         if not (self._in_flight or self._withheld_of):
             return wanted
         beside = self._in_flight_of + self._withheld_of
-        return {lane: count + beside[lane] for lane, count in wanted.items()}
+        return {group: count + beside[group] for group, count in wanted.items()}
 
     def has_more(self, wanted: Collection[str]) -> bool:
-        """Whether there may be more of these lanes than was read."""
+        """Whether there may be more of these groups than was read."""
         return not self.full.isdisjoint(wanted)
 
     def look(self) -> None:
@@ -99,53 +99,53 @@ class Window(Generic[T]):
         """What the look has found takes the place of all that was known.
 
         Args:
-            found: Earliest first within each lane.
-            asked: The lanes that were looked at.
+            found: Earliest first within each group.
+            asked: The groups that were looked at.
             exhausted: Those of which there are no others.
             read_at: When the look began.
             is_whole: Also what not every claim accepts would have been seen.
             withholds: Whether an item must not be claimed, by its key.
         """
-        lanes: dict[str, deque[T]] = {lane: deque() for lane in asked}
+        groups: dict[str, deque[T]] = {group: deque() for group in asked}
         withheld: Counter[str] = Counter()
         for one in found:
-            key, lane = self._key_of(one), self._lane_of(one)
+            key, group = self._key_of(one), self._group_of(one)
             if key in self._gone:
                 continue
             if withholds(key):
-                withheld[lane] += AND_AS_MANY
+                withheld[group] += AND_AS_MANY
             else:
-                lanes[lane].append(one)
+                groups[group].append(one)
         self._withheld_of = withheld
-        self._lanes, self._exhausted, self._read_at, self._used = lanes, exhausted, read_at, 0
+        self._groups, self._exhausted, self._read_at, self._used = groups, exhausted, read_at, 0
         self._is_whole = is_whole
         if is_whole:
             self._whole_at = read_at
 
     def serves(self, wanted: Mapping[str, int], total: int, now: float, accepts: Callable[[T], bool] | None) -> bool:
-        """Whether a claim needs no look: what is known is fresh, fills what is free, and lets no lane starve."""
-        if now >= self._read_at + KEPT_FOR or not wanted.keys() <= self._lanes.keys():
+        """Whether a claim needs no look: what is known is fresh, fills what is free, and lets no group starve."""
+        if now >= self._read_at + KEPT_FOR or not wanted.keys() <= self._groups.keys():
             return False
-        counts = {lane: self._count(lane, most, accepts) for lane, most in wanted.items()}
-        if not all(counts[lane] or lane in self._exhausted for lane in wanted):
+        counts = {group: self._count(group, most, accepts) for group, most in wanted.items()}
+        if not all(counts[group] or group in self._exhausted for group in wanted):
             return False
         there = sum(counts.values())
         if accepts is None and not self._is_whole:
             # What this claim would accept was not looked for. It does for one that is filled by the others, and not
             # for long: what was not seen must neither be taken for not there nor wait for ever.
             return there >= total and now < self._whole_at + KEPT_FOR
-        is_all = all(counts[lane] == most or lane in self._exhausted for lane, most in wanted.items())
+        is_all = all(counts[group] == most or group in self._exhausted for group, most in wanted.items())
         return there >= total or (there > 0 and is_all)
 
-    def _count(self, lane: str, most: int, accepts: Callable[[T], bool] | None) -> int:
-        there = self._lanes[lane]
+    def _count(self, group: str, most: int, accepts: Callable[[T], bool] | None) -> int:
+        there = self._groups[group]
         return min(most, len(there) if accepts is None else sum(map(accepts, there)))
 
     def candidates(self, wanted: Mapping[str, int], accepts: Callable[[T], bool] | None) -> list[T]:
-        """The first ones of each lane that are accepted, at most as many as wanted."""
+        """The first ones of each group that are accepted, at most as many as wanted."""
         found: list[T] = []
-        for lane, most in wanted.items():
-            there: Iterable[T] = self._lanes.get(lane, ())
+        for group, most in wanted.items():
+            there: Iterable[T] = self._groups.get(group, ())
             found += islice(there if accepts is None else filter(accepts, there), most)
         return found
 
@@ -155,22 +155,22 @@ class Window(Generic[T]):
         self._used += len(keys)
         self._in_flight |= keys
         self._gone |= keys
-        by_lane = Counter(map(self._lane_of, chosen))
-        self._in_flight_of.update(by_lane)
-        for lane, left in by_lane.items():
-            there = self._lanes[lane]
+        by_group = Counter(map(self._group_of, chosen))
+        self._in_flight_of.update(by_group)
+        for group, left in by_group.items():
+            there = self._groups[group]
             # Nearly always the first ones; the search for others would cost more than all the rest.
             while left and self._key_of(there[0]) in keys:
                 there.popleft()
                 left -= 1
             if left:
-                self._lanes[lane] = deque(one for one in there if self._key_of(one) not in keys)
+                self._groups[group] = deque(one for one in there if self._key_of(one) not in keys)
 
     def answered(self, chosen: Sequence[T]) -> None:
         """They have been taken, by us or others, or are due as before: the next look tells."""
         self._in_flight.difference_update(self._key_of(one) for one in chosen)
-        self._in_flight_of.subtract(Counter(map(self._lane_of, chosen)))
+        self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:
         """What is known is not to be relied on."""
-        self._lanes = {}
+        self._groups = {}
