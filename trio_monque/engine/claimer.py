@@ -1,4 +1,18 @@
-"""Asks for as much as can start now, whenever there may be something."""
+"""Asks for as much as can start now, whenever there may be something.
+
+Races that this file closes:
+
+- Two claims are in flight at once. Each reserves its slots (`Slots.reserved`), so no slot is demanded twice.
+- Something is announced while a claim is in flight: that look may have begun before the item was there. `_told` counts
+  the announcements, and `_answered` up to which of them a look had all free slots to itself; a look follows until both
+  agree.
+- A look leaves something behind, while the other claim sees nothing left. `_left_behind` tells the second one that its
+  view is older, so that `_is_all_taken` stays false.
+- The end is asked for while a claim is in flight. The claim is awaited, and what it grants is given back unrun.
+- An item is granted whose earlier run goes on here. It is given back unrun: see `Runner.has_another_run`.
+- Others are faster, again and again, or an item that looks due cannot be taken. After ten looks without a grant the
+  claimer waits for the next poll.
+"""
 
 from __future__ import annotations
 

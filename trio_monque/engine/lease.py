@@ -1,9 +1,14 @@
 """The lease arithmetic. Pure: moments are on the holder's monotonic clock, in seconds.
 
-A renewal is taken for valid from the moment at which it was *sent*, as nobody knows when the server
-applied it; an observer counts three intervals from *after* the answer that first showed it. So the
-holder's three intervals are over before the observer's, whatever the wall clocks say. A sixth of an
-interval is left for clocks that run at different rates: one may gain 1 second on the other in 17.
+The race: a holder goes on with its run while another instance takes the claim, because each believes in another end of
+the lease. Neither can read the other's clock, and neither knows when the server applied a renewal.
+
+- The holder counts a renewal as valid from the moment at which it was *sent*: the server applied it later, if at all.
+- An observer counts three intervals from *after* the answer that first showed the renewal, which was applied before.
+- So the three intervals of the holder are over before those of any observer, and no wall clock plays a part.
+- A sixth of an interval is left for monotonic clocks of different speed: one may gain 1 second on the other in 17.
+- Inside that time the run is cancelled first, and then has up to half an interval to clean up. A clean-up must end
+  within the lease, too: the next holder may start at once.
 """
 
 from __future__ import annotations

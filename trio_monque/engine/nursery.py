@@ -1,4 +1,18 @@
-"""The nesting, which is the order of shutdown. Wiring only."""
+"""The nesting, which is the order of shutdown. Wiring only.
+
+Each part outlives those that use it, because its nursery is further out:
+
+- The intake ends first. The claimer is asked to end, not cancelled: a claim in flight may be granted, and must be given
+  back. The waker and the reaper are cancelled when the claimer has ended.
+- The runs end next. A cut cancels the scope of each run and not their nursery: a run must live on to its verdict.
+- The settler, the heartbeat, the releaser and the watcher live until the last settlement is written: an unsettled claim
+  must be renewed, or another instance runs its job again, and a request to cancel must still be heard.
+- All of it is shielded. A cancellation from outside, or Ctrl-C, reaches only the sentinel, which holds nothing, and
+  which turns it into a cut. So no cancellation can strand a claim between two steps.
+- A crash of one loop cancels no sibling (see `guard`): the settler is a sibling of them all.
+- The box around everything has the deadline of the hard end. The watchdog stands beside the box: it names what does
+  not end even then.
+"""
 
 from __future__ import annotations
 

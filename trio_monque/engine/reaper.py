@@ -1,4 +1,16 @@
-"""Takes dead claims away. Whether one is dead is seen, not computed: see `observations`."""
+"""Takes dead claims away. Whether a claim is dead is observed, not computed from its dates: see `observations`.
+
+Races that this file closes:
+
+- A renewal arrives while a look is in flight. The lease of an observed claim is counted from after the answer.
+- The holder renews between the look and the rescue. The source takes a claim only as it was observed; a claim that has
+  changed is not taken, and the next look observes it anew.
+- The answer to a rescue is lost. The same claims are sent again, whatever a look has shown meanwhile: the first attempt
+  may have been applied, and its jobs must be reported once, and counted once.
+- The engine ends while a rescue is in flight. The answer is awaited with the engine's patience, so that what it took is
+  reported. If it is unknown, `rescue_abandoned` tells the source: claims may be free that no loop here looks for.
+- A look is asked for while one is under way. `_must_look` is cleared before the look, so that the request survives.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,19 @@
-"""One claim's way: start, run inside its scope, conclude, settle."""
+"""One claim's way: start, run inside its scope, conclude, settle.
+
+Races that this file closes:
+
+- A claim is held, and so renewed, from the moment it is granted until its settlement is written: before the handler
+  starts and after it has ended, too.
+- Two claims on one item, because another instance freed the item while our handler goes on. `_going_on` has the first
+  run of each item; a later one does not start, and is given back.
+- The end is asked for between the claim and the start. `_may_start` looks at the stop and at the run's own reason in
+  the task of the run: from there to the call of the handler there is no checkpoint.
+- The run has fenced itself, and its claim turns out to be ours. Its end is written all the same: as what it was
+  cancelled for before, or as a release. If the claim is another's, the fenced write finds nothing.
+- The claim is known to be another's. Nothing is written: the settlement of the next holder must stand.
+- A bug in the source or the observer at any of these points ends the engine in order. It must not end as the failure of
+  the job, and must not stop the settler.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,18 @@
-"""Group commit: whatever piles up while one batch is in flight is the next batch. No timer: alone, nothing waits."""
+"""Group commit: the settlements that arrive while one batch is in flight are the next batch.
+
+No timer gathers them: a settlement that is alone is sent at once.
+
+Races that this file closes:
+
+- The answer to a batch is lost. The batch was prepared once, and is sent again as it is: with the receipts in it, the
+  source can tell what the first attempt has written. A batch that was prepared anew would find its own claims gone, and
+  report them as lost.
+- The settler crashes, or the engine ends, while a handler awaits an early settlement. Every awaited event is set when
+  the loop ends, by whatever cause: a handler must not wait for an answer that cannot come.
+- `prepare` itself fails for want of memory. It is inside the retry, as this is the only loop that writes ends.
+- Settlements arrive while the engine waits for the last one. `wait_all_told` looks at what waits and at what is being
+  written after each batch.
+"""
 
 from __future__ import annotations
 
