@@ -269,8 +269,8 @@ async def test_loops_that_do_not_what_they_had_planned_are_named(autojump_clock:
         reasons = engine.vitals.examine().reasons
         # Planned for the next poll, beat, or look: 5, 10, 10 and 5 s after the start.
         assert sorted(reasons) == [
-            "the orphan releaser should have gone on 91.0 s ago",
             "the heartbeat should have gone on 91.0 s ago",
+            "the orphan releaser should have gone on 91.0 s ago",
             "the reaper should have gone on 96.0 s ago",
             "the waker should have gone on 96.0 s ago",
         ]
