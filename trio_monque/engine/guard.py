@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import trio
 
@@ -74,3 +74,11 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
     finally:
         if progress is not None:
             progress.end()
+
+
+@trio.lowlevel.enable_ki_protection
+async def guard_all(stop: Stop, calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
+    """Makes these calls at once, each of them guarded, and returns when the last one has ended."""
+    async with trio.open_nursery() as nursery:
+        for call in calls:
+            nursery.start_soon(guard, stop, call)

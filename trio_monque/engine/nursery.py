@@ -28,7 +28,7 @@ from ..trio_thread import TrioThread
 from .claimer import Claimer
 from .demand import KnownItem
 from .exceptions import unwrapped
-from .guard import Stop, cause_of, guard
+from .guard import Stop, cause_of, guard, guard_all
 from .health import Vitals
 from .heartbeat import Heartbeat
 from .lease import LeaseTerms
@@ -287,8 +287,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
-                for end in self._ends:
-                    last.start_soon(guard, self.stop, end)
+                last.start_soon(guard_all, self.stop, self._ends)
                 await guard(self.stop, self._releaser.do_last)
             services.cancel_scope.cancel(reason="the last run is settled")
 
