@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any, NoReturn
 
-from trio_monque.client.bus import Bus
+from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
@@ -56,7 +56,7 @@ class OutboxReporter(Reporter[Message, Mapping[str, int]]):
     def run_settled(self, settlement: Delivery) -> None:
         if settlement.is_delivered:
             self.delivered += 1
-            self._bus.emit(MessageDelivered(settlement.message["text"]))
+            self._event_delivery.emit(MessageDelivered(settlement.message["text"]))
 
     def claim_lost(self, claim: Message) -> None: ...
     def runs_cut_short(self, claims: Sequence[Message]) -> None: ...
@@ -157,13 +157,16 @@ class OutboxSource:
 
 
 def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDelivered], None]) -> Host[Message, Any]:
-    options, bus = OutboxOptions(), Bus()
-    bus.add_all({MessageDelivered: listener})
-    source, reporter = OutboxSource(db["outbox"], deliver), OutboxReporter(bus, logger_of("outbox"), "outbox", "one")
+    options, event_delivery = OutboxOptions(), EventDelivery()
+    event_delivery.add_all({MessageDelivered: listener})
+    source, reporter = (
+        OutboxSource(db["outbox"], deliver),
+        OutboxReporter(event_delivery, logger_of("outbox"), "outbox", "one"),
+    )
     engine: Engine[Message, Delivery, Any, Message, Message] = Engine(
         source, reporter, engine_limits(options, concurrency=2, rests=False, is_told=False)
     )
     engine.slots.set_limit("outbox", 2)
     ping = partial(source.door.call, lambda: db.command("ping"))
     life = Life(name="the outbox", get_ready=ping, described=lambda: (db.name, "delivers messages"))
-    return Host(engine, bus, reporter, life, start_timeout=options.start_timeout)
+    return Host(engine, event_delivery, reporter, life, start_timeout=options.start_timeout)

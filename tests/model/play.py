@@ -10,7 +10,7 @@ from typing import Final, NamedTuple
 from bson import ObjectId
 
 from trio_monque import events
-from trio_monque.client.bus import Bus
+from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs.fences import ClaimId, claim_id
 from trio_monque.jobs.job import Job
@@ -78,9 +78,9 @@ class Play:
         self.instances = (Instance("us-1"), Instance("us-2"))
         self.context = SetContext(jobs, self.model.now)
         self.told: list[events.Event] = []
-        bus = Bus()
-        bus.on(events.Event, self.told.append)
-        self.client = SyncMonque(self.context, bus, blocks_loops=True)
+        event_delivery = EventDelivery()
+        event_delivery.on(events.Event, self.told.append)
+        self.client = SyncMonque(self.context, event_delivery, blocks_loops=True)
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []
         self._count = 0

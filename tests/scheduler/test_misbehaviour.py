@@ -20,7 +20,7 @@ from trio.testing import MockClock
 
 from tests.support.node_peer import NodePeer
 from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signalled
-from trio_monque.client.bus import Bus
+from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import JobClaimLost, JobStarted
 from trio_monque.scheduler.job_source import JobSource
@@ -222,7 +222,7 @@ async def test_our_own_loops_are_protected_from_ctrl_c_and_handlers_are_not(
 
     for name in ("claim", "prepare", "conclude", "renew", "execute"):
         recording(JobSource, name)
-    recording(Bus, "wait_caught_up")
+    recording(EventDelivery, "wait_caught_up")
     workers = Workers()
 
     @workers.register("job")

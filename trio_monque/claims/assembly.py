@@ -10,7 +10,7 @@ from typing import Any
 import trio
 
 from ..backoff import Backoff, asked_backoff
-from ..client.bus import Bus
+from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
 from ..clock import virtual_time
 from ..engine.nursery import Engine
@@ -47,7 +47,7 @@ class Parts:
     source: DocumentSource
     locked: LockedCollection
     time: ServerTime
-    bus: Bus
+    event_delivery: EventDelivery
 
     @property
     def engine(self) -> Engine[HeldDocument, Any, Any, Any, Any]:
@@ -69,10 +69,10 @@ def assembled(
         sort=checked_sort(config.sort),
         operation_timeout=config.operation_timeout,
     )
-    door, time, bus = DatabaseThreads(), ServerTime(locked), Bus()
-    bus.add_all({} if listeners is None else listeners)
+    door, time, event_delivery = DatabaseThreads(), ServerTime(locked), EventDelivery()
+    event_delivery.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
-    teller = Teller(bus, config.instance_id, policy.error_text)
+    teller = Teller(event_delivery, config.instance_id, policy.error_text)
     source = DocumentSource(ClaimsContext(locked, door, time, config, policy), work)
     engine = _engine_of(source, teller, config)
     life = Life(
@@ -83,8 +83,8 @@ def assembled(
             f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
         ),
     )
-    host = Host(engine, bus, teller, life, start_timeout=config.start_timeout)
-    return Parts(host, source, locked, time, bus)
+    host = Host(engine, event_delivery, teller, life, start_timeout=config.start_timeout)
+    return Parts(host, source, locked, time, event_delivery)
 
 
 def _engine_of(source: DocumentSource, teller: Teller, config: ClaimConfig) -> DocumentEngine:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from .. import events
-from ..client.bus import Bus
+from ..client.event_delivery import EventDelivery
 from ..document_lock import NEVER
 from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_history import ErrorText, kept_reason
@@ -60,8 +60,8 @@ class ClaimsReport:
 class Teller(Reporter[HeldDocument, ClaimsReport]):
     """The observer of the engine: makes events and log records, and counts."""
 
-    def __init__(self, bus: Bus, instance: str, error_text: ErrorText) -> None:
-        super().__init__(bus, logger, "claims", instance)
+    def __init__(self, event_delivery: EventDelivery, instance: str, error_text: ErrorText) -> None:
+        super().__init__(event_delivery, logger, "claims", instance)
         self._error_text = error_text
         self._finished = self._failed = self._released = self._lost = self._rescued = self._dead_lettered = 0
 
@@ -75,7 +75,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
             dead_lettered=self._dead_lettered,
             unfinished=tuple(held.id for held in end.unfinished),
             crashed=end.crashed,
-            undelivered_events=self._bus.undelivered,
+            undelivered_events=self._event_delivery.undelivered,
         )
 
     def counts(self, report: ClaimsReport) -> Mapping[str, int]:
@@ -95,7 +95,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
     def claim_lost(self, claim: HeldDocument) -> None:
         self._lost += 1
         logger.warning("the lock on document %s was taken, or could not be renewed in time", claim)
-        self._bus.emit(events.DocumentClaimLost(claim.id, claim.attempt))
+        self._event_delivery.emit(events.DocumentClaimLost(claim.id, claim.attempt))
 
     def runs_cut_short(self, claims: Sequence[HeldDocument]) -> None:
         logger.warning("the claims end and cut short the work on documents %s", named(claims))
@@ -125,7 +125,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
                     reason,
                     exc_info=error if self._error_text.redact is None else None,
                 )
-                self._bus.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
+                self._event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
                     self._tell_dead_letter(held.id, held.attempt, reason)
             case Released() | Snoozed() | CutShort():
@@ -137,7 +137,7 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
 
     def _tell_dead_letter(self, document_id: Any, tries: int, error: str) -> None:
         self._dead_lettered += 1
-        self._bus.emit(events.DocumentDeadLettered(document_id, tries, error))
+        self._event_delivery.emit(events.DocumentDeadLettered(document_id, tries, error))
 
     def _tell_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
         self._rescued += len(rescued)
@@ -147,4 +147,4 @@ class Teller(Reporter[HeldDocument, ClaimsReport]):
                 self._tell_dead_letter(one.id, one.tries, one.error)
         holders = sorted({one.holder for one in rescued})
         logger.warning("%d locks of dead holders were taken away: %s", len(rescued), ", ".join(holders))
-        self._bus.emit(events.DocumentsRescued(len(rescued)))
+        self._event_delivery.emit(events.DocumentsRescued(len(rescued)))

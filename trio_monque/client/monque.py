@@ -20,8 +20,8 @@ from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
-from .bus import Bus, EventT, Listener
 from .context import ClientContext
+from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
 from .operation import Operation, present_as
@@ -79,8 +79,8 @@ class Monque:
 
     def _open(self, context: ClientContext) -> None:
         self._context = context
-        self._bus = Bus()
-        self._sync = SyncMonque(context, self._bus)
+        self._event_delivery = EventDelivery()
+        self._sync = SyncMonque(context, self._event_delivery)
         self._door = DatabaseThreads()
         self._group = GroupEnqueue(self._door, partial(enqueue.insert_group, context))
         self._announcer = Announcer(context.jobs.collection.full_name)
@@ -93,7 +93,7 @@ class Monque:
     @property
     def sync_in_loop(self) -> SyncMonque:
         """The same as `sync`, allowed in a task of an event loop too: all its tasks wait for the database."""
-        return SyncMonque(self._context, self._bus, blocks_loops=True)
+        return SyncMonque(self._context, self._event_delivery, blocks_loops=True)
 
     # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
 
@@ -212,12 +212,11 @@ class Monque:
     async def document(
         self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
     ) -> dict[str, Any]:
-        """Check a job as `enqueue` does, and return its document, for you to insert with another driver.
+        """Check a job as `enqueue` does, and return its document, for you to insert.
 
-        In that driver's transaction, for example.
-
-        It is due from the server's time on, and the indexes exist when this returns: call it before the
-        transaction begins. A unique key in use is a duplicate key error of your insert.
+        You insert it with another driver, in its transaction for example. The job is due from the server's time on,
+        and the indexes exist when this returns: call it before the transaction begins. A unique key in use is a
+        duplicate key error of your insert.
         """
         return await self._run(enqueue.document(self._context, worker, data, **options))
 
@@ -257,7 +256,7 @@ class Monque:
         slow or a raising listener does not slow or break a job (one that is too slow misses events, which is
         logged). A client that runs no jobs reports what its own calls did, before they return.
         """
-        return self._bus.on(event_type, listener)
+        return self._event_delivery.on(event_type, listener)
 
     def events(self, *types: type[EventT]) -> AbstractAsyncContextManager[EventStream[EventT]]:
         """`async with monque.events(JobFailed, ...) as stream: async for event in stream: ...`.
@@ -266,7 +265,7 @@ class Monque:
         the stream of a scheduler ends when the scheduler has ended. A slow reader misses events, which
         `stream.dropped` counts.
         """
-        return self._bus.events(*types)
+        return self._event_delivery.events(*types)
 
     # --- How an operation is carried out ---
 
@@ -279,10 +278,10 @@ class Monque:
                 await self._step(operation)
         except BaseException:
             # Also what a thread did for a caller that was cancelled meanwhile.
-            await self._bus.tell_all(operation.events(), has_failed=True)
+            await self._event_delivery.deliver_all(operation.events(), has_failed=True)
             raise
         if events := operation.events():
-            await self._bus.tell_all(events)
+            await self._event_delivery.deliver_all(events)
         return operation.result
 
     async def _step(self, operation: Operation[R]) -> None:

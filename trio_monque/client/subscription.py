@@ -125,15 +125,15 @@ class Subscription:
                 for event in events:
                     if self._is_closed:
                         return  # A listener that shields itself passes no checkpoint that the cancellation can reach.
-                    await self._tell_async(event)
+                    await self._call_async(event)
             elif events:
                 await self._tell_in_thread(events, limiter)
             if not self._unheard:
                 self.caught_up.set()
 
-    async def _tell_async(self, event: Event) -> None:
+    async def _call_async(self, event: Event) -> None:
         try:
-            await tell_async(self, event)
+            await call_async(self, event)
         except trio.Cancelled:
             if trio.current_effective_deadline() == -float("inf"):
                 raise
@@ -152,11 +152,11 @@ class Subscription:
 
     def _hear_all(self, events: deque[Event]) -> None:
         while events and not self._is_closed:
-            tell_plain(self, events.popleft())
+            call_plain(self, events.popleft())
             self._heard += 1
 
 
-async def tell_async(subscription: Subscription, event: Event) -> None:
+async def call_async(subscription: Subscription, event: Event) -> None:
     """Calls an async listener with one event; what it raises is logged."""
     if subscription.removed:
         return
@@ -169,7 +169,7 @@ async def tell_async(subscription: Subscription, event: Event) -> None:
         _log_failure(listener, event, error)
 
 
-def tell_plain(subscription: Subscription, event: Event) -> None:
+def call_plain(subscription: Subscription, event: Event) -> None:
     """Calls a plain listener with one event; what it raises is logged."""
     if subscription.removed:
         return

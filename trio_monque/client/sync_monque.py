@@ -15,8 +15,8 @@ from ..jobs.new_job import JobOptions
 from ..jobs.payload import Taking
 from ..store.types import ClientSession
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
-from .bus import Bus
 from .context import ClientContext
+from .event_delivery import EventDelivery
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
 from .wake_board import Announcer
@@ -47,10 +47,10 @@ class SyncMonque:
         CallContextError: It is called in a task of an event loop, which would block; `sync_in_loop` allows it.
     """
 
-    def __init__(self, context: ClientContext, bus: Bus, *, blocks_loops: bool = False) -> None:
+    def __init__(self, context: ClientContext, event_delivery: EventDelivery, *, blocks_loops: bool = False) -> None:
         self.blocks_loops = blocks_loops
         self._context = context
-        self._bus = bus
+        self._event_delivery = event_delivery
         self._announcer = Announcer(context.jobs.collection.full_name)
 
     # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
@@ -163,7 +163,7 @@ class SyncMonque:
                 self._step(operation)
         finally:
             for event in operation.events():
-                self._bus.tell_blocking(event)
+                self._event_delivery.deliver_blocking(event)
         return operation.result
 
     def _step(self, operation: Operation[R]) -> None:

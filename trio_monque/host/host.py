@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from ..client.bus import GRACE, Bus
+from ..client.event_delivery import GRACE, EventDelivery
 from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.nursery import Engine
@@ -94,7 +94,7 @@ class Host(Generic[ClaimT, ReportT]):
     def __init__(
         self,
         engine: Engine[ClaimT, Any, Any, Any, Any],
-        bus: Bus,
+        event_delivery: EventDelivery,
         reporter: Reporter[ClaimT, ReportT],
         life: Life,
         *,
@@ -103,7 +103,7 @@ class Host(Generic[ClaimT, ReportT]):
         self.engine = engine
         self.report: ReportT | None = None
         self.ended = trio.Event()
-        self._bus = bus
+        self._event_delivery = event_delivery
         self._reporter = reporter
         self._life = life
         self._start_timeout = start_timeout
@@ -209,12 +209,12 @@ class Host(Generic[ClaimT, ReportT]):
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
                     async with trio.open_nursery() as last_words:
                         last_words.start_soon(self._life.leave)
-                        await self._bus.wait_caught_up()
-                self._bus.lose_patience()
+                        await self._event_delivery.wait_caught_up()
+                self._event_delivery.lose_patience()
                 hearing.cancel(reason=f"{self._life.name} has ended")
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
         with trio.CancelScope(shield=True) as scope:
             task_status.started(scope)
-            await self._bus.run()
+            await self._event_delivery.run()

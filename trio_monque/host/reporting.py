@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from logging import Logger
 from typing import Final, Generic, TypeVar
 
-from ..client.bus import Bus
+from ..client.event_delivery import EventDelivery
 
 ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
@@ -38,14 +38,14 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
     """Turns what the engine observes into events, log records and counts. Each kind of work has a subclass.
 
     Args:
-        bus: Delivers the events.
+        event_delivery: Delivers the events.
         logger: The logger of this kind of work.
         kind: The first word of the lines about the whole host: "scheduler", "claims".
         instance: The id of this instance.
     """
 
-    def __init__(self, bus: Bus, logger: Logger, kind: str, instance: str) -> None:
-        self._bus = bus
+    def __init__(self, event_delivery: EventDelivery, logger: Logger, kind: str, instance: str) -> None:
+        self._event_delivery = event_delivery
         self._logger = logger
         self._kind = kind
         self._instance = instance

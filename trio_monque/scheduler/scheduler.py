@@ -73,8 +73,8 @@ class Scheduler(SchedulerClient):
         self._config = config
         self._resources = resources
         self._workers = Workers.copied(workers)
-        self._bus.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._bus, config.instance_id)
+        self._event_delivery.add_all({} if listeners is None else listeners)
+        self._teller = Teller(self._event_delivery, config.instance_id)
         rests = (virtual := virtual_time()) is not None
         parts = assembled(
             self._context, self._door, config, self._workers, self._teller, self._running_job, rests=rests
@@ -90,7 +90,7 @@ class Scheduler(SchedulerClient):
             reachable=partial(start.reachable, parts.on_the_board),
             leave=start.leave,
         )
-        host = Host(parts.engine, self._bus, self._teller, life, start_timeout=config.start_timeout)
+        host = Host(parts.engine, self._event_delivery, self._teller, life, start_timeout=config.start_timeout)
         self._runs_on(host, self._teller, virtual, config.instance_id)
         self._body = Body(
             name="open_scheduler",

@@ -11,7 +11,7 @@ from typing import Final
 import trio
 
 from .. import events
-from ..client.bus import Bus
+from ..client.event_delivery import EventDelivery
 from ..client.rescued import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
@@ -59,8 +59,8 @@ NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 class Teller(Reporter[Job, SchedulerReport]):
     """The observer of the engine: makes events and log records, and counts. Events tell what the database accepted."""
 
-    def __init__(self, bus: Bus, instance: str = "") -> None:
-        super().__init__(bus, logger, "scheduler", instance)
+    def __init__(self, event_delivery: EventDelivery, instance: str = "") -> None:
+        super().__init__(event_delivery, logger, "scheduler", instance)
         self.tally = Tally()
         # Of the last schedules that ended: a sentence each, for `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
@@ -81,7 +81,7 @@ class Teller(Reporter[Job, SchedulerReport]):
             unfinished=end.unfinished,
             crashed=end.crashed,
             loop_blocked=end.loop_blocked,
-            undelivered_events=self._bus.undelivered,
+            undelivered_events=self._event_delivery.undelivered,
         )
 
     def counts(self, report: SchedulerReport) -> Mapping[str, int]:
@@ -96,7 +96,7 @@ class Teller(Reporter[Job, SchedulerReport]):
         """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=about(proof))
-            self._bus.emit(events.SchedulerErrorOccurred(error, proof))
+            self._event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
         self._id_shared = str(error)
 
@@ -110,16 +110,16 @@ class Teller(Reporter[Job, SchedulerReport]):
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
                 self.tally.unclaimable += 1
-                self._bus.emit(events.JobFailed(one.job, error, will_retry=False))
+                self._event_delivery.emit(events.JobFailed(one.job, error, will_retry=False))
             else:
-                self._bus.emit(events.SchedulerErrorOccurred(error, one.job))
+                self._event_delivery.emit(events.SchedulerErrorOccurred(error, one.job))
 
     # --- The observer of the engine ---
 
     def run_started(self, claim: Job) -> None:
         # Of every run, and so cheap: an event without a listener is not made, nor the job as it was left.
-        if self._bus.is_heard(events.JobStarted):
-            self._bus.emit(events.JobStarted(claim))
+        if self._event_delivery.is_heard(events.JobStarted):
+            self._event_delivery.emit(events.JobStarted(claim))
 
     def run_settled(self, settlement: JobSettlement) -> None:
         self._tell_settled(settlement)
@@ -131,45 +131,45 @@ class Teller(Reporter[Job, SchedulerReport]):
             claim,
             extra=about(claim),
         )
-        self._bus.emit(events.JobClaimLost(claim))
+        self._event_delivery.emit(events.JobClaimLost(claim))
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
         logger.warning("the scheduler leaves and cuts short %s", named(claims))
-        self._bus.emit(events.ShutdownTimedOut(tuple(claims)))
+        self._event_delivery.emit(events.ShutdownTimedOut(tuple(claims)))
 
     def renewal_failed(self, error: Exception) -> None:
         logger.warning("claims could not be renewed, and will be soon: %s", error)
-        self._bus.emit(events.HeartbeatFailed(error))
+        self._event_delivery.emit(events.HeartbeatFailed(error))
 
     def outage(self, error: Exception) -> None:
         super().outage(error)
-        self._bus.emit(events.SchedulerErrorOccurred(error))
+        self._event_delivery.emit(events.SchedulerErrorOccurred(error))
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
         for event in log_and_events_of(rescued):
-            self._bus.emit(event)
+            self._event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
                 self._count_ended_schedule(event.job)
 
     def stream_connected(self) -> None:
-        self._bus.emit(events.ChangeStreamConnected())
+        self._event_delivery.emit(events.ChangeStreamConnected())
 
     def stream_failed(self, error: Exception) -> None:
         logger.info("the change stream failed, and is opened again: %s", error)
-        self._bus.emit(events.ChangeStreamFailed(error))
+        self._event_delivery.emit(events.ChangeStreamFailed(error))
 
     def stream_closed(self) -> None:
-        self._bus.emit(events.ChangeStreamClosed())
+        self._event_delivery.emit(events.ChangeStreamClosed())
 
     def stream_fallback(self, error: Exception) -> None:
         logger.warning("without a change stream, jobs of others are found by polls: %s", error)
-        self._bus.emit(events.ChangeStreamFallback(error))
+        self._event_delivery.emit(events.ChangeStreamFallback(error))
 
     def _tell_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
-            if self._bus.is_heard(events.JobCancelled):
-                self._bus.emit(events.JobCancelled(settled(settlement)))
+            if self._event_delivery.is_heard(events.JobCancelled):
+                self._event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
         if settlement.schedule_ended is not None:
             self._tell_schedule_ended(settlement, settlement.schedule_ended)
@@ -177,8 +177,8 @@ class Teller(Reporter[Job, SchedulerReport]):
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
-                if self._bus.is_heard(events.JobCompleted):
-                    self._bus.emit(events.JobCompleted(settled(settlement), settlement.duration))
+                if self._event_delivery.is_heard(events.JobCompleted):
+                    self._event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
                 job = settled(settlement)
                 self.tally.failed += 1
@@ -199,7 +199,7 @@ class Teller(Reporter[Job, SchedulerReport]):
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=about(job), exc_info=cause)
-        self._bus.emit(events.JobFailed(job, error, will_retry=False))
+        self._event_delivery.emit(events.JobFailed(job, error, will_retry=False))
 
     def _count_ended_schedule(self, job: Job) -> None:
         self.tally.schedules_ended += 1
@@ -218,7 +218,7 @@ class Teller(Reporter[Job, SchedulerReport]):
                 extra=about(job),
                 exc_info=cause,
             )
-            self._bus.emit(events.ScheduleExhausted(job, error))
+            self._event_delivery.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job):
             logger.warning(
                 "job %s failed (failure %d of %d), and is tried again at %s: %s",
@@ -232,7 +232,7 @@ class Teller(Reporter[Job, SchedulerReport]):
             )
         else:
             logger.error("job %s failed for good: %s", job, reason, extra=about(job), exc_info=cause)
-        self._bus.emit(events.JobFailed(job, error, will_retry(job)))
+        self._event_delivery.emit(events.JobFailed(job, error, will_retry(job)))
 
 
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:

@@ -7,10 +7,10 @@ from typing import Any, Final, TypeVar
 
 import trio
 
-from ..client.bus import Bus
 from ..client.context import ClientContext
 from ..client.enqueue import Enqueue
 from ..client.enqueue_many import EnqueueMany
+from ..client.event_delivery import EventDelivery
 from ..client.monque import Monque
 from ..client.operation import Operation
 from ..client.schedules import Declare
@@ -81,7 +81,7 @@ class _RememberingSync(SyncMonque):
     """The blocking calls, from any thread."""
 
     def __init__(self, context: ClientContext, memory: _Memory) -> None:
-        super().__init__(context, Bus(), blocks_loops=True)
+        super().__init__(context, EventDelivery(), blocks_loops=True)
         self._memory = memory
 
     def _run(self, operation: Operation[R]) -> R:

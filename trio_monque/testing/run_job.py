@@ -9,8 +9,8 @@ from typing import Any, TypeVar, Unpack, cast, overload
 import trio
 
 from ..checks import LARGEST_NUMBER
-from ..client.bus import Bus
 from ..client.context import ClientContext
+from ..client.event_delivery import EventDelivery
 from ..engine.guard import Stop
 from ..engine.lease import LeaseTerms
 from ..engine.run import Run
@@ -222,7 +222,7 @@ class _Alone(JobSource):
 
         door = DatabaseThreads()
         paused = PausedNames(door, rests=True)
-        super().__init__(SchedulerContext(context, door, workers, config, paused, Teller(Bus())), make)
+        super().__init__(SchedulerContext(context, door, workers, config, paused, Teller(EventDelivery())), make)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

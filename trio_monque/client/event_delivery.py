@@ -22,7 +22,7 @@ from ..patience import Patience
 from ..threads import HoldingLimiter, call_in_thread
 from ..trio_thread import TrioThread
 from .event_stream import EventStream
-from .subscription import Subscription, tell_async, tell_plain
+from .subscription import Subscription, call_async, call_plain
 
 logger = logger_of("events")
 
@@ -36,7 +36,7 @@ LAST_WORDS: Final = 2.0
 """Seconds that listeners have for the events of a call that was cancelled or has failed."""
 
 
-class Bus:
+class EventDelivery:
     """Delivers events to listeners, and never in the way of the job that an event is about.
 
     In a scheduler (while `run` runs), an async listener is a task and a plain one is called in a thread,
@@ -178,7 +178,7 @@ class Bus:
 
     # --- For what a call did ---
 
-    async def tell(self, event: Event) -> None:
+    async def deliver(self, event: Event) -> None:
         """Report what an async call did; in a client that runs no jobs, return when all listeners have been called."""
         if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
@@ -186,21 +186,21 @@ class Bus:
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
-                await tell_async(subscription, event)
+                await call_async(subscription, event)
             elif trio.lowlevel.in_trio_task():
-                await call_in_thread(partial(tell_plain, subscription, event), limiter=HoldingLimiter(1))
+                await call_in_thread(partial(call_plain, subscription, event), limiter=HoldingLimiter(1))
             else:
-                await anyio.to_thread.run_sync(tell_plain, subscription, event)
+                await anyio.to_thread.run_sync(call_plain, subscription, event)
 
-    async def tell_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
+    async def deliver_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
         """Report all that an async call did, also if it is cancelled or `has_failed`: then within `LAST_WORDS`."""
         # A thread is waited for although its caller is cancelled: no error shows that before the first wait here.
         are_last = has_failed or anyio.current_effective_deadline() == -math.inf
         with anyio.move_on_after(LAST_WORDS, shield=True) if are_last else nullcontext():
             for event in events:
-                await self.tell(event)
+                await self.deliver(event)
 
-    def tell_blocking(self, event: Event) -> None:
+    def deliver_blocking(self, event: Event) -> None:
         """Report what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
         if self._thread is not None:
             self._on_the_run(partial(self.emit, event))
@@ -210,7 +210,7 @@ class Bus:
             if is_async(subscription.listener):
                 logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
             else:
-                tell_plain(subscription, event)
+                call_plain(subscription, event)
 
     def _listening_to(self, event: Event) -> list[Subscription]:
         return [one for one in self._subscriptions if isinstance(event, one.listens_to)]

@@ -11,7 +11,7 @@ from trio.testing import MockClock
 
 from tests.support.store import PAST
 from trio_monque.client import subscription
-from trio_monque.client.bus import Bus
+from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import Event, JobCompleted, JobStarted
 from trio_monque.jobs.job import Job
@@ -27,7 +27,7 @@ COMPLETED = JobCompleted(job("done"), 1.0)
 
 
 async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
-    bus = Bus()
+    event_delivery = EventDelivery()
     by_plain: list[Event] = []
     by_async: list[Event] = []
     all_of_it: list[Event] = []
@@ -45,14 +45,14 @@ async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock,
         async def __call__(self, event: JobStarted) -> None:
             await asynchronous(event)
 
-    bus.on(JobStarted, plain)
-    bus.on(JobStarted, Called())
-    bus.on(Event, all_of_it.append)
-    await nursery.start(bus.run)
+    event_delivery.on(JobStarted, plain)
+    event_delivery.on(JobStarted, Called())
+    event_delivery.on(Event, all_of_it.append)
+    await nursery.start(event_delivery.run)
     for event in STARTED:
-        bus.emit(event)
-    bus.emit(COMPLETED)
-    await bus.wait_caught_up()
+        event_delivery.emit(event)
+    event_delivery.emit(COMPLETED)
+    await event_delivery.wait_caught_up()
     assert by_plain == by_async == STARTED
     assert all_of_it == [*STARTED, COMPLETED]
     assert in_thread == [True] * 5
@@ -63,15 +63,15 @@ async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock,
 async def test_listener_may_be_added_and_removed_while_events_flow(
     autojump_clock: MockClock, nursery: trio.Nursery
 ) -> None:
-    bus = Bus()
-    await nursery.start(bus.run)
+    event_delivery = EventDelivery()
+    await nursery.start(event_delivery.run)
     heard: list[Event] = []
-    remove = bus.on(JobStarted, heard.append)
-    bus.emit(STARTED[0])
-    await bus.wait_caught_up()
+    remove = event_delivery.on(JobStarted, heard.append)
+    event_delivery.emit(STARTED[0])
+    await event_delivery.wait_caught_up()
     remove()
     remove()
-    bus.emit(STARTED[1])
+    event_delivery.emit(STARTED[1])
     await quiesce()
     assert heard == STARTED[:1]
     nursery.cancel_scope.cancel()
@@ -84,36 +84,36 @@ async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     monkeypatch.setattr(subscription, "MOST_UNHEARD", 3)
-    bus = Bus()
+    event_delivery = EventDelivery()
     heard: list[Event] = []
 
     async def never_ends(event: Event) -> None:
         await trio.sleep_forever()
 
-    bus.on(Event, never_ends)
-    bus.on(Event, heard.append)
-    await nursery.start(bus.run)
+    event_delivery.on(Event, never_ends)
+    event_delivery.on(Event, heard.append)
+    await nursery.start(event_delivery.run)
     for event in STARTED:
-        bus.emit(event)
+        event_delivery.emit(event)
         await quiesce()
     assert heard == STARTED
-    bus.emit(COMPLETED)
+    event_delivery.emit(COMPLETED)
     assert caplog.text.count("too slow") == 1
     nursery.cancel_scope.cancel()
 
 
 def test_what_is_no_event_class_or_cannot_be_called_is_refused() -> None:
     with pytest.raises(InvalidOptionError):
-        Bus().on(int, print)  # type: ignore[type-var]
+        EventDelivery().on(int, print)  # type: ignore[type-var]
     with pytest.raises(InvalidOptionError):
-        Bus().on(JobStarted, "print")  # type: ignore[arg-type]
+        EventDelivery().on(JobStarted, "print")  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
 async def test_listener_that_removes_itself_hears_nothing_more_of_what_had_piled_up(
     autojump_clock: MockClock, nursery: trio.Nursery, asynchronous: bool
 ) -> None:
-    bus = Bus()
+    event_delivery = EventDelivery()
     heard: list[Event] = []
 
     def once(event: Event) -> None:
@@ -123,13 +123,13 @@ async def test_listener_that_removes_itself_hears_nothing_more_of_what_had_piled
     async def once_async(event: Event) -> None:
         once(event)
 
-    remove = bus.on(Event, once_async if asynchronous else once)
-    await nursery.start(bus.run)
+    remove = event_delivery.on(Event, once_async if asynchronous else once)
+    await nursery.start(event_delivery.run)
     for event in STARTED:
-        bus.emit(event)
-    await bus.wait_caught_up()
+        event_delivery.emit(event)
+    await event_delivery.wait_caught_up()
     await quiesce()
-    bus.emit(COMPLETED)
-    await bus.wait_caught_up()
+    event_delivery.emit(COMPLETED)
+    await event_delivery.wait_caught_up()
     assert heard == STARTED[:1]
     nursery.cancel_scope.cancel()
