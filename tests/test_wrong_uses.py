@@ -109,7 +109,7 @@ WRONG: dict[str, tuple[Callable[[Any], Awaitable[object]], type[MonqueError], st
     "called handler": (
         lambda db: untyped(db).enqueue(unregistered(untyped(db))),
         InvalidJobIdentifierError,
-        r"what calling a handler returned. Write enqueue\(handler, data\)",
+        r"coroutine of a handler that was called. Write enqueue\(handler, data\)",
     ),
     "timedelta": (
         lambda db: untyped(db).enqueue("greet", delay=timedelta(5)),
@@ -129,7 +129,7 @@ WRONG: dict[str, tuple[Callable[[Any], Awaitable[object]], type[MonqueError], st
     "schedule swapped": (
         lambda db: untyped(db).schedule("greet", "0 9 * * *"),
         InvalidCronError,
-        "the line comes first and the name second",
+        "the expression is the first argument and the name the second",
     ),
     "job instead of its id": (lambda db: cancelled_by_job(db), InvalidOptionError, "pass job.id"),
     "filter as dict": (
@@ -169,7 +169,7 @@ async def test_wrong_use_says_what_to_write(
     [
         (lambda: Retention(completed=timedelta(days=1)), InvalidOptionError, "total_seconds"),  # type: ignore[arg-type]
         (lambda: Retry(5), InvalidOptionError, r"write Retry\(after=\.\.\.\) for seconds"),  # type: ignore[arg-type]
-        (lambda: Workers().cron("daily", "0 9 * * *"), InvalidCronError, "the line comes first and the name second"),
+        (lambda: Workers().cron("daily", "0 9 * * *"), InvalidCronError, "the expression is the first argument"),
         (lambda: Scheduler(MongoClient("h", connect=False)["x"], None), AsyncWithError, "async with open_scheduler"),
         (lambda: embedded_mongod().uri, AsyncWithError, r"write `with embedded_mongod\(\) as server:`"),
     ],

@@ -310,7 +310,7 @@ def test_exactly_the_selected_jobs_are_changed(
     [
         ({"name": ""}, "is empty"),
         ({"name": []}, "selects nothing"),
-        ({"name": 7}, "must be a string or several"),
+        ({"name": 7}, "must be a string or a list of strings"),
         ({"name": [7]}, "must be a string"),
         ({"status": []}, "selects nothing"),
         ({"status": "done"}, "must be among pending"),

@@ -133,8 +133,8 @@ class Positive:
 
 
 def test_keys_that_would_be_one_when_stored_are_refused() -> None:
-    assert "would be one when stored" in problem_of(PayloadType(dict[Any, int]).store, {1: 1, "1": 2})
-    assert "data[1.5]: the keys of a document are text" in problem_of(PayloadType(dict[float, int]).store, {1.5: 1})
+    assert "would be the same key when stored" in problem_of(PayloadType(dict[Any, int]).store, {1: 1, "1": 2})
+    assert "data[1.5]: the keys of a document are strings" in problem_of(PayloadType(dict[float, int]).store, {1.5: 1})
 
 
 @dataclass

@@ -250,7 +250,7 @@ async def test_hook_that_fails_lets_nothing_out(
     hook: Any,
 ) -> None:
     reason, error = await stored_errors(open_test_scheduler, jobs, redact_errors=hook)
-    assert reason.startswith("(left out: redact_errors r")
+    assert reason.startswith("(omitted: redact_errors r")
     assert "4111" not in reason + str(error) + caplog.text
     assert "redact_errors" in caplog.text
 

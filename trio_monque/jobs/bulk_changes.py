@@ -28,37 +28,38 @@ _NO_JOB: Final = ObjectId("0" * 24)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """One transition for the jobs that share it: its guard names no id."""
+    """A transition and the jobs that it applies to. Its guard has no ids; the store adds them."""
 
     transition: Transition
     jobs: tuple[Job, ...]
 
 
 def cancel_selected(selector: JobSelector, jobs: tuple[Job, ...], now: datetime) -> Change:
-    """pending -> cancelled, for those of the jobs that are still selected."""
+    """pending -> cancelled, for the jobs that still match the selection."""
     return Change(_guarded(cancel_pending(_NO_JOB, now), selector.guard(CANCELLABLE)), jobs)
 
 
 def retry_selected(selector: JobSelector, job: Job, now: datetime, next_run_at: datetime) -> Change:
-    """failed or cancelled -> pending, due then, if the job is still selected."""
+    """failed or cancelled -> pending, due at `next_run_at`, if the job still matches the selection."""
     again = retry_again(_NO_JOB, now)
     guard = {**selector.guard(selector.among(RETRIABLE)), "name": job.name}
     return Change(replace(_guarded(again, guard), set={**again.set, "next_run_at": next_run_at}), (job,))
 
 
 def _guarded(one: Transition, guard: Mapping[str, Any]) -> Transition:
-    # The statuses of the selection are among those of the one transition, and stricter; a job's id is its only other
-    # condition. A test compares the two guards.
+    # The guard of the single transition has its statuses and an id. The selection's statuses are among them, and the
+    # store adds the ids, so no condition is lost; a test compares the two guards. The whole selection is repeated,
+    # because a job may change between the moment it was chosen and the write.
     return replace(one, guard=guard)
 
 
 def spread_over(now: datetime, seconds: float, count: int, random: Random) -> list[datetime]:
-    """So many moments from `now` on, in whole milliseconds: evenly over the window, each by chance within its share."""
+    """Spreads `count` moments over `seconds` from `now` on: one at random in each equal share, in milliseconds."""
     share = seconds * 1000 / count
     return [now + timedelta(milliseconds=int((place + random.random()) * share)) for place in range(count)]
 
 
-# --- What it did ---
+# --- The result ---
 
 MOST_ERRORS_LISTED: Final = 100
 MOST_NAMES_COUNTED: Final = 100
@@ -66,11 +67,11 @@ MOST_NAMES_COUNTED: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class BulkFailure:
-    """A document that was selected and refused.
+    """A job that was selected, but could not be changed.
 
     Attributes:
         job_id: Its `_id`, as a hex string.
-        reason: Why.
+        reason: Why the server refused the change.
     """
 
     job_id: str
@@ -79,16 +80,16 @@ class BulkFailure:
 
 @dataclass(frozen=True, slots=True)
 class BulkResult:
-    """What a bulk action did; for `on_progress`, so far.
+    """The result of a bulk action; in `on_progress`, the result so far.
 
-    A job that was no longer selected when its turn came is left alone, and counts nowhere.
+    A job that does not match the selection any more when its turn comes stays as it is, and is not counted.
 
     Attributes:
-        count: How many jobs it changed or deleted, for certain.
-        errors: The first 100 of those that were refused, and why.
-        refused: How many were refused in all.
-        unknown: How many may have been changed or deleted: the answer was lost, and they have changed again or
-            are gone.
+        count: How many jobs were changed or deleted for certain.
+        errors: The first 100 jobs that could not be changed, and why.
+        refused: How many could not be changed in all.
+        unknown: How many may have been changed or deleted: the answer was lost, and since then they changed again or
+            were deleted.
     """
 
     count: int = 0
@@ -99,7 +100,7 @@ class BulkResult:
 
 @dataclass(slots=True)
 class Tally:
-    """The same while it grows."""
+    """A BulkResult while the action runs."""
 
     count: int = 0
     refused: int = 0

@@ -12,26 +12,26 @@ from .job import Job
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 
 
-# --- Conditions a guard may put on a field; a plain value means equality, and None means absent ---
+# --- Conditions on a field. In a guard, a plain value means equality, and None means that the field is absent ---
 
 
 @dataclass(frozen=True, slots=True)
 class AtMost:
-    """The field is at most this."""
+    """The field is at most `value`."""
 
     value: Any
 
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """The field is one of these; None among them means that it may be absent."""
+    """The field has one of these values; None among them means that it may be absent."""
 
     values: tuple[Any, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class Within:
-    """The field is a value between these, of their type; None where there is no end."""
+    """The field is between these bounds, and of their type; None for no bound."""
 
     at_least: Any = None
     above: Any = None
@@ -41,7 +41,7 @@ class Within:
 
 @dataclass(frozen=True, slots=True)
 class Containing:
-    """The field is a text with this in it, or at its beginning."""
+    """The field is a text that contains `text`, or begins with it."""
 
     text: str
     at_the_beginning: bool = False
@@ -52,11 +52,11 @@ class Transition:
     """One conditional write.
 
     Attributes:
-        guard: What must hold, by field; all of it is repeated in the write.
+        guard: The conditions, by field. The write repeats all of them.
         set: Fields and their new values.
         cleared: Fields that are removed.
-        added: Fields and what is added to them; an absent field counts as 0.
-        otherwise: What to write where the guard failed because a cancellation had been requested.
+        added: Fields and the number to add to them; an absent field counts as 0.
+        otherwise: The write to make instead, if the guard failed because a cancellation was requested.
     """
 
     guard: Mapping[str, Any]
@@ -67,7 +67,7 @@ class Transition:
 
 
 def applied(job: Job, transition: Transition) -> Job:
-    """The job after the transition, as the database holds it: the after-image of a write whose guard held."""
+    """The job after the transition, as the database has it: the after-image of a write whose guard held."""
     values = vars(job).copy()
     for name in transition.cleared:
         values.pop(name, None)  # An absent field has its default.
@@ -78,28 +78,29 @@ def applied(job: Job, transition: Transition) -> Job:
 
 
 def is_borne_by(job: Job, transition: Transition) -> bool:
-    """Whether the job is as the transition leaves it. The moment that it sets tells it from others like it."""
+    """Whether the job is as the transition leaves it. Similar writes set another moment."""
     return applied(job, replace(transition, added=_NOTHING)) == job
 
 
 # --- For a full document ---
 
 LIGHTEST: Final = 3
-"""How often a write can be made lighter; see `lightened`."""
+"""The last step of `lightened`."""
 
 SHORTEST_REASON: Final = 64
-"""Characters of `failReason` in the lightest write. With these, the end of a claim takes less than the claim did."""
+"""Bytes of `failReason` in the lightest write: then the end of a claim needs less room than the claim did."""
 
-# What each step gives up, the least needed first. What a write sets of these is what it is for, and stays; but for the
-# history of errors, which only accompanies a failure.
+# The fields that each step removes, the least important first. A field that the write itself sets stays, because it is
+# the purpose of the write; except the history of errors, which only accompanies a failure.
 _GIVEN_UP: Final = (("errors",), ("progress",), ("result", "saved"))
 
 
 def lightened(transition: Transition, steps: int) -> Transition:
-    """The same write for a document that has no room for it: what this library added to the document gives way.
+    """The same write for a document that has no room for it (16 MiB): fields that this library added are removed.
 
-    Step by step: the history of errors with its tracebacks; then the progress, and all of `failReason` but its
-    beginning; then an earlier result, the checkpoint, and when the run began and ended.
+    Step 1 removes the history of errors with its tracebacks. Step 2 removes the progress, and cuts `failReason`. Step 3
+    removes an earlier result, the checkpoint, and the times of the run. Without this, the end of a run could not be
+    written into a full document: its lease would expire, and the job would run again and again.
     """
     written = dict(transition.set)
     written.pop("errors", None)
@@ -119,5 +120,5 @@ def lightened(transition: Transition, steps: int) -> Transition:
 
 
 def _beginning(reason: str) -> str:
-    # In bytes: what is full is a document.
+    # In bytes, because the size of a document is in bytes.
     return reason.encode("utf-8", "replace")[:SHORTEST_REASON].decode("utf-8", "ignore")

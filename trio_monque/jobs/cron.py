@@ -1,11 +1,11 @@
-"""When a cron expression falls due next, and in which words. Pure: the moment is given.
+"""Computes when a cron expression is due next, and describes it in English. Pure: the moment is given.
 
-The fields, and the calendar, are cronsim's. The time zone is ours: cronsim walks a plain wall clock that
-is never changed, and here each reading of it becomes moments in time. (Given a zone, cronsim itself runs
-a fixed-time job a second time when asked during the hour that comes twice, leaves out matching minutes
-beside a change of half an hour, and finds times in a midnight that does not exist; 2.6 to 2.8.)
+cronsim parses the fields and knows the calendar. The time zone is ours, with the clock changes of summer and winter:
+cronsim walks a plain wall clock that never changes, and this file converts its readings to moments in time. (Given a
+zone, cronsim 2.6 to 2.8 runs a fixed-time job a second time if asked during the hour that occurs twice, omits matching
+minutes next to a change of half an hour, and returns times in a midnight that does not exist.)
 
-What is published about this is docs/explanation/schedules.md.
+The rules for users are on docs/explanation/schedules.md.
 """
 
 from __future__ import annotations
@@ -40,35 +40,35 @@ TAKEN: Final = {
     "month": "1-12 or JAN-DEC",
     "day-of-week": "0-7 or SUN-SAT, the last such as 5L, or the n-th such as MON#1",
 }
-"""What each field takes, beside `*`, lists, ranges and steps; in the order and by the names of cronsim."""
+"""The values that each field takes, besides `*`, lists, ranges and steps; in cronsim's order, with its names."""
 
-# All 60 minutes, 24 hours, 31 days, 12 months and 7 weekdays, listed, are below 500. Without a limit a
-# number of thousands of digits would reach int(), which refuses it with an error of its own.
+# Characters. A list of all 60 minutes, 24 hours, 31 days, 12 months and 7 weekdays has fewer than 500. Without a limit,
+# a number of thousands of digits would reach int(), which refuses it with an error of its own.
 LONGEST: Final = 1000
 
 MOST_OCCURRENCES: Final = 1000
-"""How many occurrences can be asked for at once: some 20 to 50 µs each, in the caller's loop."""
+"""The most occurrences of one call. Each takes 20 to 50 µs, in the event loop of the caller."""
 
 ENDINGS: Final = {"1": "st", "2": "nd", "3": "rd"}
-"""Where cronsim says "the 21th day"."""
+"""cronsim writes "the 21th day": these are the correct endings."""
 
-# In the time zone database's directory, but no zone of the world: the host's own, and a placeholder.
+# Files in the directory of the time zone database that are not zones: the host's own setting, and a placeholder.
 NO_ZONES: Final = {"localtime", "Factory"}
 
-# No schedule that ever comes to pass leaves out 50 years, which is where cronsim gives up: 29 February on
-# a given weekday, the rarest, leaves out 40 at most. So one look from any fixed moment decides it.
+# cronsim gives up after 50 years without a match. The rarest valid schedule, 29 February on a given weekday, has gaps
+# of 40 years at most. So one search from any fixed moment decides whether an expression ever matches.
 SOME_MOMENT: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SchedulePreview:
-    """What a schedule means.
+    """The meaning of a schedule, to check it before it is declared.
 
     Attributes:
         expression: The five fields, as they are stored.
-        timezone: The IANA name of the zone that they speak of.
-        description: The same in English.
-        runs: The next moments, in UTC.
+        timezone: The IANA name of the schedule's time zone.
+        description: The schedule in English.
+        runs: The next due dates, in UTC.
     """
 
     expression: str
@@ -77,14 +77,14 @@ class SchedulePreview:
     runs: tuple[datetime, ...]
 
 
-# --- What is let in ---
+# --- Validation ---
 
 
 def normalised(expression: str) -> str:
-    """The five fields that are stored: aliases translated, single spaces, names in capitals.
+    """The expression as it is stored: five fields, aliases replaced, single spaces, names in capitals.
 
     Raises:
-        InvalidCronError: The expression cannot be understood, or never comes to pass.
+        InvalidCronError: The expression is invalid, or never due.
     """
     fields = _five_fields(expression)
     _first(expression, fields, UTC, SOME_MOMENT)
@@ -92,10 +92,10 @@ def normalised(expression: str) -> str:
 
 
 def check_timezone(expression: str, timezone: object) -> str:
-    """The name of the zone that `expression` is to speak of, once it is known to exist; None means UTC.
+    """Returns the name of the time zone of `expression`, if the zone exists; None means UTC.
 
-    Only names of the IANA database, spelled as there: never the host's own zone, whatever it calls it,
-    and no name that only a file system without upper and lower case would find.
+    It accepts the names of the IANA database, spelled as there: not the host's own zone, and not a name in another case
+    that only a case-insensitive file system would find.
 
     Raises:
         InvalidCronError: There is no such zone on this machine.
@@ -111,41 +111,41 @@ def check_timezone(expression: str, timezone: object) -> str:
     raise InvalidCronError(expression, f"its time zone {shown(timezone)} is unknown; {advice}")
 
 
-# --- When it falls due ---
+# --- Due dates ---
 
 
 def next_occurrence(expression: str, timezone: str | None, after: datetime) -> datetime:
-    """The first moment strictly after `after` at which the expression falls due, in UTC.
+    """The first moment strictly after `after` at which the expression is due, in UTC.
 
-    A function of its arguments alone: asked from any moment between two occurrences it gives the same,
-    also in the hour that comes twice. Some 20 to 50 µs.
+    It depends on its arguments alone: from any moment between two occurrences the result is the same, also in the hour
+    that occurs twice. It takes 20 to 50 µs.
 
     Args:
         expression: Five fields, or one of the aliases.
-        timezone: The IANA name of the zone that the expression speaks of; None for UTC.
+        timezone: The IANA name of the time zone of the expression; None for UTC.
         after: A timezone-aware moment.
 
     Raises:
-        InvalidCronError: The expression or the zone cannot be understood, or it never comes to pass.
+        InvalidCronError: The expression or the zone is invalid, or it is never due.
         InvalidOptionError: `after` has no time zone.
     """
     return occurrences(expression, timezone, after, 1)[0]
 
 
 def occurrences(expression: str, timezone: str | None, after: datetime, count: int) -> tuple[datetime, ...]:
-    """The first `count` moments strictly after `after` at which the expression falls due, in UTC.
+    """The first `count` moments strictly after `after` at which the expression is due, in UTC.
 
     Args:
         expression: Five fields, or one of the aliases.
-        timezone: The IANA name of the zone that the expression speaks of; None for UTC.
+        timezone: The IANA name of the time zone of the expression; None for UTC.
         after: A timezone-aware moment.
         count: 1 to 1000.
 
     Raises:
-        InvalidCronError: The expression or the zone cannot be understood, or it never comes to pass.
+        InvalidCronError: The expression or the zone is invalid, or it is never due.
         InvalidOptionError: `after` has no time zone, or `count` is out of range.
     """
-    if after.utcoffset() is None:  # Python would take it to be in the host's zone.
+    if after.utcoffset() is None:  # Python would assume the host's time zone.
         raise InvalidOptionError("after", after, "needs a time zone, such as that of datetime.now(UTC)")
     if type(count) is not int or not 1 <= count <= MOST_OCCURRENCES:
         raise InvalidOptionError("count", count, f"a whole number from 1 to {MOST_OCCURRENCES} is expected")
@@ -159,16 +159,16 @@ def occurrences(expression: str, timezone: str | None, after: datetime, count: i
 
 
 def preview(expression: str, timezone: str | None, count: int, after: datetime) -> SchedulePreview:
-    """What a schedule means, in words and in its next `count` runs after `after`.
+    """Describes a schedule in English, and lists its next `count` runs after `after`.
 
     Args:
         expression: Five fields, or one of the aliases.
-        timezone: The IANA name of the zone that the expression speaks of; None for UTC.
+        timezone: The IANA name of the time zone of the expression; None for UTC.
         count: 1 to 1000.
         after: A timezone-aware moment.
 
     Raises:
-        InvalidCronError: The expression or the zone cannot be understood, or it never comes to pass.
+        InvalidCronError: The expression or the zone is invalid, or it is never due.
         InvalidOptionError: `after` has no time zone, or `count` is out of range.
     """
     runs = occurrences(expression, timezone, after, count)
@@ -181,14 +181,14 @@ def preview(expression: str, timezone: str | None, count: int, after: datetime) 
 
 
 def _five_fields(expression: object) -> str:
-    if not isinstance(expression, str):  # A stored line may be anything.
-        raise InvalidCronError(expression, "it is not text")
+    if not isinstance(expression, str):  # A stored expression may have any type.
+        raise InvalidCronError(expression, "it is not a string")
     if len(expression) > LONGEST or not expression.isascii():
-        # Beyond ASCII there are letters whose capitals would be understood, such as the dotless i of FRI.
+        # Some letters beyond ASCII have capitals that cronsim would accept, such as the dotless i in FRI.
         raise InvalidCronError(expression, f"it is longer than {LONGEST} characters, or not in ASCII")
     stripped = expression.strip()
     if stripped.startswith("@") and stripped.lower() not in ALIASES:
-        raise InvalidCronError(expression, f"of aliases, only {', '.join(ALIASES)} are known")
+        raise InvalidCronError(expression, f"unknown alias; the known aliases are {', '.join(ALIASES)}")
     fields = ALIASES.get(stripped.lower(), stripped).split()
     if len(fields) != 5:
         known = "; seconds and years cannot be given" if len(fields) > 5 else ""
@@ -197,15 +197,16 @@ def _five_fields(expression: object) -> str:
 
 
 def _first(expression: str, fields: str, zone: tzinfo, after: datetime) -> datetime:
-    """The first moment strictly after `after`. The errors of cronsim are translated here and nowhere else."""
+    """The first moment strictly after `after`. All errors of cronsim are translated here."""
     try:
         after = after.astimezone(UTC)
         start = _start(after, zone)
         if _has_fixed_times(fields):
             first = _first_of((_reached(wall, zone) for wall in CronSim(fields, start)), after)
         else:
-            # Taking the first time that each reading is shown, moments only rise, and so they do taking the
-            # last time. Every moment is on one of these two paths: the earlier of their firsts is the first.
+            # In the hour that occurs twice, the clock shows each reading two times. The first times of all readings
+            # rise, and so do the last times. Each due moment is in one of these two sequences, so the earlier one of
+            # their first moments is the next due date.
             firsts = [
                 _first_of((_shown(wall, zone, fold) for wall in CronSim(fields, start)), after) for fold in (0, 1)
             ]
@@ -215,15 +216,15 @@ def _first(expression: str, fields: str, zone: tzinfo, after: datetime) -> datet
     except OverflowError:  # Beyond the year 9999.
         first = None
     if first is None:
-        raise InvalidCronError(expression, "it never comes to pass")
+        raise InvalidCronError(expression, "it is never due")
     return first
 
 
 def _start(after: datetime, zone: tzinfo) -> datetime:
-    """What the zone's clock shows at `after`: every reading up to there is over.
+    """The reading of the zone's clock at `after`, from which the search starts.
 
-    While a reading is shown for the first of two times, those before it are still to come once more. So
-    it is read by the second time's offset, which is the lower one; what is looked at too early is passed by.
+    If `after` is in the first pass of an hour that occurs twice, earlier readings of that hour will come once more. So
+    the offset of the second pass is used, which is lower. Moments before `after` are skipped later.
     """
     local = after.astimezone(zone).replace(fold=1)
     return (local.utcoffset() or timedelta()) + after.replace(tzinfo=None)
@@ -234,25 +235,29 @@ def _first_of(moments: Iterable[datetime | None], after: datetime) -> datetime |
 
 
 def _has_fixed_times(fields: str) -> bool:
-    """Debian's rule, and cronsim's: the spelling tells, so that whoever writes the line can choose."""
+    """Whether the expression has fixed times. The author chooses by the spelling, as with cron on Debian and cronsim:
+
+    an hour or minute that begins with `*` means an interval. It runs in both passes of an hour that occurs twice, and
+    not in an hour that is skipped. A fixed time runs exactly once in either case.
+    """
     minute, hour, *_ = fields.split()
     return not minute.startswith("*") and not hour.startswith("*")
 
 
 def _shown(wall: datetime, zone: tzinfo, fold: int) -> datetime | None:
-    """When the zone's clock shows `wall`, the first time (fold 0) or the last; None where it never does."""
+    """When the zone's clock shows `wall`: the first time (fold 0) or the last time; None if it never does."""
     moment = wall.replace(tzinfo=zone, fold=fold).astimezone(UTC)
     return moment if moment.astimezone(zone).replace(tzinfo=None) == wall else None
 
 
 def _reached(wall: datetime, zone: tzinfo) -> datetime:
-    """When the zone's clock first shows `wall`, or the first whole minute after it where it is put forward past it."""
+    """When the zone's clock first shows `wall`, or the first whole minute after it if the clock skips `wall`."""
     while (moment := _shown(wall, zone, fold=0)) is None:
         wall += timedelta(minutes=1)
     return moment
 
 
-@cache  # Some 600 small files are looked at: 7 ms where they are at hand, once.
+@cache  # It reads about 600 small files: 7 ms if they are in the file cache.
 def _zone_names() -> frozenset[str]:
     return frozenset(available_timezones() - NO_ZONES)
 
@@ -261,11 +266,11 @@ def _zone(expression: str, timezone: str | None) -> tzinfo:
     name = check_timezone(expression, timezone)
     try:
         return UTC if name == "UTC" else ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # It was there when the names were read.
+    except (ZoneInfoNotFoundError, ValueError, OSError) as error:  # The file existed when the names were read.
         raise InvalidCronError(expression, f"its time zone {shown(timezone)} cannot be read: {error}") from error
 
 
-# --- In words ---
+# --- Texts ---
 
 
 def _problem(fields: str, error: CronSimError) -> str:

@@ -1,8 +1,8 @@
-"""Cursors: a place in a sorted list of jobs, as a string that a client may keep. Monque's own forms.
+"""Cursors: a place in a sorted list of jobs, as a string that a client may keep. The format is Monque's own. Pure.
 
-A letter for the direction in which the page was read (`F` or `B`; it binds nobody), then base64url without
-padding of one of two forms: the twelve bytes of an id, for the default order; or JSON, for every other one.
-Pure.
+A cursor is a letter and base64url text without padding. The letter is the direction in which the page was read (`F` or
+`B`); a reader may go on in the other direction. The text has one of two forms: the twelve bytes of an id, for the
+default order, or JSON, for every other order.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ def _in_camel_case(name: str) -> str:
     return first + "".join(other.capitalize() for other in others)
 
 
-# What an order is called here and in Monque's cursors.
+# The name of each order here, and its name in Monque's cursors.
 ORDERS: Final = {
     "id": "identifier",
     **{name: _in_camel_case(name) for name in ("created_at", "updated_at", "next_run_at")},
@@ -38,11 +38,11 @@ _MOMENT: Final = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z")
 
 @dataclass(frozen=True, slots=True)
 class Anchor:
-    """A place in an order: that of a job with this id, and with this value of the date that it goes by.
+    """A place in an order: the place of a job with this id and this value of the date that jobs are sorted by.
 
     Attributes:
-        id: The tie-break, and in the order by id all there is.
-        value: None in the order by id.
+        id: Breaks ties; in the order by id, the only value.
+        value: The date; None in the order by id.
     """
 
     id: ObjectId
@@ -50,7 +50,7 @@ class Anchor:
 
     @property
     def key(self) -> tuple[Any, ...]:
-        """By which anchors of one order are compared."""
+        """The sort key: compare anchors of the same order by it."""
         return (self.id,) if self.value is None else (self.value, self.id)
 
 
@@ -64,7 +64,7 @@ def encode(anchor: Anchor, by: str, direction: str, *, backward: bool) -> str:
     if (by, direction) == ("id", "asc"):
         content = anchor.id.binary
     else:
-        # In the order by id the value says nothing, but Node refuses a cursor without one. It takes the id's own time.
+        # In the order by id the value has no meaning, but Node refuses a cursor without one. Node writes the id's time.
         value = anchor.id.generation_time if anchor.value is None else anchor.value
         sort = {"by": ORDERS[by], "direction": direction, "value": _iso(value)}
         content = json.dumps({"id": str(anchor.id), "sort": sort}, separators=(",", ":")).encode()
@@ -72,10 +72,10 @@ def encode(anchor: Anchor, by: str, direction: str, *, backward: bool) -> str:
 
 
 def decode(cursor: object, by: str, direction: str) -> Anchor:
-    """The place that a cursor means in the order that is asked for.
+    """Reads a cursor for the order `by`, `direction`.
 
     Raises:
-        InvalidCursorError: It is no cursor, or one of another order.
+        InvalidCursorError: It is not a cursor, or belongs to another order.
     """
     content = _content(cursor)
     # The length comes first: an id may begin with the byte of "{".
@@ -93,7 +93,7 @@ def _content(cursor: object) -> bytes:
         content = urlsafe_b64decode(text + "=" * (-len(text) % 4))
     except ValueError as error:
         raise _malformed(cursor, "it is not base64url") from error
-    # The decoder passes over what it does not know.
+    # The decoder skips characters that it does not know.
     if urlsafe_b64encode(content).decode().rstrip("=") != text:
         raise _malformed(cursor, "it is not base64url without padding")
     return content
@@ -104,11 +104,11 @@ def _structured(cursor: object, content: bytes, by: str, direction: str) -> Anch
         said = json.loads(content)
         hex_id, order, other_direction = said["id"], said["sort"]["by"], said["sort"]["direction"]
     except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise _malformed(cursor, "it holds neither an id nor a place in an order") from error
+        raise _malformed(cursor, "it contains neither an id nor a place in an order") from error
     if not isinstance(hex_id, str) or not _HEX_ID.fullmatch(hex_id):
-        raise _malformed(cursor, "its id is none")
+        raise _malformed(cursor, "its id is not valid")
     if order not in list(ORDERS.values()) or other_direction not in ["asc", "desc"]:
-        raise _malformed(cursor, "it is of an unknown order")
+        raise _malformed(cursor, "it has an unknown order")
     _check_order(cursor, (order, other_direction), by, direction)
     return Anchor(ObjectId(hex_id), None if by == "id" else _moment(cursor, said["sort"].get("value")))
 
@@ -118,7 +118,7 @@ def _moment(cursor: object, value: object) -> datetime:
         try:
             return datetime.fromisoformat(value)
         except ValueError:
-            pass  # A thirteenth month.
+            pass  # For example, a thirteenth month.
     raise _malformed(cursor, "it has no date")
 
 
@@ -130,10 +130,10 @@ def _iso(moment: datetime) -> str:
 def _check_order(cursor: object, its: tuple[str, str], by: str, direction: str) -> None:
     if its != (ORDERS[by], direction):
         raise InvalidCursorError(
-            f"cursor {shown(cursor)} belongs to the order by {its[0]}, {its[1]}, and {by}, {direction} was asked for: "
-            "go on in its order, or begin without a cursor"
+            f"cursor {shown(cursor)} belongs to the order by {its[0]}, {its[1]}, but sort is {by}, {direction}: "
+            "pass the sort of the page that it came from, or start without a cursor"
         )
 
 
 def _malformed(cursor: object, problem: str) -> InvalidCursorError:
-    return InvalidCursorError(f"{shown(cursor)} is not a cursor of a page: {problem}. Pass what a page's `cursor` was")
+    return InvalidCursorError(f"{shown(cursor)} is not a cursor of a page: {problem}. Pass the `cursor` of a page")

@@ -15,30 +15,30 @@ from ..safe_text import message_of, name_of, plain, traceback_of
 from .job import Job
 from .verdicts import Discard, Retry, Snooze, leaves_of
 
-# A reason is for people; a megabyte of one would travel with every read of the job.
+# Characters. The reason is read by people, and every read of the job transfers it.
 LONGEST_REASON: Final = 10_000
 LONGEST_TRACEBACK: Final = 4_000
 
 MOST_ERRORS: Final = 5
-"""How many of the last errors a job remembers."""
+"""The cap on the history: a job keeps its last five errors."""
 
 logger = logger_of("scheduler")
 
 
 @dataclass(frozen=True, slots=True)
 class ErrorText:
-    """What the options say about the texts of errors.
+    """The options for the texts of errors.
 
     Attributes:
         store_tracebacks: Whether the history of errors has tracebacks.
-        redact: Called with each text before it is stored or logged; what it returns takes its place.
+        redact: Called with each text before it is stored or logged; its return value replaces the text.
     """
 
     store_tracebacks: bool = True
     redact: Callable[[str], object] | None = None
 
     def redacted(self, text: str) -> str:
-        """The text as it may be kept. A hook that fails must not let out what it was to hide."""
+        """The text after `redact`. If that function fails, the text is omitted: it may have secrets."""
         if self.redact is None or not text:
             return text
         try:
@@ -49,8 +49,8 @@ class ErrorText:
             if isinstance(kept, str):
                 return kept
             problem = f"returned {type(kept).__name__} instead of str"
-        logger.error("redact_errors %s: the text of an error was left out", problem)
-        return f"(left out: redact_errors {problem})"
+        logger.error("redact_errors %s; the text of the error was omitted", problem)
+        return f"(omitted: redact_errors {problem})"
 
 
 EVERYTHING = ErrorText()
@@ -58,28 +58,28 @@ EVERYTHING = ErrorText()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """What a failed try leaves in the job.
+    """The fields that a failed try writes into its job.
 
     Attributes:
-        reason: `failReason`.
-        record: One entry of the history of errors.
+        reason: The new `failReason`.
+        record: A new entry in the history of errors; None for no entry.
     """
 
     reason: str
     record: Mapping[str, Any] | None = None
 
     def written(self, job: Job) -> dict[str, Any]:
-        """The fields; the history is the copy's, which the fence proves to be current."""
+        """The fields to write. The history is extended from the claimed copy, which the fence proves to be current."""
         if self.record is None:
             return {"fail_reason": self.reason}
         return {"fail_reason": self.reason, "errors": [*job.errors, self.record][-MOST_ERRORS:]}
 
 
-# --- Words for people ---
+# --- From an exception to texts ---
 
 
 def failure_of(error: BaseException, job: Job, now: datetime, kept: ErrorText = EVERYTHING) -> Failure:
-    """What a failed try leaves in its job."""
+    """The Failure that this error leaves in the job."""
     reason = kept_reason(error, kept)
     record: dict[str, Any] = {"at": now, "attempt": job.attempts, "error": reason}
     if kept.store_tracebacks:
@@ -88,13 +88,13 @@ def failure_of(error: BaseException, job: Job, now: datetime, kept: ErrorText = 
 
 
 def kept_reason(error: BaseException, kept: ErrorText) -> str:
-    """What is stored and logged as the reason of a failure."""
+    """The reason of a failure as it is stored and logged: redacted, and at most 10,000 characters."""
     return plain(kept.redacted(reason_of(error)), LONGEST_REASON)
 
 
 def reason_of(error: BaseException) -> str:
-    """What `failReason` says of an error: the type and message of its first leaf, and how many others there were."""
-    # Beside a real error, a Retry or Snooze is not what anybody wants to read of.
+    """The type and message of an error. For a group: those of its first leaf, and how many more there are."""
+    # If a group has a real error beside a Retry or Snooze, the real error is more useful to the reader.
     leaves = sorted(leaves_of(error), key=lambda leaf: isinstance(leaf, Retry | Snooze))
     first = leaves[0]
     text = name_of(first)

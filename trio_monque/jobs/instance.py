@@ -1,4 +1,4 @@
-"""What is known of a scheduler instance: the value that tells of one, and whether it lives. Pure."""
+"""An instance in the fleet: its entry as a value, and whether it is alive. Pure."""
 
 from __future__ import annotations
 
@@ -13,31 +13,32 @@ from .fences import is_ours, shares_its_id
 from .job import Job
 
 LIVE_FOR_BEATS: Final = 2
-"""Heartbeat intervals after its last heartbeat in which an instance, or the holder of a job, is taken to live."""
+"""An instance, or the holder of a job, counts as alive for this number of heartbeat intervals after its last one."""
 
 MOST_NAMES: Final = 1000
 MOST_NAMES_HELD: Final = 20
-"""How many names an entry tells of: those that are run, and those of which most jobs are held."""
+"""The entry of an instance lists at most MOST_NAMES names that it runs, and the numbers of held jobs for at most
+MOST_NAMES_HELD names: those with the most jobs."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Instance:
-    """A scheduler instance, as it told of itself with its last heartbeat.
+    """A scheduler instance, as it described itself with its last heartbeat.
 
     Attributes:
         id: Its `instance_id`.
-        incarnation: Random characters: who starts with an id that somebody had before bears others.
+        incarnation: Random characters, new at each start: they distinguish processes that use the same id.
         host: The name of its machine.
-        pid: Its process there.
+        pid: Its process id there.
         names: The names of the jobs that it runs, sorted; the first thousand.
-        started_at: When it began, UTC.
+        started_at: When it started, UTC.
         last_heartbeat: Its last sign of life, UTC.
-        heartbeat_interval: Seconds from one to the next.
-        draining: It leaves: it claims nothing more.
-        held: How many jobs it held then.
-        held_by_name: How many of each name; of the twenty names with most.
-        version: Which version of this library it runs.
-        is_live: Its last heartbeat is no older than two of its intervals.
+        heartbeat_interval: Seconds between heartbeats.
+        draining: It is shutting down, and claims no more jobs.
+        held: How many jobs it held at its last heartbeat.
+        held_by_name: How many jobs of each name it held, for the twenty names with the most.
+        version: The version of this library that it runs.
+        is_live: Its last heartbeat is at most two of its intervals old.
     """
 
     id: str
@@ -59,31 +60,31 @@ class Instance:
 
 
 def is_alive(last_heartbeat: datetime, heartbeat_interval: float | None, now: datetime) -> bool:
-    """Whether who wrote that heartbeat is taken to live at `now`, the server's time both."""
+    """Whether the writer of this heartbeat counts as alive at `now`; both are server time."""
     return (now - last_heartbeat) / timedelta(seconds=1) <= LIVE_FOR_BEATS * clamped(heartbeat_interval)
 
 
 def is_of_a_stranger(job: Job, now: datetime) -> bool:
-    """Whether this claim proves that another live process uses the id of its holder: Monque for Node, for example."""
+    """Whether this claim proves that another live process, such as Monque for Node, uses its holder's instance id."""
     if is_ours(job):
         return shares_its_id(job)
     return job.last_heartbeat is not None and is_alive(job.last_heartbeat, job.heartbeat_interval, now)
 
 
 def evidence_of(job: Job) -> str:
-    """The same for people."""
+    """Describes the proof of `is_of_a_stranger` for the message of an error."""
     if is_ours(job):
         return f"another process, such as Monque for Node, renewed the claim on job {job.name} {job.id}"
     return f"another library, such as Monque for Node, claimed job {job.name} {job.id} under it"
 
 
 def clamped(interval: float | None) -> float:
-    """An interval as another program wrote it, or did not, brought into the range that ours may have."""
-    if interval is None or interval != interval:  # NaN: a number to MongoDB, and no interval.
+    """Another program's heartbeat interval, or a missing one, clamped to the range of this library's option."""
+    if interval is None or interval != interval:  # NaN is a number for MongoDB, but not an interval.
         return LONGEST_BEAT
     return min(max(interval, SHORTEST_BEAT), LONGEST_BEAT)
 
 
 def most_held(names: Iterable[str]) -> Mapping[str, int]:
-    """How many are held of which name, bounded."""
+    """The numbers of held jobs for the names with the most."""
     return dict(Counter(names).most_common(MOST_NAMES_HELD))

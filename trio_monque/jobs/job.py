@@ -17,7 +17,7 @@ from ..safe_text import LONGEST_VALUE, one_line
 
 
 class JobStatus(StrEnum):
-    """Where a job is in its life; the transitions between them are in `transitions.py`."""
+    """The status of a job. `transitions.py` has the changes between them."""
 
     PENDING = "pending"
     PROCESSING = "processing"
@@ -30,11 +30,11 @@ class JobStatus(StrEnum):
 class Job:
     """A job as the database held it at one moment. Datetimes are UTC-aware, durations are seconds.
 
-    A field that the document lacks has its default here: documents written by Monque for Node are whole.
+    Fields that the document does not have get their defaults, so documents of Monque for Node are complete jobs.
 
     Attributes:
         id: The document's `_id`.
-        name: Which worker runs it.
+        name: The name of the worker that runs it.
         data: The payload, as it was stored.
         status: See JobStatus.
         next_run_at: When it is due.
@@ -43,25 +43,25 @@ class Job:
         fail_reason: Why the last try failed.
         repeat_interval: A cron expression of five fields, for a recurring job.
         unique_key: At most one pending or processing job has this key under this name.
-        claimed_by, locked_at, claim_token: The current claim: by which instance, since when, and its
+        claimed_by, locked_at, claim_token: The current claim: the instance that holds it, since when, and its
             fencing token.
-        last_heartbeat, heartbeat_interval: When the claim was renewed last, and how often it will be.
-        renewed_at: When the instance that made the claim renewed it last, or made it. Another process with the same
-            instance id may write `last_heartbeat`, but not this.
+        last_heartbeat, heartbeat_interval: When the claim was renewed last, and the seconds between renewals.
+        renewed_at: When the holder renewed the claim last, or made it. Another process with the same instance id may
+            write `last_heartbeat`, but not this.
         attempts: How often this library claimed the job; strictly grows.
-        receipt: Which settlement, or which batch of a bulk action, was written last.
-        rescues: How often in a row a claim on it died.
+        receipt: Identifies the settlement, or the batch of a bulk action, that was written last.
+        rescues: How many claims on it died in a row.
         rev: Grows with every edit of a pending job's content.
-        cancel_requested_at: When somebody asked for the current run to be cancelled.
-        timezone: IANA name in which `repeat_interval` is meant; None for UTC.
-        schedule_version: The `version` of the declaration that the schedule is of; None for none.
-        timeout, max_attempts, max_rescues, on_exhausted: What this job says instead of its worker.
-        result: What its handler returned, where results are stored.
-        progress, saved: What its handler reported, and saved for its next try.
-        saved_for: The occurrence in which a recurring job's handler saved, by the date when it was first due.
-        occurrence: The occurrence of a recurring job that is tried again, by the date when it was first due.
+        cancel_requested_at: When a caller requested that the current run be cancelled.
+        timezone: IANA name of the time zone of `repeat_interval`; None for UTC.
+        schedule_version: The `version` of the declaration of the schedule; None for none.
+        timeout, max_attempts, max_rescues, on_exhausted: Options of this job, in place of its worker's.
+        result: The return value of its handler, if results are stored.
+        progress, saved: The progress that its handler reported, and the checkpoint that it saved for its next try.
+        saved_for: The occurrence in which a recurring job's handler saved: the date at which it was first due.
+        occurrence: The occurrence of a recurring job that is tried again: the date at which it was first due.
         resumes_at: The due date that this library wrote last for another try at the same occurrence.
-        started_at, finished_at: The last counted run.
+        started_at, finished_at: Begin and end of the last counted run.
         errors: The last errors, oldest first.
     """
 
@@ -108,10 +108,10 @@ class Job:
 
     @classmethod
     def of(cls, values: dict[str, Any]) -> Job:
-        """A job of these values, which are what it must be: nothing is checked, and the dict is the job's from then on.
+        """Makes a job of these values without any check. The job takes over the dict.
 
-        What is left out has its default, which every dataclass keeps in its class. Two jobs are made for each
-        run, and `__init__` of a frozen dataclass sets all the fields one by one: ten times as dear, and as large.
+        Missing fields have their defaults, which every dataclass keeps in its class. Two jobs are made for each run,
+        and `__init__` of a frozen dataclass, which sets all fields one by one, needs ten times the time and memory.
         """
         job = object.__new__(cls)
         object.__setattr__(job, "__dict__", values)
@@ -119,19 +119,19 @@ class Job:
 
     @classmethod
     def kept(cls, values: Mapping[str, Any]) -> Job:
-        """The same for one that is kept for as long as its run: 300 bytes smaller, where it has no unusual fields.
+        """Like `of`, for a job that is kept during its run: 300 bytes smaller, unless it has unusual fields.
 
-        Of attributes that are set one by one, Python keeps the names once for the whole class.
+        If attributes are set one by one, Python stores their names once for the whole class (key-sharing dicts).
         """
         if not values.keys() <= _KEPT_ONCE:
-            return cls.of(dict(values))  # Each by itself, names beside those would double what it takes.
+            return cls.of(dict(values))  # Other names would end the sharing, and double the size.
         job, put = object.__new__(cls), object.__setattr__
         for name, value in values.items():
             put(job, name, value)
         return job
 
 
-# What a claimed job has, also one that was tried before.
+# The fields of a claimed job, also of one that was tried before.
 _KEPT_ONCE: Final = frozenset(
     {
         "id",
@@ -156,7 +156,7 @@ _KEPT_ONCE: Final = frozenset(
         "errors",
     }
 )
-# Python learns the names that it keeps once from the first objects of a class, at most thirty: so these are the first.
+# Python takes the shared names from the first objects of a class, at most thirty names. These are the first objects.
 for _ in range(30):
     Job.kept(dict.fromkeys(_KEPT_ONCE))
 
@@ -174,35 +174,35 @@ for _ in range(30):
 # checkpoint. The wrong guess in the other direction would make a handler skip work that was never done.
 
 OF_ONE_OCCURRENCE: Final = ("saved", "saved_for", "occurrence", "resumes_at")
-"""What the end of an occurrence clears."""
+"""The end of an occurrence clears these fields."""
 
 
 def is_resumed(job: Job) -> bool:
-    """Whether the try that is due, or runs, was left to be made by this library, and no one else has run since."""
+    """Whether this library scheduled the try that is due or runs, and no other program has run the job since."""
     return job.resumes_at is not None and job.resumes_at == job.next_run_at
 
 
 def occurrence_of(job: Job) -> datetime | None:
-    """Which occurrence is due, or runs, by the date when it was first due; None for a one-off job."""
+    """The occurrence that is due or runs: the date at which it was first due. None for a one-off job."""
     if job.repeat_interval is None:
         return None
     return job.occurrence if job.occurrence is not None and is_resumed(job) else job.next_run_at
 
 
 def checkpoint_of(job: Job) -> Any:
-    """What an earlier try at the present occurrence saved; None where nothing was, or where that is not sure."""
+    """The checkpoint of an earlier try at the present occurrence; None if there is none, or if that is uncertain."""
     if job.repeat_interval is None or (job.saved_for is not None and job.saved_for == occurrence_of(job)):
         return job.saved
     return None
 
 
 def deaths_of(job: Job) -> int:
-    """How many claims on the job died in a row before the present one."""
-    # A release without `resumesAt` counted: its count must not be lost, or a job that kills processes never ends.
+    """How many claims on the job died in a row before the current one."""
+    # An older release wrote no `resumesAt`. Its count must not be lost: a job that kills processes would never end.
     return job.rescues if job.resumes_at is None or is_resumed(job) else 0
 
 
 def resumed(job: Job, next_run_at: datetime) -> dict[str, Any]:
-    """What is stored beside the date of another try at the present occurrence; nothing for a one-off job."""
+    """The fields that are stored with the date of another try at the same occurrence; empty for a one-off job."""
     occurrence = occurrence_of(job)
     return {} if occurrence is None else {"occurrence": occurrence, "resumes_at": next_run_at}

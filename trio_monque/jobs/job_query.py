@@ -1,4 +1,4 @@
-"""What may be asked of the jobs, and what the answers look like. Pure."""
+"""Queries for pages of jobs: filter, order, cursor and limit, checked. Pure."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ SortField = Literal["id", "created_at", "updated_at", "next_run_at"]
 
 @dataclass(frozen=True, kw_only=True)
 class JobFilter(JobSelector):
-    """Which jobs a page shows; what is not given is not asked. Moments are timezone-aware.
+    """The jobs that a page shows. Conditions that are not given match all jobs. Moments are timezone-aware.
 
     Attributes:
         name, status, older_than, newer_than, fail_reason, fail_reason_prefix: As in JobSelector.
         created_from, created_to: `created_at` is in this range, ends included.
-        updated_from, updated_to: The same of `updated_at`.
-        run_from, run_to: The same of `next_run_at`.
+        updated_from, updated_to: Likewise for `updated_at`.
+        run_from, run_to: Likewise for `next_run_at`.
 
     Raises:
-        InvalidOptionError: One of them cannot be, or selects nothing, as in JobSelector; names it.
+        InvalidOptionError: A condition is invalid, or can match no job. The message names it.
     """
 
     created_from: datetime | None = None
@@ -62,14 +62,14 @@ class JobFilter(JobSelector):
 
 @dataclass(frozen=True, kw_only=True)
 class JobSort:
-    """In which order a page shows jobs; of equal ones, the smaller id comes first ("desc": the larger).
+    """The order of the jobs on a page. Ties are broken by id: the smaller one first ("desc": the larger).
 
     Attributes:
         by: "id", "created_at", "updated_at" or "next_run_at".
         direction: "asc" or "desc".
 
     Raises:
-        InvalidOptionError: One of them is something else.
+        InvalidOptionError: A value is not one of these.
     """
 
     by: SortField = "id"
@@ -88,15 +88,15 @@ _ALL: Final = JobFilter()
 
 @dataclass(frozen=True, kw_only=True)
 class JobQuery:
-    """A number of jobs, in an order, from a place on.
+    """A query for a page or a list of jobs.
 
     Attributes:
-        filter: Which.
-        sort: The order in which they are shown.
-        anchor: They lie behind it, in the direction of reading; None for the beginning.
-        backward: Read from the end of the order to its beginning.
-        limit: So many at most.
-        skip: So many jobs are passed over first.
+        filter: The conditions.
+        sort: The order of the jobs in the answer.
+        anchor: The place after which the jobs are read, in the direction of reading; None for the beginning.
+        backward: Whether the order is read from its end to its beginning.
+        limit: The maximum number of jobs.
+        skip: The number of jobs to skip first.
     """
 
     filter: JobFilter = _ALL
@@ -108,12 +108,12 @@ class JobQuery:
 
     @property
     def descending(self) -> bool:
-        """Whether it is read from the largest to the smallest."""
+        """Whether the jobs are read from the largest sort key to the smallest."""
         return (self.sort.direction == "desc") != self.backward
 
 
 def job_query(name: str | None, status: Statuses | None, limit: int, skip: int) -> JobQuery:
-    """The query that a call of `get_jobs` asks for; raises InvalidOptionError naming what is wrong with it."""
+    """The query of a call of `get_jobs`. Raises InvalidOptionError, which names the invalid argument."""
     check_count("limit", limit, at_least=1)
     check_count("skip", skip, at_least=0)
     return JobQuery(filter=JobFilter(name=checked_name(name), status=status), limit=limit, skip=skip)
@@ -122,11 +122,11 @@ def job_query(name: str | None, status: Statuses | None, limit: int, skip: int) 
 def page_query(
     cursor: str | None, limit: int, direction: str, given_filter: JobFilter | None, sort: JobSort | str | None
 ) -> JobQuery:
-    """The query that a call of `get_jobs_with_cursor` asks for.
+    """The query of a call of `get_jobs_with_cursor`.
 
     Raises:
-        InvalidOptionError: Names what is wrong with it.
-        InvalidCursorError: The cursor is none, or of another order.
+        InvalidOptionError: An argument is invalid; the message names it.
+        InvalidCursorError: The cursor is invalid, or belongs to another order.
     """
     check_count("limit", limit, at_least=1)
     if direction not in ("forward", "backward"):
@@ -155,10 +155,10 @@ def _sort(given: JobSort | str | None) -> JobSort:
 
 
 def object_id(job_id: ObjectId | str) -> ObjectId | None:
-    """The id that was given, as an ObjectId or its hex string; None for what cannot be one.
+    """Converts a job id, an ObjectId or its hex string, to an ObjectId; None if it is not a valid id.
 
     Raises:
-        InvalidOptionError: The job itself was given: it would be taken for one that is not there.
+        InvalidOptionError: A job was passed instead of its id. With None, that would look like a missing job.
     """
     if isinstance(job_id, ObjectId):
         return job_id

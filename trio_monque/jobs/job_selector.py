@@ -1,4 +1,4 @@
-"""Which jobs are meant, as a value: one set of checks, for what a page shows and for what a bulk action does. Pure."""
+"""Selections of jobs, checked: the same conditions for pages and for bulk actions. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from .job import JobStatus
 Statuses = JobStatus | str | Iterable[JobStatus | str]
 
 LONGEST_TEXT: Final = 1000
-"""Characters that are looked for in a reason: the server's regular expressions end at 32 kB, escapes included."""
+"""Characters of a search text: the server limits regular expressions to 32 kB, escapes included."""
 
 
 class Selection(TypedDict, total=False):
-    """Which jobs: all that is given must hold. What is left out, or None, asks for nothing.
+    """The jobs that a bulk action selects: those that satisfy all conditions. None is the same as no condition.
 
     Attributes:
         name: A name or several.
-        status: A status or several, of those that the action is possible for.
-        older_than, newer_than: Their `created_at` is before the one and after the other; timezone-aware.
-        fail_reason: What stands somewhere in their `fail_reason`, to the letter.
-        fail_reason_prefix: What their `fail_reason` begins with, instead.
+        status: A status or several. Jobs in a status that the action cannot change are not selected.
+        older_than, newer_than: `created_at` is before, after this moment; timezone-aware.
+        fail_reason: A text that `fail_reason` contains, in exactly this spelling.
+        fail_reason_prefix: A text that `fail_reason` begins with. Give one of the two.
     """
 
     name: str | Iterable[str] | None
@@ -38,12 +38,12 @@ class Selection(TypedDict, total=False):
 
 
 def checked_name(given: object) -> str | None:
-    """The name, or None for all; raises InvalidOptionError for anything else."""
+    """Returns a valid name, or None for all names. Raises InvalidOptionError otherwise."""
     return None if given is None else _text("name", given)
 
 
 def checked_statuses(given: Statuses | None) -> tuple[JobStatus, ...] | None:
-    """The statuses as a tuple, each once; raises InvalidOptionError where one is none, or there are none."""
+    """The statuses as a tuple without duplicates. Raises InvalidOptionError for an invalid status, or an empty list."""
     if given is None:
         return None
     several = _several("status", given)
@@ -54,15 +54,15 @@ def checked_statuses(given: Statuses | None) -> tuple[JobStatus, ...] | None:
 
 
 def _several(option: str, given: Any) -> list[Any]:
-    """An empty list may be a mistake of the caller's: nothing is meant by it, and least of all everything."""
+    """The values as a list. An empty list is refused: it may be a mistake of the caller, and must not select all."""
     if isinstance(given, str):
         return [given]
     try:
         several = list(given)
     except TypeError as error:
-        raise InvalidOptionError(option, given, "must be a string or several") from error
+        raise InvalidOptionError(option, given, "must be a string or a list of strings") from error
     if not several:
-        raise InvalidOptionError(option, given, "selects nothing: leave it out where it does not matter")
+        raise InvalidOptionError(option, given, "selects nothing: to select all, leave it out")
     return several
 
 
@@ -70,7 +70,7 @@ def _text(option: str, given: object) -> str:
     if not isinstance(given, str):
         raise InvalidOptionError(option, given, "must be a string")
     if not given:
-        raise InvalidOptionError(option, given, "is empty: leave it out where it does not matter")
+        raise InvalidOptionError(option, given, "is empty: to select all, leave it out")
     if len(given) > LONGEST_TEXT:
         raise InvalidOptionError(option, f"{given[:40]}...", f"is longer than {LONGEST_TEXT} characters")
     try:
@@ -87,7 +87,7 @@ def within(
     at_least: datetime | None = None,
     at_most: datetime | None = None,
 ) -> Within:
-    """The range, with ends that select the same of stored moments, which are whole milliseconds."""
+    """The range with ends in whole milliseconds, as stored moments are: it selects the same jobs."""
     return Within(above=_down(above), below=_up(below), at_least=_up(at_least), at_most=_down(at_most))
 
 
@@ -101,17 +101,17 @@ def _up(end: datetime | None) -> datetime | None:
 
 @dataclass(frozen=True, kw_only=True)
 class JobSelector:
-    """Which jobs are meant; what is not given is not asked. Moments are timezone-aware.
+    """A selection of jobs. Conditions that are not given match all jobs. Moments are timezone-aware.
 
     Attributes:
-        name: The name, or several.
-        status: The status, or several.
+        name: A name or several.
+        status: A status or several.
         older_than, newer_than: Enqueued before, after this moment (`created_at`).
-        fail_reason: A text that `fail_reason` contains, to the letter.
+        fail_reason: A text that `fail_reason` contains, in exactly this spelling.
         fail_reason_prefix: A text that it begins with.
 
     Raises:
-        InvalidOptionError: One of them cannot be, or selects nothing (an empty list is no way to select all); names it.
+        InvalidOptionError: A condition is invalid, or can match no job, such as an empty list. The message names it.
     """
 
     name: str | Iterable[str] | None = None
@@ -122,7 +122,7 @@ class JobSelector:
     fail_reason_prefix: str | None = None
 
     def __post_init__(self) -> None:
-        # Frozen also inside: an iterator would be empty when it is asked for the second time.
+        # Tuples, because an iterator would be empty at its second use.
         if self.name is not None:
             names = tuple(dict.fromkeys(_text("name", one) for one in _several("name", self.name)))
             object.__setattr__(self, "name", names)
@@ -139,7 +139,7 @@ class JobSelector:
 
     @classmethod
     def _ranges(cls) -> tuple[tuple[str, str, bool], ...]:
-        """What begins and what ends a range, and whether the ends themselves are in it."""
+        """The attributes that begin and end each range, and whether the range includes its ends."""
         return (("newer_than", "older_than", False),)
 
     def _check_range(self, first: str, last: str, *, with_ends: bool) -> None:
@@ -147,7 +147,7 @@ class JobSelector:
         for option, moment in ((first, begin), (last, end)):
             if moment is not None:
                 checked_moment(option, moment)
-                # Two of one time zone are compared by their wall clocks, an hour of which may come twice.
+                # Python compares two datetimes of one zone by wall clock, and an hour of it may occur twice.
                 object.__setattr__(self, option, moment.astimezone(UTC))
         if begin is None or end is None:
             return
@@ -159,25 +159,25 @@ class JobSelector:
 
     @property
     def names(self) -> tuple[str, ...] | None:
-        """The names that are asked for; None for any."""
-        return self.name  # type: ignore[return-value]  # Made one by __post_init__.
+        """The selected names; None for all."""
+        return self.name  # type: ignore[return-value]  # A tuple since __post_init__.
 
     @property
     def statuses(self) -> tuple[JobStatus, ...] | None:
-        """The statuses that are asked for; None for any."""
+        """The selected statuses; None for all."""
         return self.status  # type: ignore[return-value]
 
     @property
     def is_everything(self) -> bool:
-        """Whether it asks for nothing."""
+        """Whether it has no condition, so that it selects all jobs."""
         return all(getattr(self, field.name) is None for field in fields(self))
 
     def among(self, possible: Collection[JobStatus]) -> tuple[JobStatus, ...]:
-        """Of these statuses, those that are asked for: maybe none."""
+        """The selected ones of these statuses; may be empty."""
         return tuple(status for status in JobStatus if status in possible and status in (self.statuses or possible))
 
     def conditions(self) -> dict[str, Any]:
-        """What it asks beside names and statuses, as the guard of a transition has it."""
+        """Its conditions on other fields than name and status, in the form of a guard."""
         asked: dict[str, Any] = {}
         if self.older_than is not None or self.newer_than is not None:
             asked["created_at"] = within(above=self.newer_than, below=self.older_than)
@@ -188,7 +188,7 @@ class JobSelector:
         return asked
 
     def guard(self, statuses: Collection[JobStatus]) -> dict[str, Any]:
-        """What a job must be, in one of these statuses. Used to choose, and repeated whole in each write."""
+        """The condition of this selection for these statuses. It chooses the jobs, and each write repeats all of it."""
         asked = self.conditions()
         if self.names is not None:
             asked["name"] = one_of(self.names)

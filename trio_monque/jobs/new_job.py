@@ -1,4 +1,4 @@
-"""What is let in: names, keys, payloads and times of new jobs, checked before anything is sent."""
+"""New jobs and schedules: their names, keys, payloads and times are checked before anything is sent. Pure."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LONGEST_UNIQUE_KEY = 1024
 LONGEST_DELAY = 1000 * 366 * 86400.0
 
 HIGHEST_VERSION: Final = 2**53
-"""Of a schedule. Milliseconds since 1970 are less, and JavaScript counts to it exactly."""
+"""The highest version of a schedule. Milliseconds since 1970 are below it, and JavaScript represents it exactly."""
 
 FIELDS_OF_CRON: Final = 5
 
@@ -49,14 +49,14 @@ _NOT_IN_NAMES: Final = re.compile(rf"\s|{_NOT_IN_KEYS.pattern}")
 
 @runtime_checkable
 class Named(Protocol):
-    """What may stand for a job's name: a Worker, or anything that has the name of one."""
+    """An object that can be passed as a job's name: a Worker, or any object with the name of one."""
 
     @property
     def name(self) -> str: ...
 
 
 class JobOptions(TypedDict, total=False):
-    """What can be said about one job beside its name and data; see NewJob."""
+    """The options of one job besides its name and data; see NewJob."""
 
     run_at: datetime | None
     delay: float | None
@@ -71,11 +71,11 @@ class NewJob:
     """A job to be enqueued: `NewJob(worker, data)`, or `NewJob("name", data)`.
 
     Attributes:
-        name: Which worker runs it: 1 to 255 characters, no whitespace or control characters. Made with the
-            worker, it is that one's name.
-        data: Any BSON value, or an instance of a class with fields, which is stored as a document of them.
-            Made with a worker, it is checked at once, and is what is stored.
-        run_at: When it is due, timezone-aware; None for now. A moment that has passed is due at once.
+        name: The name of the worker that runs it: 1 to 255 characters, no whitespace or control characters. If you
+            pass a worker, it is the worker's name.
+        data: Any BSON value, or an instance of a class with fields, which is stored as a document of these fields. If
+            you pass a worker, the data are checked at once, and this attribute is their stored form.
+        run_at: When it is due, timezone-aware; None for now. A moment in the past is due at once.
         delay: Seconds from now, instead of `run_at`.
         unique_key: At most one pending or processing job of this name has this key.
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
@@ -94,7 +94,7 @@ class NewJob:
     timeout: float | None = None
 
     if TYPE_CHECKING:
-        # What the dataclass makes of the fields, tied to the worker's data.
+        # The __init__ of the dataclass, with the type of `data` tied to the worker.
         @overload
         def __init__(self, name: Taking[T], data: T, **options: Unpack[JobOptions]) -> None: ...
         @overload
@@ -106,7 +106,7 @@ class NewJob:
     def __post_init__(self) -> None:
         worker: object = self.name
         if takes_data(worker):
-            # As stored: what the caller does to an object of his own afterwards changes nothing.
+            # The stored form: later changes of the caller's object have no effect.
             object.__setattr__(self, "data", worker.stored(self.data))
             object.__setattr__(self, "name", worker.name)
 
@@ -118,8 +118,8 @@ class NewSchedule:
     Attributes:
         name, data, unique_key: As in NewJob.
         cron: Five fields, or an alias such as @daily.
-        timezone: The IANA name of the zone that `cron` speaks of.
-        on_exhausted: What an occurrence that used up its retries means: "continue" with the next, or "fail".
+        timezone: The IANA name of the time zone of `cron`.
+        on_exhausted: What happens after an occurrence that used up its retries: "continue" with the next, or "fail".
         version: A whole number from 1. A declaration of a lower version, or of none, does not change this one.
     """
 
@@ -134,11 +134,11 @@ class NewSchedule:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A new job that was checked whole and whose data is encoded, before the database was asked for anything.
+    """A new job that is completely checked and encoded, before anything is sent to the database.
 
     Attributes:
-        id: Made beforehand, so that a sending whose answer was lost can be looked up.
-        new: What was asked for; its data is a BSON value by now.
+        id: Made here, so that the job can be looked up if the answer to its insert was lost.
+        new: The request; its data is a BSON value already.
         payload: The data as the BSON document `{"": data}`.
     """
 
@@ -147,18 +147,18 @@ class Draft:
     payload: bytes
 
     def at(self, now: datetime) -> Job:
-        """The job, enqueued at that moment."""
+        """The job, enqueued at `now`."""
         new = self.new
         return _recurring(new, self.id, now) if isinstance(new, NewSchedule) else _made(new, self.id, now)
 
 
 def check_new(new: NewJob | NewSchedule) -> None:
-    """Checks all of it but the data.
+    """Checks everything except the data.
 
     Raises:
-        InvalidJobIdentifierError: The name or the unique key cannot be stored.
-        InvalidOptionError: A time, a limit or a choice cannot be.
-        InvalidCronError: The expression or the time zone cannot be understood.
+        InvalidJobIdentifierError: The name or the unique key is invalid.
+        InvalidOptionError: A time, a limit or a choice is invalid.
+        InvalidCronError: The expression or the time zone is invalid.
     """
     check_name(new.name)
     if new.unique_key is not None:
@@ -178,13 +178,13 @@ def _check_schedule(new: NewSchedule) -> None:
 
 
 def check_version(value: object) -> None:
-    """Raises InvalidOptionError unless this can be the version of a schedule's declaration."""
+    """Raises InvalidOptionError unless the value is a valid version of a schedule's declaration, or None."""
     if value is not None:
         check_whole("version", value, least=1, most=HIGHEST_VERSION)
 
 
 def check_on_exhausted(value: object) -> None:
-    """Raises InvalidOptionError unless this says what becomes of a schedule whose occurrence used up its retries."""
+    """Raises InvalidOptionError unless the value is a choice for `on_exhausted`."""
     if value not in ON_EXHAUSTED:
         raise InvalidOptionError("on_exhausted", value, f"must be one of {', '.join(ON_EXHAUSTED)}")
 
@@ -201,7 +201,7 @@ def _check_limits(new: NewJob) -> None:
 def _check_time(new: NewJob) -> None:
     if new.delay is not None:
         if new.run_at is not None:
-            raise InvalidOptionError("delay", new.delay, "goes without run_at: give one of the two")
+            raise InvalidOptionError("delay", new.delay, "cannot be combined with run_at: give one of the two")
         check_seconds("delay", new.delay, zero=True)
         if new.delay > LONGEST_DELAY:
             raise InvalidOptionError("delay", new.delay, "is longer than a thousand years")
@@ -218,7 +218,7 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
         "created_at": now,
         "updated_at": now,
     }
-    # Only what was said: thousands are made at once, and most say nothing.
+    # Only options that were given: thousands of jobs are made at once, and most have none.
     if new.unique_key is not None:
         values["unique_key"] = new.unique_key
     if new.max_attempts is not None:
@@ -256,40 +256,42 @@ def _due(new: NewJob, now: datetime) -> datetime:
 
 
 def check_order(cron: object, name: object) -> None:
-    """Raises InvalidCronError where a schedule's line and its name changed places."""
+    """Raises InvalidCronError if the caller swapped the expression and the name of a schedule."""
     if (
         isinstance(name, str)
         and len(name.split()) == FIELDS_OF_CRON
         and isinstance(cron, str)
         and not _NOT_IN_NAMES.search(cron)
     ):
-        raise InvalidCronError(cron, f"the line comes first and the name second, and {name!r} was given as the name")
+        raise InvalidCronError(
+            cron, f"the expression is the first argument and the name the second, but the name is {name!r}"
+        )
 
 
 def name_of(worker: object) -> str:
-    """The name that a call means, given as a string or as a worker."""
+    """The name of the jobs that a call means by a string or a worker."""
     if isinstance(worker, str):
         return worker
     if takes_data(worker):
         return worker.name
-    if isinstance(worker, Named) and not isinstance(worker, Enum):  # An Enum's name is not what it stands for.
+    if isinstance(worker, Named) and not isinstance(worker, Enum):  # The name of an Enum member is not its value.
         return worker.name
     problem = "must be a string or a registered worker"
     if inspect.iscoroutine(worker):
-        worker.close()  # It will not be awaited, which is no second fault.
-        problem += ": it is what calling a handler returned. Write enqueue(handler, data)"
+        worker.close()  # Otherwise Python would also warn that it was never awaited.
+        problem += ": it is the coroutine of a handler that was called. Write enqueue(handler, data)"
     elif callable(worker):
         problem += ": register this function with @workers.register('name'), or give the name of its jobs"
     raise InvalidJobIdentifierError("name", worker, problem)
 
 
 def _is_stored_as_text(value: object) -> TypeGuard[str]:
-    # Code is a str to Python and not to MongoDB. A string of an enumeration is stored as text.
+    # Code is a subclass of str, but MongoDB stores it as code. A StrEnum member is stored as text.
     return isinstance(value, str) and not isinstance(value, Code)
 
 
 def check_name(name: object) -> None:
-    """Raises InvalidJobIdentifierError unless `name` can name a job."""
+    """Raises InvalidJobIdentifierError unless `name` is a valid name of a job."""
     if not _is_stored_as_text(name):
         raise InvalidJobIdentifierError("name", name, "must be a string")
     if not 1 <= len(name) <= LONGEST_NAME:
@@ -299,7 +301,7 @@ def check_name(name: object) -> None:
 
 
 def check_unique_key(key: object) -> None:
-    """Raises InvalidJobIdentifierError unless `key` can be a unique key."""
+    """Raises InvalidJobIdentifierError unless `key` is a valid unique key."""
     if not _is_stored_as_text(key):
         raise InvalidJobIdentifierError("unique_key", key, "must be a string")
     if not key.strip() or len(key) > LONGEST_UNIQUE_KEY:

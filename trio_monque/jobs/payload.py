@@ -1,4 +1,4 @@
-"""The data of a job, and what its handler gives to be stored: as BSON can hold it, and how large it is."""
+"""Checks and encodes the data of a job, its result, progress and checkpoint: form, size and depth. Pure."""
 
 from __future__ import annotations
 
@@ -22,44 +22,45 @@ T = TypeVar("T")
 _ENVELOPE: Final = 7
 
 DEEPEST: Final = 178
-"""How deep documents and arrays may be nested in what is stored; the outermost one counts.
+"""How many levels of documents and arrays a stored value may have, the outermost one included.
 
 The server stores 180 levels, the job itself included. But its `findAndModify` refuses to change a document that has
-all of them: such a job could be enqueued, and never be claimed by its id (measured with MongoDB 6.0).
+all of them: such a job could be enqueued, but never be claimed by its id (measured with MongoDB 6.0).
 """
 
-# Each level is an element of one of these types: a document, an array, code with a scope. Counting bytes is cheap.
+# Each level is an element of one of these types: a document, an array, code with a scope. To count bytes is cheap, so
+# only data that may be too deep are walked.
 _TYPES_WITH_PARTS: Final = (b"\x03", b"\x04", b"\x0f")
 _CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
 class Taking(Protocol[T]):
-    """What knows which data its jobs have: a Worker."""
+    """An object that knows the type of its jobs' data: a Worker."""
 
     @property
     def name(self) -> str: ...
 
     def stored(self, data: T, /) -> Any:
-        """The data as it is stored. Raises InvalidPayloadError."""
+        """Converts data to the stored form. Raises InvalidPayloadError."""
 
     def loaded(self, stored: Any, /) -> T:
-        """The data, of what is stored. Raises UnreadablePayloadError."""
+        """Converts the stored form back to data. Raises UnreadablePayloadError."""
 
 
 def takes_data(worker: object) -> TypeGuard[Taking[Any]]:
-    """Whether it is one; asked at each enqueue, where isinstance with a Protocol would take 35 µs."""
+    """Whether an object is a Taking. Each enqueue asks this; isinstance with a Protocol would take 35 µs."""
     return callable(getattr(type(worker), "stored", None))
 
 
 def plain_data(worker: object, data: Any) -> Any:
-    """The data as it is stored: an instance of a class with fields becomes a document of them.
+    """Converts data to the stored form: an instance of a class with fields becomes a document of these fields.
 
     Raises:
-        InvalidPayloadError: `worker` takes other data, or a value in it cannot be stored; names where.
+        InvalidPayloadError: `worker` takes data of another type, or a value cannot be stored; the message has its path.
     """
     if takes_data(worker):
         return worker.stored(data)
-    if type(data) in BUILTINS:  # Nearly all that is enqueued by name: it pays for no more than this look.
+    if type(data) in BUILTINS:  # The usual case for jobs that are enqueued by name: it must be fast.
         return data
     with storing(f"this {type(data).__name__} cannot be stored"):
         return stored_instance(data)
@@ -67,38 +68,38 @@ def plain_data(worker: object, data: Any) -> Any:
 
 @contextmanager
 def storing(what_is_wrong: str) -> Iterator[None]:
-    """Raises InvalidPayloadError for what is wrong with a value that is to be stored."""
+    """Turns errors in its body, which converts a value to its stored form, into InvalidPayloadError."""
     try:
         yield
     except ValueProblem as error:
         raise InvalidPayloadError(f"{what_is_wrong}: {one_line(without_secrets(str(error)))}") from error
     except RecursionError as error:
-        raise InvalidPayloadError(f"{what_is_wrong}: it holds itself, or is nested too deeply") from error
+        raise InvalidPayloadError(f"{what_is_wrong}: it contains itself, or is nested too deeply") from error
     except Exception as error:
-        # A property, a serializer, an annotation of the caller's.
+        # A property, a serializer or an annotation of the caller may raise anything.
         problem = one_line(without_secrets(f"{type(error).__name__}: {error}"))
         raise InvalidPayloadError(f"{what_is_wrong}: {problem}") from error
 
 
 def check_payload(data: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> bytes:
-    """Returns the data as the BSON document `{"": data}`: encoded once, for its size and for the sending.
+    """Returns the data as the BSON document `{"": data}`: encoded once, both to check its size and to send it.
 
     Args:
-        data: The payload; its size is that of the document, less the few bytes around it.
-        maximum: Bytes; None for what fits into a document.
-        codec_options: The caller's, as they are used for writing.
-        what: What the caller knows it as, for messages.
+        data: The value. Its size is the size of the document without the few bytes around the value.
+        maximum: Bytes; None for the most that fits into a document.
+        codec_options: The caller's codec options for writing.
+        what: The caller's word for the value in messages: "data", "result", "progress".
 
     Raises:
-        InvalidPayloadError: `data` cannot be stored, or cannot be read again; the cause is the encoder's or the
+        InvalidPayloadError: The value cannot be stored, or not be read again; `__cause__` is the encoder's or the
             decoder's error.
-        PayloadTooLargeError: It is larger than allowed.
+        PayloadTooLargeError: The value is larger than `maximum`.
     """
     return _stored_and_read(data, maximum, codec_options, what)[0]
 
 
 def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str = "data") -> Any:
-    """The value as it will be stored, whatever becomes of the caller's object until then.
+    """A copy of the value as it will be stored: later changes of the caller's object do not affect it.
 
     Raises:
         InvalidPayloadError, PayloadTooLargeError: As `check_payload` does.
@@ -107,19 +108,19 @@ def snapshot(value: Any, maximum: int | None, codec_options: CodecOptions[Any], 
 
 
 def unpacked(payload: bytes, codec_options: CodecOptions[Any]) -> Any:
-    """What `check_payload` has encoded, as it will be read."""
+    """Decodes the result of `check_payload`, as a worker will read it."""
     return bson.decode(payload, codec_options=_reading(codec_options))[""]
 
 
 def _reading(codec_options: CodecOptions[Any]) -> CodecOptions[Any]:
-    """The same, for what is read: plain dicts, and text strictly, as the job's own fields beside it are read."""
+    """The codec options for reading: plain dicts and strict text, as for the job's own fields."""
     if codec_options.document_class is dict and codec_options.unicode_decode_error_handler == "strict":
-        return codec_options  # Another would take longer to make than most data take to be read.
+        return codec_options  # To make another one would take longer than to read most data.
     return codec_options.with_options(document_class=dict, unicode_decode_error_handler="strict")
 
 
 def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions[Any], what: str) -> tuple[bytes, Any]:
-    """The data as it is stored, and as a worker reads it."""
+    """The encoded data, and the data as a worker reads them."""
     try:
         encoded = bson.encode({"": data}, codec_options=codec_options)
     except Exception as error:
@@ -132,8 +133,8 @@ def _stored_and_read(data: Any, maximum: int | None, codec_options: CodecOptions
     try:
         read = unpacked(encoded, codec_options)
     except Exception as error:
-        # The encoder takes more than the decoder: dates that Python cannot represent, and a `RawBSONDocument` whatever
-        # is in it. No worker could run such a job.
+        # The encoder accepts more than the decoder: dates that Python cannot represent, and a `RawBSONDocument` with
+        # any content. No worker could run such a job.
         problem = _problem(error, data, what, codec_options)
         raise InvalidPayloadError(
             f"the job's {what} can be stored as BSON, but not be read again: {problem}"

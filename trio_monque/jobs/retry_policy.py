@@ -1,6 +1,10 @@
 """Decides whether a job is tried again after a run, and when. Pure: the moment and the chance are given.
 
-Two steps: `judged` turns an error into a verdict, `decide` turns a verdict into a transition.
+Two steps: `judged` turns an error into a verdict, `decide` turns a verdict into a guarded transition (for the races
+that the guards close, see `transitions.py`).
+
+If the schedule of a recurring job cannot be understood any more, `decide` raises ScheduleEndedError instead of a guess:
+a wrong date would let a schedule pause silently. `end_of_schedule` then fails the job with that reason.
 """
 
 from __future__ import annotations
@@ -24,15 +28,15 @@ ErrorTypes = tuple[type[BaseException], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class RetryPolicy:
-    """What is tried again, how often, and how long it waits before that.
+    """Which errors are retried, how often, and after which delay.
 
     Attributes:
-        max_attempts: After how many failures a job has failed for good.
+        max_attempts: The job fails for good after this number of failures.
         backoff: Computes the delay.
-        own_backoff: The worker's own instead: fixed (seconds), or asked with the number of failures and the error.
-        retry_on: Only these errors are tried again; None for all.
-        discard_on: These errors are never tried again.
-        error_text: What is kept of an error.
+        own_backoff: The worker's own delay instead: seconds, or a function of the number of failures and the error.
+        retry_on: Only these errors are retried; None for all.
+        discard_on: These errors are never retried.
+        error_text: Which texts of an error are stored.
     """
 
     max_attempts: int
@@ -43,7 +47,7 @@ class RetryPolicy:
     error_text: ErrorText = EVERYTHING
 
     def delay(self, failures: int, error: BaseException) -> float:
-        """Seconds until the next try: never at once, or a job that fails at once would spin."""
+        """Seconds until the next try; never 0, because a job that fails at once would spin."""
         if self.own_backoff is None:
             return self.backoff.delay(failures)
         seconds = self.own_backoff(failures, error) if callable(self.own_backoff) else self.own_backoff
@@ -51,9 +55,9 @@ class RetryPolicy:
 
 
 def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
-    """What an error means. Of a group, its leaves decide: Discard before errors before Retry before Snooze.
+    """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze.
 
-    A handler's own nursery wraps what is raised inside, so a Retry may arrive in a group, and beside errors.
+    A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     """
     leaves = leaves_of(error)
     errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
@@ -71,21 +75,21 @@ def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
 
 
 def _is_tried_again(error: BaseException, policy: RetryPolicy) -> bool:
-    # A Ctrl-C or an exit says nothing about the job, and data that cannot be read says nothing about the handler: which
-    # of its errors are worth another try is not asked of them.
+    # Ctrl-C or an exit is not caused by the job, and unreadable data is not an error of the handler: `retry_on`, which
+    # lists errors of the handler, does not apply to them.
     if isinstance(error, UnreadablePayloadError) or not isinstance(error, Exception):
         return True
     return policy.retry_on is None or isinstance(error, policy.retry_on)
 
 
-# --- What is written ---
+# --- From a verdict to a transition ---
 
 
 def decide(job: Job, verdict: Verdict, now: datetime, policy: RetryPolicy) -> Transition:
-    """The one transition that a verdict means for a job that is claimed by us.
+    """The transition that carries out a verdict on a job that this instance claimed.
 
     Raises:
-        ScheduleEndedError: The next occurrence cannot be computed; then `end_of_schedule` is what is written.
+        ScheduleEndedError: The next occurrence cannot be computed. Write `end_of_schedule` instead.
     """
     match verdict:
         case CutShort():
@@ -115,7 +119,7 @@ def _after_failure(
 
 
 def _give_up(job: Job, now: datetime, error: BaseException, kept: ErrorText) -> Transition:
-    # A schedule must not die unnoticed of one bad day: it goes on, unless it was told not to.
+    # One bad day must not end a schedule unnoticed: it goes on, unless it was declared with on_exhausted="fail".
     if job.repeat_interval is not None and job.on_exhausted != "fail":
         return _next_occurrence(job, now, kept, error)
     return transitions.fail(job, now, failure_of(error, job, now, kept))
@@ -128,7 +132,7 @@ def _next_occurrence(
     try:
         following = next_occurrence(job.repeat_interval, job.timezone, now)
     except InvalidCronError as invalid:
-        # Monque for Node allows lines that this library does not: end loudly, and do not guess.
+        # Monque for Node accepts expressions that this library does not: end with an error instead of a guess.
         raise _schedule_ended(invalid, error, kept) from error
     failure = None if error is None else failure_of(error, job, now, kept)
     return transitions.go_on(job, now, following, failure, result)
@@ -140,7 +144,7 @@ def _schedule_ended(invalid: InvalidCronError, error: BaseException | None, kept
 
 
 def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText = EVERYTHING) -> ScheduleEndedError:
-    """Why a job ends whose document has a field of its schedule twice: nothing tells which one is meant."""
+    """The error of a job whose document has a field of its schedule twice: it is unknown which one is meant."""
     error = verdict.error if isinstance(verdict, Failed | Discarded) else None
     invalid = InvalidCronError(job.repeat_interval, f"the document has two fields called {field}")
     ended = _schedule_ended(invalid, error, kept)
@@ -151,22 +155,22 @@ def ambiguous_schedule(job: Job, verdict: Verdict, field: str, kept: ErrorText =
 def end_of_schedule(
     job: Job, verdict: Verdict, now: datetime, ended: ScheduleEndedError, kept: ErrorText = EVERYTHING
 ) -> Transition:
-    """What is written where `decide` raised: the job has failed. The result of a run that succeeded is stored."""
+    """The transition after `decide` raised: the job fails for good. The result of a successful run is stored."""
     failed = transitions.fail(job, now, failure_of(ended, job, now, kept))
     if not isinstance(verdict, Succeeded):
         return failed
     stored = {} if verdict.result is None else {"result": verdict.result}
-    # The occurrence is over: a retry by hand is another one.
+    # The occurrence is over: if a caller retries the job, that is another occurrence.
     return replace(failed, set={**failed.set, **stored}, cleared=(*failed.cleared, *OF_ONE_OCCURRENCE))
 
 
 def awake_at(snooze: Snooze, now: datetime) -> datetime:
-    """When what was snoozed is due again: later than now."""
+    """When a snoozed job is due again: at least a millisecond after `now`."""
     if snooze.until is not None:
         return max(snooze.until, now + timedelta(milliseconds=1))
     return now + timedelta(milliseconds=max(1, round((snooze.after or 0) * 1000)))
 
 
 def will_retry(after: Job) -> bool:
-    """Whether the job that a failure left behind runs again by itself: told from what was stored."""
+    """Whether a job, as a failure left it, runs again without an action of a caller."""
     return after.status is JobStatus.PENDING

@@ -1,4 +1,10 @@
-"""What a handler may raise to decide the fate of its job, and the verdict on how a run ended. Pure."""
+"""Verdicts: what a handler may raise to decide what happens to its job, and how a run ended. Pure.
+
+A verdict is final when the run ends. It is computed from the job as it was claimed, and that copy may be stale when the
+verdict is written: a caller may have requested a cancellation or changed the schedule meanwhile. That is why a verdict
+is not yet a write. `retry_policy.py` turns it into a guarded transition. If the guard fails, the same verdict is turned
+into another transition from a fresh copy. The handler does not run again for that.
+"""
 
 from __future__ import annotations
 
@@ -9,35 +15,35 @@ from typing import Any
 from ..checks import check_seconds, checked_moment
 from ..errors import InvalidOptionError
 
-# --- What a handler may raise to say what is to become of its job ---
+# --- Exceptions that a handler may raise ---
 
 
-class Retry(Exception):  # noqa: N818  # It is no error: it says what to do.
-    """Counts as a failed try, and says when the next one is.
+class Retry(Exception):  # noqa: N818  # It is not an error, but an instruction.
+    """Counts as a failed try, and sets the delay before the next one.
 
     Args:
         reason: Becomes the job's `fail_reason`.
         after: Seconds until the next try; None for the backoff.
     """
 
-    after: float | None = None  # Also of a subclass that does not call this one's __init__.
+    after: float | None = None  # For a subclass whose __init__ does not call this one.
 
     def __init__(self, reason: str = "", *, after: float | None = None) -> None:
         if after is not None:
             check_seconds("after", after, zero=True)
         given: object = reason
         if isinstance(given, int | float):
-            raise InvalidOptionError("reason", given, "must be a text: write Retry(after=...) for seconds")
+            raise InvalidOptionError("reason", given, "must be a string: write Retry(after=...) for seconds")
         super().__init__(reason)
         self.after = after
 
 
 class Snooze(Exception):  # noqa: N818
-    """Runs the job again later, with no failure counted.
+    """Runs the job again later, without counting a failure. Give one of the two arguments.
 
     Args:
         after: Seconds from now.
-        until: Or a moment, timezone-aware.
+        until: A timezone-aware moment.
     """
 
     after: float | None = None
@@ -45,7 +51,7 @@ class Snooze(Exception):  # noqa: N818
 
     def __init__(self, *, after: float | None = None, until: datetime | None = None) -> None:
         if (after is None) == (until is None):
-            raise InvalidOptionError("after", after, "give one of after= and until=")
+            raise InvalidOptionError("after", after, "give either after= or until=")
         if after is not None:
             check_seconds("after", after, zero=True)
         super().__init__(f"for {after:g} s" if after is not None else f"until {until}")
@@ -54,7 +60,7 @@ class Snooze(Exception):  # noqa: N818
 
 
 class Discard(Exception):  # noqa: N818
-    """Gives the job up: it has failed for good. An occurrence of a recurring job is given up, and the schedule goes on.
+    """Fails the job for good, without another try. For a recurring job, only this occurrence: its schedule goes on.
 
     Args:
         reason: Becomes the job's `fail_reason`.
@@ -64,19 +70,19 @@ class Discard(Exception):  # noqa: N818
         super().__init__(reason)
 
 
-# --- What an end means ---
+# --- How a run ended ---
 
 
 @dataclass(frozen=True, slots=True)
 class Succeeded:
-    """The handler returned; `result` is what is to be stored of that."""
+    """The handler returned. `result` is its result, if results are stored."""
 
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A counted try; the next one is `after` seconds away, where the handler said so."""
+    """A counted try. The next one starts after `after` seconds; None for the backoff."""
 
     error: BaseException
     after: float | None = None
@@ -84,28 +90,28 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """A counted try, and the last one."""
+    """A counted try, and the last one: the error must not be retried."""
 
     error: BaseException
 
 
 @dataclass(frozen=True, slots=True)
 class Snoozed:
-    """No failure; it is run again later."""
+    """Not a failure: the job runs again later."""
 
     snooze: Snooze
 
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """The scheduler left before the handler was through: not a try, the claim is given back."""
+    """The scheduler stopped before the handler ended. This is not a try: the claim is released."""
 
 
 Verdict = Succeeded | Failed | Discarded | Snoozed | CutShort
 
 
 def leaves_of(error: BaseException) -> list[BaseException]:
-    """The errors in a group, at any depth; an error that is none, itself."""
+    """The errors in a group, at any depth. For an error that is not a group: only that error."""
     leaves: list[BaseException] = []
     left = [error]
     while left:  # Not by recursion: a group may be nested deeper than Python's stack.

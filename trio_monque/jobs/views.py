@@ -17,12 +17,11 @@ class CursorPage:
     """A page of jobs.
 
     Attributes:
-        jobs: In the order that was asked for, also where the page was read backward.
-        cursor: Where to go on in the same direction; None where there is nothing to go on from.
-        has_next_page: There are jobs behind it. Of a page that was read backward, whether a cursor was given.
-        has_previous_page: There are jobs before it. Of one that was read forward, whether a cursor was given.
-        is_capped: The filter let so few pass that the look ended before the page was full. `cursor` says where; go on
-            there.
+        jobs: The jobs in the requested order, also if the page was read backward.
+        cursor: Where the next page in the same direction begins; None for an empty page.
+        has_next_page: Whether jobs follow. For a page that was read backward: whether a cursor was given.
+        has_previous_page: Whether jobs precede. For a page that was read forward: whether a cursor was given.
+        is_capped: Few jobs match the filter, and the search stopped before the page was full. Continue at `cursor`.
     """
 
     jobs: Sequence[Job]
@@ -34,12 +33,12 @@ class CursorPage:
 
 @dataclass(frozen=True, kw_only=True)
 class Found:
-    """What the database knows of a query.
+    """The jobs that a query found.
 
     Attributes:
         jobs: In the order of reading.
-        frontier: Up to where all that match were found; None where that is to the end.
-        is_capped: The look was ended there by a limit on what is examined.
+        frontier: The place up to which all matching jobs were found; None for the end of the order.
+        is_capped: The search stopped at `frontier`, at the limit of documents that are examined.
     """
 
     jobs: Sequence[Job]
@@ -48,13 +47,13 @@ class Found:
 
 
 def page_of(query: JobQuery, found: Found) -> CursorPage:
-    """The page; `found` holds one job more than it shows, where there is one."""
+    """Makes the page. `found` may have one job more than the page shows, which proves that another page follows."""
     shown = list(found.jobs[: query.limit])
     has_more = len(found.jobs) > query.limit or found.frontier is not None
     is_capped = found.is_capped and len(found.jobs) <= query.limit
     end: Anchor | None = None
     if len(found.jobs) <= query.limit and found.frontier is not None:
-        end = found.frontier  # Up to there it is known, and perhaps nothing was found.
+        end = found.frontier  # The search got that far, although it may have found no job.
     elif shown:
         end = anchor_of(shown[-1], query.sort.by)
     cursor = None if end is None else encode(end, query.sort.by, query.sort.direction, backward=query.backward)
@@ -72,14 +71,13 @@ def page_of(query: JobQuery, found: Found) -> CursorPage:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueStats:
-    """How many jobs are in which status, at one moment of the last few seconds.
+    """The number of jobs in each status, at one moment of the last few seconds.
 
     Attributes:
-        pending, processing, completed, failed, cancelled: How many; of those in `capped`, at least so many.
-        average_lifetime: Seconds from the enqueuing of a completed job to its completion, in the mean; None where there
-            is none.
-        averaged: Of how many completed jobs that is, the latest.
-        capped: The statuses that were not counted to their end.
+        pending, processing, completed, failed, cancelled: Numbers of jobs. For a status in `capped`: a lower bound.
+        average_lifetime: Mean seconds from enqueuing to completion; None if no job is completed.
+        averaged: The number of completed jobs in that mean: the latest ones.
+        capped: The statuses whose jobs were not counted to the end.
     """
 
     pending: int = 0
@@ -93,17 +91,17 @@ class QueueStats:
 
     @property
     def total(self) -> int:
-        """Of all statuses; at least so many where `capped` is not empty."""
+        """The number of jobs in all statuses; a lower bound if `capped` is not empty."""
         return self.pending + self.processing + self.completed + self.failed + self.cancelled
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerView:
-    """What a scheduler runs of a name.
+    """The worker for a name in a scheduler.
 
     Attributes:
-        concurrency: How many jobs of it may run at once in this scheduler.
-        active: How many do.
+        concurrency: How many jobs of this name may run at once in the scheduler.
+        active: How many are running.
     """
 
     concurrency: int
@@ -112,13 +110,13 @@ class WorkerView:
 
 @dataclass(frozen=True, kw_only=True)
 class QueueView:
-    """What is known of one name.
+    """The jobs and the worker of one name.
 
     Attributes:
         name: The name.
-        has_jobs: There are jobs of it in the collection.
-        stats: How many, see QueueStats.
-        worker: What this scheduler runs of it; None where it has no worker for it, and of a client that runs nothing.
+        has_jobs: Whether the collection has jobs of this name.
+        stats: Their numbers by status.
+        worker: The worker in this scheduler; None if it has none for the name, and for a client, which runs no jobs.
     """
 
     name: str
@@ -132,12 +130,12 @@ NO_WORKERS: Final[Mapping[str, WorkerView]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class BrokenDocument:
-    """A document in the jobs collection that no scheduler runs: it is not a job, or is pending and bears an owner.
+    """A document in the jobs collection that no scheduler runs: it is not a job, or is pending but has an owner.
 
     Attributes:
-        document_id: Its `_id`, of whatever type.
-        reason: What is wrong with it.
-        document: What is in it, as far as it can be decoded. Of what is large there is only a note how large it is.
+        document_id: Its `_id`, of any type.
+        reason: What is wrong with the document.
+        document: Its content, as far as it can be decoded. Large values are replaced by a note of their size.
     """
 
     document_id: object

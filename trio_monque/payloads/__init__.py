@@ -1,1 +1,1 @@
-"""What `payload=` declares: how typed data is stored as plain BSON, checked, and read again."""
+"""The types that `payload=` declares: stored as plain BSON, checked, and read again."""

@@ -1,4 +1,4 @@
-"""Readers of values that hold others: lists, sets, dictionaries, and documents with fields."""
+"""Readers of values that contain others: lists, sets, dictionaries, and documents with fields."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ class Reader:
     """Reads stored values as one type.
 
     Attributes:
-        read: Raises ValueProblem for a value that cannot be read. Looked up at each use: the reader of a class
-            that is a field of itself is built around itself.
-        first: In a union, stored values of these types are given to it before others.
-        keys: The fields that it reads; None for what is not a document of fields.
+        read: Raises ValueProblem for a value that cannot be read. Looked up at each use, because the reader of a class
+            that has itself as a field is completed after it was passed on.
+        first: A union tries this reader first for stored values of these types.
+        keys: The fields that it reads; None if it does not read a document of fields.
     """
 
     read: Read
@@ -30,7 +30,7 @@ class Reader:
 
 
 def anything(stored: Any) -> Any:
-    """Reads a value of any type as it is."""
+    """Returns a value of any type unchanged."""
     return stored
 
 
@@ -62,7 +62,7 @@ def _collection(make: Callable[[list[Any]], Any], name: str, parts: Sequence[Rea
 
 
 def tuple_reader(name: str, parts: Sequence[Reader]) -> Read:
-    """Of a tuple with a type for each place."""
+    """The reader of a tuple with a type for each place."""
 
     def read(stored: Any) -> Any:
         if not isinstance(stored, list | tuple) or len(stored) != len(parts):
@@ -103,7 +103,7 @@ def _key(reader: Reader, text: Any) -> Any:
     try:
         return reader.read(text)
     except ValueProblem:
-        # The keys of documents are text: that of a whole number is its digits.
+        # The keys of documents are strings: an int key was stored as its digits.
         with suppress(ValueError):
             return reader.read(int(text))
         raise
@@ -129,7 +129,7 @@ CONTAINERS: Final[Mapping[Any, _Maker]] = {
     **_mappings(dict, dict, abc.Mapping, abc.MutableMapping),
     **_mappings(collections.OrderedDict, collections.OrderedDict),
 }
-"""What makes the reader of each type, of its name and of the readers of its items, or of its keys and values."""
+"""For each type: a function that makes its reader from its name and the readers of its items, or keys and values."""
 
 
 # --- With fields ---
@@ -138,7 +138,7 @@ CONTAINERS: Final[Mapping[Any, _Maker]] = {
 def document_reader(
     make: Callable[..., Any], name: str, fields: Mapping[str, Reader], required: frozenset[str]
 ) -> Read:
-    """Of a class that `make` makes of its fields; what it does not know in a document is left out."""
+    """The reader of a class that `make` makes from its fields. Unknown fields of a document are ignored."""
 
     def read(stored: Any) -> Any:
         if not isinstance(stored, Mapping):
@@ -162,7 +162,7 @@ def document_reader(
 
 
 def named_tuple_reader(cls: Callable[..., Any], name: str, parts: Sequence[Reader], least: int) -> Read:
-    """Of a NamedTuple, which is stored as an array; fields that were added since have their defaults."""
+    """The reader of a NamedTuple, which is stored as an array. Fields that were added since get their defaults."""
 
     def read(stored: Any) -> Any:
         if not isinstance(stored, list | tuple) or len(stored) < least:

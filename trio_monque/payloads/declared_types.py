@@ -14,16 +14,16 @@ from enum import Enum, auto
 from inspect import get_annotations
 from typing import Annotated, Any, Final, NewType, TypeVar, Union, get_args, get_origin, get_type_hints
 
-# By name: typing_extensions has its own of each, and only newer versions of typing have all.
+# By name: typing_extensions has its own versions, and only newer versions of typing have all of them.
 _QUALIFIERS: Final = frozenset({"Required", "NotRequired", "ReadOnly", "Final"})
 _NO_VARIABLES: Final[Mapping[Any, Any]] = types.MappingProxyType({})
 
 
 def resolved(declared: Any, variables: Mapping[Any, Any] = _NO_VARIABLES) -> Any:
-    """A type without the wrappers that do not change its values: NewType, Annotated, Required, `type` statements.
+    """A type without wrappers that do not change its values: NewType, Annotated, Required, `type` statements.
 
     Args:
-        variables: What the type variables stand for. One that stands for nothing is its bound, or Any.
+        variables: The types of the type variables. A variable that is missing here counts as its bound, or Any.
     """
     while True:
         declared = _substituted(declared, variables)
@@ -47,7 +47,7 @@ def _substituted(declared: Any, variables: Mapping[Any, Any]) -> Any:
         declared = variables.get(declared, declared)
         if not isinstance(declared, TypeVar):
             return declared
-        # A constrained one is one of several types, as a union is: Union takes a tuple of them.
+        # A constrained variable is one of several types, like a union.
         return declared.__bound__ or (Union.__getitem__(declared.__constraints__) if declared.__constraints__ else Any)
     own = getattr(declared, "__parameters__", ())
     if not own or isinstance(declared, type) or not isinstance(own, tuple):
@@ -60,27 +60,27 @@ def _name(form: Any) -> str:
 
 
 def field_hints(cls: type, arguments: tuple[Any, ...]) -> dict[str, Any]:
-    """The annotations of a class's fields, inherited ones included, with what the type variables stand for put in.
+    """The annotations of a class's fields, inherited ones included, with type variables replaced.
 
     Raises:
         NameError: An annotation uses a name that its module does not have at run time.
-        TypeError: An InitVar without a default: it is not stored, so no instance can be made of what is stored.
+        TypeError: An InitVar has no default. It is not stored, so no instance could be made again.
     """
     meanings = dict(reversed(list(_meanings(cls, arguments))))
-    if issubclass(cls, dict):  # A TypedDict has taken over the fields of its bases: none of them is another's.
+    if issubclass(cls, dict):  # A TypedDict contains the fields of its bases: each counts as its own.
         meanings = {cls: {variable: meaning for one in meanings.values() for variable, meaning in one.items()}}
     hints = {}
     for name, hint in get_type_hints(cls, include_extras=True).items():
         if isinstance(hint, InitVar) and not hasattr(cls, name):
             raise TypeError(f"{cls.__name__}.{name} is an InitVar, which is not stored: give it a default")
-        # The same variable may stand for something else in a base class.
+        # The same variable may have another type in a base class.
         owner = next((base for base in cls.__mro__ if name in get_annotations(base)), cls)
         hints[name] = _substituted(hint, meanings.get(owner, _NO_VARIABLES))
     return hints
 
 
 def _meanings(cls: type, arguments: tuple[Any, ...]) -> Iterator[tuple[type, dict[Any, Any]]]:
-    """For a class and each of its bases: what its type variables stand for."""
+    """For a class and each of its bases: the types of its type variables."""
     own = dict(zip(getattr(cls, "__parameters__", ()), arguments, strict=False))
     yield cls, own
     for base in cls.__dict__.get("__orig_bases__", cls.__bases__):
@@ -90,7 +90,7 @@ def _meanings(cls: type, arguments: tuple[Any, ...]) -> Iterator[tuple[type, dic
 
 
 def is_required(cls: Any, name: str, hint: Any) -> bool:
-    """Whether a TypedDict's field must be there."""
+    """Whether a field of a TypedDict is required."""
     while (qualifier := _name(get_origin(hint))) in _QUALIFIERS:
         if qualifier != "ReadOnly":
             return qualifier == "Required"
@@ -99,7 +99,7 @@ def is_required(cls: Any, name: str, hint: Any) -> bool:
 
 
 def name_of(declared: Any) -> str:
-    """A type for people: `Item`, `list[Item]`, `int | None`."""
+    """The name of a type in messages: `Item`, `list[Item]`, `int | None`."""
     if get_origin(declared) in (Union, types.UnionType):
         return " | ".join(name_of(argument) for argument in get_args(declared))
     if declared is type(None):
@@ -114,7 +114,7 @@ def name_of(declared: Any) -> str:
 
 
 class Kind(Enum):
-    """Who knows how instances of a class are stored and read."""
+    """The library that stores and reads the instances of a class."""
 
     PYDANTIC = auto()
     MSGSPEC = auto()
@@ -125,14 +125,14 @@ class Kind(Enum):
 
 
 _MARKS = {
-    Kind.PYDANTIC: "__pydantic_validator__",  # Its dataclasses have it, too.
+    Kind.PYDANTIC: "__pydantic_validator__",  # pydantic's dataclasses have it too.
     Kind.MSGSPEC: "__struct_config__",
     Kind.ATTRS: "__attrs_attrs__",
 }
 
 
 def kind_of(declared: object) -> Kind | None:
-    """The kind of a class, or of an alias such as `Page[Item]` of one; None for all else."""
+    """The kind of a class, or of a generic alias such as `Page[Item]`; None for any other type."""
     cls = get_origin(declared) or declared
     if not isinstance(cls, type):
         return None
@@ -141,7 +141,7 @@ def kind_of(declared: object) -> Kind | None:
             return kind
     if is_dataclass(cls):
         return Kind.DATACLASS
-    # Not typing.is_typeddict: it does not know those of typing_extensions.
+    # Not typing.is_typeddict, which does not recognise the TypedDict of typing_extensions.
     if issubclass(cls, dict) and hasattr(cls, "__required_keys__"):
         return Kind.TYPED_DICT
     if issubclass(cls, tuple) and hasattr(cls, "_fields"):
@@ -156,7 +156,7 @@ class Field:
     Attributes:
         attribute: Its name in instances.
         key: Its name in the stored document, and as an argument of the class.
-        is_argument: Whether the class takes it; otherwise it is stored for people, and computed again.
+        is_argument: Whether the class takes it as an argument. Otherwise it is stored for readers, and computed again.
         is_required: Whether the class has no default for it.
     """
 

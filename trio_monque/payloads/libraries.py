@@ -1,6 +1,6 @@
-"""Models of pydantic and structs of msgspec: stored and read by these libraries themselves.
+"""pydantic models and msgspec structs: stored and read by these libraries themselves.
 
-They are imported only where a class of theirs was given, so they are installed then.
+The libraries are imported only after a class of theirs was passed, so they are installed then.
 """
 
 from __future__ import annotations
@@ -20,11 +20,11 @@ from .problems import ValueProblem
 
 Read = Callable[[Any], Any]
 
-# --- What MongoDB stores in a type of its own ---
+# --- Types of bson ---
 
 
 def natural(stored: Any) -> Any:
-    """A stored value with Python's own types in place of BSON's, at any depth: what other libraries understand."""
+    """A stored value with Python's types in place of BSON's, at any depth, as other libraries expect them."""
     if isinstance(stored, str | bytes) and not isinstance(stored, Binary):
         return stored
     if isinstance(stored, Mapping):
@@ -43,12 +43,12 @@ def natural(stored: Any) -> Any:
 
 
 def aware(moment: datetime) -> datetime:
-    """A date as it was read: in UTC, if the codec options of the client leave its time zone out."""
+    """A date that was read, with the time zone UTC if the client's codec options return naive datetimes."""
     return moment.replace(tzinfo=UTC) if moment.tzinfo is None else moment
 
 
 def as_uuid(stored: Binary) -> UUID | None:
-    """The UUID that a binary value is; None for any other one."""
+    """The UUID in a binary value; None if it is not a UUID."""
     return UUID(bytes=bytes(stored)) if stored.subtype == UUID_SUBTYPE and len(stored) == 16 else None
 
 
@@ -63,8 +63,8 @@ def _adapter(declared: Any) -> Any:
 
 
 def dumped_by_pydantic(value: Any) -> Any:
-    """The fields of a model, under the names that it is read by; its own serializers are obeyed."""
-    # Values that were put in past the validation are found when it is read back, so warnings would add nothing new.
+    """The fields of a model, under the names that reading expects. The model's own serializers are used."""
+    # Values that bypassed the validation are found when the result is read back: warnings are not needed.
     cls: Any = type(value)
     return _adapter(cls).dump_python(value, by_alias=True, round_trip=True, warnings=False)
 
@@ -82,7 +82,7 @@ def pydantic_reader(declared: Any) -> Read:
 
     def read(stored: Any) -> Any:
         try:
-            # Not strict, whatever the model says: a stored date, set or enum is a string or a list.
+            # Never strict, even for a strict model: a stored date, set or enum is a string or a list.
             return adapter.validate_python(natural(stored), strict=False)
         except ValidationError as error:
             raise _of_pydantic(error) from error
@@ -104,19 +104,19 @@ def plain_of_pydantic(value: Any) -> Any:
     from pydantic_core import to_jsonable_python
 
     if hasattr(value, "get_secret_value"):
-        # Its text is a row of asterisks, and the handler would get that. A model that stores it has a serializer.
+        # Its text is a row of asterisks, and the handler would get these. A field_serializer can store the secret.
         raise ValueProblem(f"a {type(value).__name__} is not stored: give its field a serializer (field_serializer)")
     return to_jsonable_python(value)
 
 
 # --- msgspec ---
 
-# What msgspec leaves as it is: BSON has a type for each. All else becomes what JSON has.
+# msgspec leaves these types unchanged, because BSON has them. Other types become JSON types.
 _KEPT: Final = (bytes, datetime, Decimal, UUID)
 
 
 def dumped_by_msgspec(value: Any, plain: Callable[[Any], Any]) -> Any:
-    """The fields of a struct, under their encoded names; `plain` is asked for values that msgspec does not know."""
+    """The fields of a struct, under their encoded names. `plain` converts values that msgspec does not know."""
     import msgspec
 
     def other(unknown: Any) -> Any:
@@ -139,10 +139,10 @@ def msgspec_reader(declared: Any, reader: Callable[[Any], Read]) -> Read:
         try:
             return reader(wanted)(stored)
         except ValueProblem as problem:
-            raise ValueError(problem.problem) from problem  # To which msgspec adds the path.
+            raise ValueError(problem.problem) from problem  # msgspec adds the path.
 
     with suppress(msgspec.ValidationError):
-        msgspec.convert(None, declared, dec_hook=other)  # What it does not support, it says at the first use.
+        msgspec.convert(None, declared, dec_hook=other)  # Reports an unsupported type now, not at the first value.
 
     def read(stored: Any) -> Any:
         try:

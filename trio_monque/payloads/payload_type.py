@@ -1,4 +1,4 @@
-"""What `payload=` was given: a type, whose values are checked and converted, or a callable that makes the data."""
+"""The type that `payload=` was given: it stores and reads the data of one worker. Or a callable that makes the data."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from .reading import Readers
 from .scalars import SCALARS, Read
 from .stored import TEXT_TYPES, stored_form
 
-# Called with what is stored, as they are where nothing says what is inside of them: `int` reads "7", too.
+# As `payload=`, these are called with the stored value, like any callable: `int` also reads "7".
 BUILTINS: Final = frozenset({bool, int, float, str, bytes, bytearray, list, tuple, dict, set, frozenset})
 
 
@@ -21,7 +21,7 @@ class PayloadType:
     """Stores the data of one worker's jobs, and reads it.
 
     Attributes:
-        name: What was given, for people.
+        name: The declared type, for messages.
     """
 
     def __init__(self, declared: Any) -> None:
@@ -35,34 +35,34 @@ class PayloadType:
         self._instances = instances if isinstance(instances, type) and kind is not Kind.TYPED_DICT else None
 
     def prepare(self) -> None:
-        """Finds out at once whether a payload can have this type; without it, the first value does.
+        """Checks at once whether a payload can have this type. Otherwise the first value would show it.
 
         Raises:
-            TypeError: It cannot.
+            TypeError: A payload cannot have this type.
         """
-        with suppress(NameError):  # Of a class that is defined further down: it is there at the first use.
+        with suppress(NameError):  # A class that is defined further down exists at the first use.
             self._reader()
 
     def takes(self, data: Any) -> bool:
-        """Whether the data is an instance of the class that was given; always, where it is something else."""
+        """Whether the data is an instance of the declared class. True if something else than a class was declared."""
         if self._instances is None:
             return True
         try:
             return isinstance(data, self._instances)
-        except TypeError:  # A Protocol that cannot be asked at run time.
+        except TypeError:  # A Protocol that is not runtime_checkable.
             return True
 
     def store(self, data: Any) -> Any:
-        """The stored form of the data, from which `read` has made the declared type.
+        """The stored form of the data, after `read` has accepted it.
 
         Raises:
-            ValueProblem: The data is not what was declared, or cannot be stored.
+            ValueProblem: The data does not have the declared type, or cannot be stored.
             NameError: An annotation uses a name that cannot be found.
         """
         if not self._is_type:
             return stored_form(data) if isinstance(data, set | frozenset) else stored_instance(data)
         stored = stored_form(data)
-        # What is enqueued can be read: no check of the values themselves would be as sure as reading them.
+        # Everything that is enqueued can be read: no check is as reliable as reading it.
         found = self._reader()(stored)
         if self._may_mistake:
             _check_same_classes(data, found)
@@ -89,7 +89,7 @@ def _is_type(declared: Any) -> bool:
 
 
 def stored_instance(data: Any) -> Any:
-    """The stored form of an instance of a class with fields; all else as it is.
+    """The stored form of an instance of a class with fields; any other value unchanged.
 
     Raises:
         ValueProblem: A field cannot be stored.
@@ -99,7 +99,7 @@ def stored_instance(data: Any) -> Any:
 
 
 def _check_same_classes(data: Any, found: Any) -> None:
-    """Where a union lets a document be of several classes: it was read as the one that it is of."""
+    """Checks that values of a union of classes were read back as the class that they have."""
     kind = kind_of(type(data))
     if kind is None and isinstance(data, Mapping):
         parts = [(key_step(key), value, found.get(key)) for key, value in data.items()] if found else []
@@ -117,7 +117,7 @@ def _check_same_classes(data: Any, found: Any) -> None:
         names = [field.attribute for field in fields_of(type(found), kind) if field.is_argument]
         parts = [(f".{name}", getattr(data, name), getattr(found, name)) for name in names]
     else:
-        return  # pydantic and msgspec tell the classes inside of theirs apart themselves.
+        return  # pydantic and msgspec distinguish the classes inside theirs themselves.
     for step, value, back in parts:
         try:
             _check_same_classes(value, back)

@@ -1,7 +1,7 @@
-"""Why a value cannot be stored as BSON: where in it the fault is, and what to store instead. Pure.
+"""Describes invalid values in a payload: what is wrong, the path of the value, and what to store instead. Pure.
 
-The encoder names neither the place nor what to do, and may repeat the whole document. It is asked first; this is
-called only when it has refused, or when what it made cannot be read again.
+The BSON encoder names neither the path nor a remedy, and may repeat the whole document. So it runs first, and
+`why_unstorable` only after it has failed, or if its output cannot be read again.
 """
 
 from __future__ import annotations
@@ -43,15 +43,15 @@ _INSTEAD: Final[tuple[tuple[type | tuple[type, ...], str], ...]] = (
 
 
 def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -> str | None:
-    """Where the first fault is, and what to do, such as "data['tags'] is a set: store a list"; None if it is not found.
+    """Describes the first invalid value, such as "data['tags'] is a set: store a list"; None if none is found.
 
     Args:
-        value: What the encoder or the decoder has refused.
-        root: What the value is called, before the path inside it.
-        codec_options: By which it was encoded.
+        value: The value that the encoder or the decoder refused.
+        root: The name of the value in messages, before the path inside it.
+        codec_options: The options with which it was encoded.
     """
     walked: list[tuple[str, object, frozenset[int]]] = [(root, value, frozenset())]
-    while walked:  # Not by recursion: it may be nested deeper than Python's stack.
+    while walked:  # Not by recursion: the value may be nested deeper than Python's stack.
         path, one, around = walked.pop()
         if id(one) in around:
             return f"{path} contains itself"
@@ -67,7 +67,7 @@ def why_unstorable(value: object, root: str, codec_options: CodecOptions[Any]) -
 
 
 def _has_parts(value: object) -> TypeGuard[Mapping[Any, Any] | list[Any] | tuple[Any, ...]]:
-    # The walk would decode a raw document, which may be just what cannot be done.
+    # The walk would decode a raw document, and that may be exactly what fails.
     return (isinstance(value, Mapping) and not isinstance(value, RawBSONDocument)) or type(value) in (list, tuple)
 
 
@@ -92,11 +92,11 @@ def _problem_of(value: object, codec_options: CodecOptions[Any]) -> str | None:
         return None if -_LARGEST_INT <= value < _LARGEST_INT else "is an int of more than 64 bits: store a str"
     try:
         encoded = bson.encode({"": value}, codec_options=codec_options)
-    except Exception:  # noqa: BLE001  # Encoders of the caller's may raise anything.
+    except Exception:  # noqa: BLE001  # Encoders of the caller may raise anything.
         return f"is {_a(type(value).__name__)}, which BSON does not have: {_instead_of(value)}"
     try:
         bson.decode(encoded, codec_options=codec_options.with_options(document_class=dict))
-    except Exception:  # noqa: BLE001  # The same of decoders.
+    except Exception:  # noqa: BLE001  # So may decoders.
         return f"is {shown(value)}, which the client's codec options cannot decode"
     return None
 
@@ -138,13 +138,12 @@ LONGEST_PROBLEM: Final = 400
 
 
 class ValueProblem(Exception):  # noqa: N818  # The callers turn it into an error that fits the call.
-    """A value that cannot be stored, or cannot be read as what is declared.
+    """Raised for a value that cannot be stored, or cannot be read as the declared type.
 
-    It is raised at the value, and each container that it passes on its way out adds its own step: a payload
-    without a problem pays nothing for paths.
+    Each container that it passes on its way out adds its step of the path, so a valid payload costs nothing for paths.
 
     Attributes:
-        problem: What is wrong.
+        problem: What is wrong with the value.
     """
 
     def __init__(self, problem: str) -> None:
@@ -153,12 +152,12 @@ class ValueProblem(Exception):  # noqa: N818  # The callers turn it into an erro
         self._steps: list[str] = []
 
     def under(self, step: str) -> None:
-        """The value is inside of another one: under `.field`, `[3]` or `['key']`."""
+        """Adds an outer step to the path: `.field`, `[3]` or `['key']`."""
         self._steps.append(step)
 
     @property
     def is_inside(self) -> bool:
-        """Whether it is a part that is wrong, and not the whole."""
+        """Whether a part of the value is wrong, not the value itself."""
         return bool(self._steps)
 
     def __str__(self) -> str:
@@ -166,12 +165,12 @@ class ValueProblem(Exception):  # noqa: N818  # The callers turn it into an erro
 
 
 def wrong(expected: str, value: Any) -> ValueProblem:
-    """The problem of a value that has another type, or another form."""
+    """The problem of a value with the wrong type or form."""
     return ValueProblem(f"must be {expected}, not {described(value)}")
 
 
 def described(value: Any) -> str:
-    """A value for people: its type, and as much of it as one line has room for."""
+    """A value in a message: its type, and the beginning of its repr."""
     name = type(value).__name__
     return name if value is None else f"{name} {shown(value, LONGEST_SHOWN)}"
 

@@ -1,4 +1,4 @@
-"""What is stored, read as the type that is declared: a reader is built once for a type, and then called per value.
+"""Reads stored values as a declared type: a reader is built once for each type, and then called for each value.
 
 A field that the stored document has and the class does not is ignored: a newer release may have added it.
 """
@@ -21,10 +21,10 @@ _ANYTHING: Final = (Any, object)
 
 
 class Readers:
-    """The readers of all types that one payload is made of.
+    """The readers of all types in one payload type.
 
     Attributes:
-        may_mistake: There is a union of several classes with fields, where a document may fit more than one.
+        may_mistake: Whether there is a union of several classes with fields: a document may fit more than one.
     """
 
     def __init__(self) -> None:
@@ -36,7 +36,7 @@ class Readers:
 
         Raises:
             NameError: An annotation uses a name that cannot be found.
-            TypeError: It is a type that a payload cannot have.
+            TypeError: A payload cannot have this type.
         """
         declared = resolved(declared)
         if declared in _ANYTHING:
@@ -77,7 +77,7 @@ class Readers:
                 try:
                     return exact(stored)
                 except ValueProblem:
-                    pass  # A binary value, say, is bytes where it is not a UUID.
+                    pass  # For example, a binary value that is not a UUID is bytes.
             inside = []
             for member in _likely_first(members, stored):
                 try:
@@ -85,7 +85,7 @@ class Readers:
                 except ValueProblem as problem:
                     if problem.is_inside:
                         inside.append(problem)
-            # Where one member could have been meant, what is wrong inside of it says more than that none fits.
+            # If one member is likely meant, the problem inside it is more useful than "no member fits".
             raise inside[0] if len(inside) == 1 else wrong(name, stored)
 
         return Reader(read, frozenset(by_type))
@@ -94,7 +94,7 @@ class Readers:
 
     def _with_fields(self, declared: Any, kind: Kind) -> Reader:
         if declared not in self._known:
-            # Known before its fields are: the class of a tree is a field of itself.
+            # Registered before its fields: the class of a tree has itself as a field.
             reader = self._known[declared] = Reader(_not_built, keys=frozenset())
             try:
                 reader.read, reader.keys = self._build(declared, kind)
@@ -129,10 +129,10 @@ def _not_built(stored: Any) -> NoReturn:
 
 
 def _likely_first(members: Sequence[Reader], stored: Any) -> Sequence[Reader]:
-    """Of several classes that a document may be of, the one that leaves the fewest of its fields unread comes first."""
+    """Sorts the members of a union: first the class that leaves the fewest fields of the document unread."""
     if not isinstance(stored, Mapping):
         return members
-    # Half a field: a dict takes what no class knows all fields of.
+    # A dict counts as half an unread field: it comes after a class that knows all fields, and before the others.
     return sorted(members, key=lambda one: 0.5 if one.keys is None else len(stored.keys() - one.keys))
 
 
@@ -143,7 +143,7 @@ def _class_reader(cls: type) -> Read:
         return text_reader(cls)
 
     def read(stored: Any) -> Any:
-        # Another class: BSON's own, or one that the client's codec options read.
+        # A class of bson, or one that the client's codec options decode.
         if not isinstance(stored, cls):
             raise wrong(cls.__name__, stored)
         return stored

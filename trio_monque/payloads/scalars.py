@@ -1,4 +1,4 @@
-"""Single values: what is stored for each type, read as that type. Also what another program may have stored instead."""
+"""Readers of single values: the stored form of each type, and other forms that another program may have stored."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ Read = Callable[[Any], Any]
 
 
 def _text(stored: Any) -> str:
-    # To Python, the driver's Code is a str; in BSON it is a program.
+    # bson.Code is a subclass of str, but in BSON it is code.
     if isinstance(stored, str) and not isinstance(stored, Code):
         return str(stored)
     raise wrong("str", stored)
@@ -113,7 +113,7 @@ def _decimal(stored: Any) -> Decimal:
 
 
 def _uuid(stored: Any) -> UUID:
-    if isinstance(stored, UUID):  # As some codec options read it.
+    if isinstance(stored, UUID):  # Some codec options decode to it.
         return stored
     if isinstance(stored, Binary) and (found := as_uuid(stored)) is not None:
         return found
@@ -137,7 +137,7 @@ def _parsed(parse: Callable[[Any], T], expected: str, stored: Any) -> T:
         raise wrong(expected, stored) from error
 
 
-# Beside each reader, the types of stored values that a union gives to it before all others.
+# For each type: its reader, and the types of stored values for which a union tries this reader first.
 SCALARS: Final[dict[Any, tuple[Read, frozenset[type]]]] = {
     str: (_text, frozenset({str})),
     int: (_whole, frozenset({int})),
@@ -157,7 +157,7 @@ SCALARS: Final[dict[Any, tuple[Read, frozenset[type]]]] = {
 
 
 def text_reader(cls: Any) -> Read:
-    """Of a class that is made of its text, such as a Path."""
+    """The reader of a class that is made from its text, such as a Path."""
 
     def read(stored: Any) -> Any:
         if not isinstance(stored, str):
@@ -180,7 +180,7 @@ def enum_reader(cls: type[Enum]) -> Read:
 
 
 def literal_reader(allowed: tuple[Any, ...]) -> Read:
-    # By its stored value, as a member of an Enum may be one; True is not 1 here.
+    # By stored value, because a literal may be a member of an Enum. True is not 1 here.
     by_value = {(_kind(value), _value(value)): value for value in allowed}
     expected = " or ".join(repr(_value(value)) for value in allowed)
 

@@ -1,4 +1,4 @@
-"""The stored form of a value: plain BSON, which any driver can read. By what the value is, not by what is declared.
+"""Converts values to plain BSON, which any driver can read. The value decides, not its declared type.
 
 | Python | stored as |
 | --- | --- |
@@ -46,7 +46,7 @@ TEXT_TYPES: Final = (
     IPv6Network,
     ZoneInfo,
 )
-"""`str` of a value gives its text, and the class makes the value of it again."""
+"""Classes whose values are stored as `str(value)`, and made again by calling the class with that text."""
 
 _AS_IT_IS: Final = frozenset({type(None), bool, str, float, bytes, ObjectId, Binary, Decimal128, Int64})
 _LARGEST: Final = (1 << 63) - 1
@@ -55,10 +55,10 @@ Store = Callable[[Any], Any]
 
 
 def stored_form(value: Any) -> Any:
-    """A value as BSON can hold it. What is not in the table above is returned as it is: the codec options decide.
+    """The value in a form that BSON can hold. Types that are not in the table above are left to the codec options.
 
     Raises:
-        ValueProblem: It cannot be stored; names where.
+        ValueProblem: A value cannot be stored; with its path.
     """
     cls: Any = type(value)
     return value if cls in _AS_IT_IS else _store_of(cls)(value)
@@ -116,7 +116,7 @@ def _decimal(value: Decimal) -> Decimal128:
         return Decimal128(value)
     except DecimalException as error:
         raise ValueProblem(
-            f"{described(value)} has more than the 34 digits, or a larger exponent, than BSON has"
+            f"{described(value)} has more than 34 digits, or an exponent too large for a BSON Decimal128"
         ) from error
 
 
@@ -140,7 +140,7 @@ def _array(value: Iterable[Any]) -> list[Any]:
 
 
 def _set(value: Set[Any]) -> list[Any]:
-    # The order of a set is another in each process, and a schedule whose data differs is written again.
+    # A set has another order in each process. Without a fixed order, each start would write its schedules again.
     return sorted(_array(value), key=repr)
 
 
@@ -150,7 +150,7 @@ def _document(value: Mapping[Any, Any]) -> dict[str, Any]:
         try:
             name = _key(key)
             if name in document:
-                raise ValueProblem(f"the keys {described(key)} and {name!r} would be one when stored")
+                raise ValueProblem(f"the keys {described(key)} and {name!r} would be the same key when stored")
             document[name] = stored_form(item)
         except ValueProblem as problem:
             problem.under(key_step(key))
@@ -164,10 +164,10 @@ def _key(key: Any) -> str:
         return plain
     if isinstance(key, int | UUID) and not isinstance(key, bool):
         return str(key)
-    raise ValueProblem("the keys of a document are text: a str, int, UUID, date or Enum becomes that")
+    raise ValueProblem("the keys of a document are strings: use a str, int, UUID, date or Enum")
 
 
-# The first that fits: an IntEnum is an Enum before it is an int, and a datetime is a date.
+# The first match counts: an IntEnum is an Enum before it is an int, and a datetime is also a date.
 _STORES: Final[tuple[tuple[type | tuple[type, ...], Store], ...]] = (
     (Enum, lambda value: stored_form(value.value)),
     (str, str.__str__),
