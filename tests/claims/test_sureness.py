@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta
 
 import pytest
 
-from trio_monque.claims.held import Cycle
+from trio_monque.claims.locked_document import Cycle
 from trio_monque.document_lock import LockStamp
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

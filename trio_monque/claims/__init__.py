@@ -3,7 +3,7 @@
 from .claim import Claim
 from .claims import Claims, RunningClaims, open_claims, run_claims
 from .managing import DeadLetter, create_claim_index, dead_letters, readmit
-from .telling import ClaimsReport
+from .reporting import ClaimsReport
 
 __all__ = [
     "Claim",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import Any
@@ -26,15 +26,12 @@ from ..store.connection import check_collection, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
 from .candidates import GROUP
-from .claim import Claim
 from .context import ClaimsContext
 from .finisher import Finisher
-from .held import HeldDocument
+from .locked_document import HeldDocument
 from .options import ClaimConfig, check_filter, checked_sort
-from .source import DocumentEngine, DocumentSource
-from .telling import ClaimsReport, Teller
-
-Work = Callable[[Claim[Any]], Awaitable[object]]
+from .reporting import ClaimsReport, ClaimsReporter
+from .source import DocumentEngine, DocumentSource, Work
 
 Listeners = Mapping[type[Event], Any]
 
@@ -72,9 +69,9 @@ def assembled(
     door, time, event_delivery = DatabaseThreads(), ServerTime(locked), EventDelivery()
     event_delivery.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
-    teller = Teller(event_delivery, config.instance_id, policy.error_text)
+    reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
     source = DocumentSource(ClaimsContext(locked, door, time, config, policy), work)
-    engine = _engine_of(source, teller, config)
+    engine = _engine_of(source, reporter, config)
     life = Life(
         name="the claims",
         get_ready=lambda: door.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
@@ -83,16 +80,16 @@ def assembled(
             f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
         ),
     )
-    host = Host(engine, event_delivery, teller, life, start_timeout=config.start_timeout)
+    host = Host(engine, event_delivery, reporter, life, start_timeout=config.start_timeout)
     return Parts(host, source, locked, time, event_delivery)
 
 
-def _engine_of(source: DocumentSource, teller: Teller, config: ClaimConfig) -> DocumentEngine:
+def _engine_of(source: DocumentSource, reporter: ClaimsReporter, config: ClaimConfig) -> DocumentEngine:
     # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
     limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, is_told=False)
-    engine: DocumentEngine = Engine(source, teller, limits)
+    engine: DocumentEngine = Engine(source, reporter, limits)
     engine.slots.set_limit(GROUP, config.concurrency)
-    engine.add_chore(source.repeats.run, source.repeats.progress)
+    engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)
     if not config.wait:
         finisher = Finisher(engine, source)
         engine.add_chore(finisher.run, finisher.progress)

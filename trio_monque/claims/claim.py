@@ -16,7 +16,8 @@ from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
-from .held import HeldDocument
+from .claim_work import ClaimWork
+from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, Released
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
@@ -50,14 +51,11 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, cleanup_timeout: float) -> None:
+    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, work: ClaimWork) -> None:
         self.document = run.claim.document
         self._run = run
         self._source = source
-        self._cleanup_timeout = cleanup_timeout
-        self._is_over = False
-        self._let_go: trio.Event | None = None
-        self._error: BaseException | None = None
+        self._work = work
         self._extension: AbstractContextManager[trio.CancelScope] | None = None
         self._scope: trio.CancelScope | None = None
 
@@ -117,7 +115,7 @@ class Claim(Generic[DocT]):
     def _check_held(self) -> None:
         if self._run.reason is CancelReason.LOST and not self._run.is_settled:
             raise self._lost()
-        if self._is_over or self._run.is_settled or self._run.is_settling:
+        if self._work.is_over or self._run.is_settled or self._run.is_settling:
             raise MonqueError(f"the claim on document {self._run.claim} has ended: nothing can be written under it")
 
     async def _end(self, outcome: Outcome) -> None:
@@ -128,7 +126,7 @@ class Claim(Generic[DocT]):
             is_held = written is None
         finally:
             if not is_held:
-                self.end_work()
+                self._work.end()
         if is_held:
             problem = None if settlement.settled is None else settlement.settled.error
             raise InvalidUpdateError(f"the server refuses to write the end of document {shown(self.id)}: {problem}")
@@ -153,6 +151,7 @@ class Claim(Generic[DocT]):
         self._extension = self._run.extended()
         self._scope = self._extension.__enter__()
         self._scope.__enter__()
+        self._work.enter()
         return self
 
     async def __aexit__(
@@ -170,7 +169,7 @@ class Claim(Generic[DocT]):
             self._extension.__exit__(None, None, None)
         was_cut = self._scope.cancelled_caught
         try:
-            if left is None and not was_cut and not (self._run.is_settled or self._is_over):
+            if left is None and not was_cut and not (self._run.is_settled or self._work.is_over):
                 await self.finish()
         finally:
             self._leave(left)
@@ -182,11 +181,12 @@ class Claim(Generic[DocT]):
 
     def _leave(self, left: BaseException | None) -> None:
         """The work is over; where its claim is not, the error decides."""
-        if left is not None and not self._is_over:
+        outcome: Exception | None = None
+        if left is not None:
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
-            # A cancellation, a Ctrl-C or an exit says nothing about the document, and goes its own way from here.
-            self._error = others if isinstance(others, Exception) else GivenBackError()
-        self.end_work()
+            # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
+            outcome = others if isinstance(others, Exception) else GivenBackError()
+        self._work.end(outcome)
 
     def _cut_short(self) -> BaseException:
         if self._run.reason is CancelReason.TIMEOUT:
@@ -194,65 +194,6 @@ class Claim(Generic[DocT]):
         if self._run.reason is CancelReason.LOST:
             return self._lost()
         return ClaimLostError(f"the claims end: document {self._run.claim} is given back")
-
-    # --- For whoever hands it out ---
-
-    @property
-    def place(self) -> int:
-        """Of all that its instance has claimed, which one it is."""
-        return self._run.claim.place
-
-    def wait_to_begin(self) -> None:
-        """It waits to be taken, which takes none of its time."""
-        self._run.wait_to_begin()
-
-    def begin(self) -> None:
-        """It was taken."""
-        self._run.begin()
-
-    @property
-    def is_entered(self) -> bool:
-        """Whether somebody works on it inside `async with`."""
-        return self._scope is not None and not self._is_over
-
-    @property
-    def has_ended(self) -> bool:
-        """Whether it was finished or released, or is lost: what its work comes to decides nothing any more."""
-        return self._is_over
-
-    def end_work(self) -> None:
-        """Nobody works on it any more."""
-        self._is_over = True
-        if self._let_go is not None:
-            self._let_go.set()
-
-    def give_back(self) -> None:
-        """Nobody is going to work on it, unless somebody does already."""
-        if not (self.is_entered or self._is_over):
-            self._error = GivenBackError()
-            self.end_work()
-
-    async def wait_worked_on(self) -> None:
-        """Returns when the work on it is over; raises what it raised.
-
-        Cancelled, it waits for the clean-up of the work all the same, which may be in another task: as long as it holds
-        the lock, nobody else works on the document. At the hard end, the lock is left to its lease.
-        """
-        try:
-            await self._wait_over()
-        except trio.Cancelled:
-            if self.is_entered:
-                with self._run.patience:
-                    await self._wait_over()
-                self._run.abandoned = self.is_entered
-            raise
-        if self._error is not None:
-            raise self._error
-
-    async def _wait_over(self) -> None:
-        if not self._is_over:
-            self._let_go = trio.Event()
-            await self._let_go.wait()
 
     def __repr__(self) -> str:
         return f"<Claim of {self._run.claim}>"

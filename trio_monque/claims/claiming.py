@@ -31,9 +31,9 @@ from ..store.database_threads import Channel
 from ..store.documents.claiming import TakenDocument
 from .candidates import GROUP, DocumentFinder
 from .context import ClaimsContext
-from .held import Cycle, HeldDocument
-from .pace import Pace
-from .repeats import Repeats
+from .locked_document import Cycle, HeldDocument
+from .rate_limit import RateLimit
+from .reclaim_guard import ReclaimGuard
 from .settlement import DocumentSettlement
 
 ClaimedDocument = tuple[TakenDocument, Cycle]
@@ -54,7 +54,7 @@ class DocumentClaims:
         self,
         shared: ClaimsContext,
         beats: Beats,
-        repeats: Repeats,
+        reclaim_guard: ReclaimGuard,
         control: Control[HeldDocument, DocumentSettlement],
     ) -> None:
         self._locked = shared.locked
@@ -63,16 +63,16 @@ class DocumentClaims:
         self._time = time = shared.time
         self._config = config = shared.config
         self._beats = beats
-        self._repeats = repeats
+        self._reclaim_guard = reclaim_guard
         self._control = control
-        self._pace = Pace(config.rate_limit)
+        self._rate_limit = RateLimit(config.rate_limit)
         self._finder = DocumentFinder(shared.leased, door)
         self._candidates: Candidates[Any] = Candidates(self._finder)
         lease = LEASE_IN_BEATS * config.heartbeat_interval
         self._claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(door, time, self._candidates, self, lease)
         self.has_orphaned = self._claiming.has_orphaned
         self.release_orphaned = self._claiming.release_orphaned
-        self._places = count()
+        self._numbers = count()
 
     def key_of(self, document_id: Any) -> Hashable:
         """What tells the document from all others."""
@@ -80,7 +80,7 @@ class DocumentClaims:
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
         now = await self._time.refreshed(self._door, Channel.CLAIMS)
-        most = self._pace.begin(trio.current_time(), demand.total)
+        most = self._rate_limit.begin(trio.current_time(), demand.total)
         if most < demand.total:
             demand = replace(demand, total=most, groups={GROUP: most})
         granted: Granted[HeldDocument] = Granted([])
@@ -88,9 +88,9 @@ class DocumentClaims:
             if most:
                 granted = self._granted(await self._claiming.claim(demand, now, partial(self._take, now)))
         finally:
-            self._pace.not_begun(most - len(granted.claims))
-        if self._pace.next_at > trio.current_time():
-            self._control.expect(self._pace.next_at)
+            self._rate_limit.not_begun(most - len(granted.claims))
+        if self._rate_limit.next_at > trio.current_time():
+            self._control.expect(self._rate_limit.next_at)
         return granted
 
     def _take(self, now: datetime, chosen: Sequence[Any], cycle: Cycle) -> Taken[ClaimedDocument]:
@@ -100,10 +100,10 @@ class DocumentClaims:
 
     def _granted(self, taken: Taken[ClaimedDocument]) -> Granted[HeldDocument]:
         held = [
-            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._places))
+            HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._numbers))
             for one, cycle in taken.items
         ]
-        again = next((one for one in held if self._repeats.is_repeat(one.key)), None)
+        again = next((one for one in held if self._reclaim_guard.is_repeat(one.key)), None)
         if again is None:
             return Granted(held, more=taken.more)
         # The one that was finished before, and the others of its claim, are released unrun.
@@ -151,7 +151,7 @@ class DocumentClaims:
             return None
         # Nor before the pace allows a look: what has come to be due since the last one would be asked for, and be the
         # answer, again and again until then.
-        return Due(max(self._time.clock.on_run_clock(due), self._pace.next_at))
+        return Due(max(self._time.clock.on_run_clock(due), self._rate_limit.next_at))
 
     async def is_anything_left(self) -> bool:
         """Whether there is, or may be again, something to claim."""

@@ -18,10 +18,10 @@ from ..log import logger_of
 from ..store.types import TypedCollection
 from .assembly import Listeners, Parts, assembled
 from .claim import Claim
-from .gate import Gate
-from .handout import Handout
+from .claim_work import ClaimWork
+from .delivery import ClaimQueue, HandlerSlots
 from .options import ClaimConfig, ClaimOptions, claim_config
-from .telling import ClaimsReport
+from .reporting import ClaimsReport
 
 logger = logger_of("claims")
 
@@ -64,15 +64,15 @@ class Claims(RunningClaims, Generic[DocT]):
     Several tasks may ask for the next at once. It ends when nothing is left (`wait=False`), or after `drain()`.
     """
 
-    def __init__(self, parts: Parts, config: ClaimConfig, handout: Handout) -> None:
+    def __init__(self, parts: Parts, config: ClaimConfig, queue: ClaimQueue) -> None:
         super().__init__(parts, config)
-        self._handout = handout
+        self._queue = queue
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Claim[DocT]:
-        claim = await self._handout.take()
+        claim = await self._queue.take()
         if claim is not None:
             return claim
         if self._parts.engine.stop.crashes:
@@ -112,16 +112,16 @@ async def open_claims(
         FilterStillMatchesError: A document that was finished was claimed again, and nobody else had touched it.
     """
     config = claim_config(options)
-    handout = Handout(config.concurrency)
-    parts = assembled(collection, filter, config, listeners, handout.offer)
+    queue = ClaimQueue(config.concurrency)
+    parts = assembled(collection, filter, config, listeners, queue.offer)
 
     async def close_when_draining(_in_body: trio.CancelScope) -> None:
         await parts.engine.stop.draining.wait()
-        handout.close()
+        queue.close()
 
     def give_back() -> None:
-        handout.close()
-        handout.give_back_idle()
+        queue.close()
+        queue.give_back_idle()
 
     # What a block raises because the claims have crashed says nothing beside that.
     body = Body(
@@ -131,7 +131,7 @@ async def open_claims(
         is_echo=lambda error: isinstance(error, ClaimLostError),
     )
     async with parts.host.opened(body):
-        yield Claims(parts, config, handout)
+        yield Claims(parts, config, queue)
 
 
 async def run_claims(
@@ -156,11 +156,10 @@ async def run_claims(
     if problem := problem_of_handler(handler, "claim") or ("" if is_async(handler) else "must be an async function"):
         raise InvalidOptionError("handler", handler, problem)
     config = claim_config(options)
-    gate = Gate(config.concurrency)
+    slots = HandlerSlots(config.concurrency)
     parts = assembled(
-        collection, filter, config, listeners, partial(_work, handler, gate, config.redact_errors is None)
+        collection, filter, config, listeners, partial(_work, handler, slots, config.redact_errors is None)
     )
-    gate.draining = parts.engine.stop.draining
     return await parts.host.run_unwrapped(lambda: task_status.started(RunningClaims(parts, config)))
 
 
@@ -168,19 +167,20 @@ async def run_claims(
 @trio.lowlevel.disable_ki_protection
 async def _work(
     handler: Callable[[Claim[Any]], Awaitable[object]],
-    gate: Gate,
+    slots: HandlerSlots,
     shows_errors: bool,  # noqa: FBT001
     claim: Claim[Any],
+    work: ClaimWork,
 ) -> None:
-    await gate.enter(claim)
+    await slots.enter(work)
     try:
         await handler(claim)
     except ClaimLostError:
         raise  # It is told by itself.
     except Exception:
-        if claim.has_ended:  # What becomes of the document does not tell of it any more.
+        if work.is_over:  # What becomes of the document does not tell of it any more.
             logger.error("the work on document %s failed after its claim had ended", claim.id, exc_info=shows_errors)
         raise
     finally:
-        gate.leave(claim)
-        claim.end_work()
+        slots.leave(work)
+        work.end()

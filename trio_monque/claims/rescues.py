@@ -15,9 +15,9 @@ from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock, Takeaway
 from .context import ClaimsContext
-from .held import HeldDocument
+from .locked_document import HeldDocument
+from .reporting import RescuedDocument
 from .settlement import DocumentSettlement, lock_after_try
-from .telling import RescuedDocument
 
 
 class Rescues:

@@ -2,22 +2,28 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final
+from typing import Any, Final
 
 from ..document_lock import NEVER, freed, laid_aside, shortened
 from ..engine.run_end import CancelReason, RunEnd
-from ..errors import ClaimLostError
+from ..errors import ClaimLostError, InvalidOptionError
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
+from ..store import documents
+from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate, Ending
-from .held import HeldDocument
+from .locked_document import HeldDocument
 
 LATEST: Final = NEVER - timedelta(seconds=1)
 """A lock that is free from later on would be that of a dead letter."""
+
+
+_PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,3 +133,36 @@ def lock_after_try(
         return laid_aside(tries, kept_reason(error, policy.error_text))
     delay = policy.delay(tries, error) if after is None else after
     return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))
+
+
+def encoded_update(locked: LockedCollection, update: object, document: object) -> EncodedUpdate:
+    """The update of a document as it will be sent, whatever becomes of the caller's object until then.
+
+    Raises:
+        InvalidOptionError: It is none, or touches the lock.
+        InvalidPayloadError: It cannot be encoded as BSON, or is larger than a statement may be.
+    """
+    is_pipeline = isinstance(update, list | tuple)
+    stages: Iterable[object] = update if isinstance(update, list | tuple) else (update,)
+    for stage in stages:
+        if not isinstance(stage, Mapping):
+            raise InvalidOptionError("update", update, _PROBLEM)
+        for operator, named in stage.items():
+            is_operator = isinstance(operator, str) and operator.startswith("$")
+            if not is_operator or not (is_pipeline or isinstance(named, Mapping)):
+                raise InvalidOptionError("update", update, _PROBLEM)
+            for path in _named(operator, named):
+                if path == locked.lock_field or str(path).startswith(f"{locked.lock_field}."):
+                    raise InvalidOptionError(
+                        "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
+                    )
+    return documents.settling_statements.encoded_update(locked, update, document)
+
+
+def _named(operator: str, named: Any) -> Iterable[Any]:
+    """The paths that it names. What a stage of a pipeline computes is not looked through: the lock goes last."""
+    if isinstance(named, Mapping):
+        return (*named, *named.values()) if operator == "$rename" else named
+    if operator == "$unset":
+        return named if isinstance(named, list | tuple) else (named,)
+    return ()

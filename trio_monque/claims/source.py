@@ -26,14 +26,17 @@ from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate
 from .candidates import GROUP
 from .claim import Claim, Update
+from .claim_work import ClaimWork
 from .claiming import DocumentClaims
 from .context import ClaimsContext
-from .held import Cycle, HeldDocument
-from .repeats import Repeats
+from .locked_document import Cycle, HeldDocument
+from .reclaim_guard import ReclaimGuard
+from .reporting import RescuedDocument
 from .rescues import Rescues
-from .settlement import DocumentSettlement, Finished, ending_of, made_lighter, outcome_of
-from .telling import RescuedDocument
-from .updates import encoded_update
+from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, made_lighter, outcome_of
+
+Work = Callable[[Claim[Any], ClaimWork], Awaitable[object]]
+"""Works on the document of a claim: hands the claim to a task, or calls the handler. Returns when the work is over."""
 
 MOST_ROUNDS: Final = 3
 """How often an ending is sent again whose lock was renewed meanwhile."""
@@ -43,14 +46,14 @@ class DocumentSource:
     """Claims, runs and settles documents. Used on the run's own thread; its store calls go through the door.
 
     Attributes:
-        repeats: A loop of its own.
+        reclaim_guard: A loop of its own.
     """
 
     _control: Control[HeldDocument, DocumentSettlement]
     _rescues: Rescues
     _claims: DocumentClaims
 
-    def __init__(self, shared: ClaimsContext, work: Callable[[Claim[Any]], Awaitable[object]]) -> None:
+    def __init__(self, shared: ClaimsContext, work: Work) -> None:
         self._shared = shared
         self._locked = shared.locked
         self._leased = shared.leased
@@ -60,12 +63,12 @@ class DocumentSource:
         self._policy = shared.policy
         self._work = work
         self._beats = Beats()
-        self.repeats = Repeats(shared.locked, shared.door, shared.config.instance_id)
+        self.reclaim_guard = ReclaimGuard(shared.locked, shared.door, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._control = control
         self._rescues = Rescues(self._shared, control)
-        self._claims = DocumentClaims(self._shared, self._beats, self.repeats, control)
+        self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
         # Timers were set by the time that was taken for the server's.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
@@ -104,7 +107,8 @@ class DocumentSource:
     # --- Running ---
 
     def execute(self, run: Run[HeldDocument]) -> Awaitable[object]:
-        return self._work(Claim(run, self, self._config.cleanup_timeout))
+        work = ClaimWork(run, self._control)
+        return self._work(Claim(run, self, work), work)
 
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
         """Settles a claim while the work on it goes on; see `Control.settle_early`."""
@@ -131,7 +135,9 @@ class DocumentSource:
             if not left:
                 break
             await self._settle(left)
-        self.repeats.finished(one.held for one in batch if isinstance(one.outcome, Finished) and _was_written(one))
+        self.reclaim_guard.finished(
+            one.held for one in batch if isinstance(one.outcome, Finished) and _was_written(one)
+        )
         for one in batch:
             self._expect_claimable(one)
         return [_was_written(one) for one in batch]

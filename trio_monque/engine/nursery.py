@@ -192,6 +192,10 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Ends in order, and raises this; see `Stop.end_with`."""
         self.stop.end_with(error)
 
+    def is_draining(self) -> bool:
+        """Whether the end was asked for: no work begins any more."""
+        return self.stop.draining.is_set()
+
     def is_idle(self) -> bool:
         """Whether nothing runs, and nothing waits to be settled or released."""
         return not (self._runner.held or self._source.has_orphaned_claims())

@@ -75,6 +75,10 @@ class Control(Protocol[ClaimT, SettlementT_contra]):
         """Ends the engine in order, as a drain does. The error is raised when it has ended, if it is the first."""
         ...
 
+    def is_draining(self) -> bool:
+        """Whether the end was asked for: no work begins any more."""
+        ...
+
     def is_idle(self) -> bool:
         """Whether the engine holds no claim, and the source has no orphaned ones."""
         ...

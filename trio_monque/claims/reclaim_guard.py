@@ -14,7 +14,7 @@ from ..errors import MonqueConnectionError
 from ..store import documents
 from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from .held import HeldDocument
+from .locked_document import HeldDocument
 
 MOST_REMEMBERED: Final = 100_000
 """Documents that still match; the first of them that is claimed again ends the claims."""
@@ -22,7 +22,7 @@ MOST_REMEMBERED: Final = 100_000
 MOST_AT_ONCE: Final = 1000
 
 
-class Repeats:
+class ReclaimGuard:
     """Looks at what was finished, right after, and beside everything else: what came to match later is new work.
 
     Attributes:

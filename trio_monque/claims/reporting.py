@@ -13,7 +13,7 @@ from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import logger_of
-from .held import HeldDocument
+from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 
 logger = logger_of("claims")
@@ -57,7 +57,7 @@ class ClaimsReport:
     undelivered_events: int = 0
 
 
-class Teller(Reporter[HeldDocument, ClaimsReport]):
+class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
     """The observer of the engine: makes events and log records, and counts."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str, error_text: ErrorText) -> None:

@@ -67,7 +67,7 @@ class HeldDocument:
         document: The document as it was claimed.
         tries: How many tries had failed or died before.
         cycle: The claim that took it.
-        place: Of all that this instance has claimed, which one it is.
+        order: The number of this claim among all claims of this instance, in the order in which they were made.
     """
 
     id: Any
@@ -75,7 +75,7 @@ class HeldDocument:
     document: Any
     tries: int
     cycle: Cycle
-    place: int
+    order: int
 
     @property
     def attempt(self) -> int:

@@ -8,7 +8,7 @@ LATE = 0.03
 """Seconds: who is no later than that keeps to the intervals, and makes up for what was missed; others begin anew."""
 
 
-class Pace:
+class RateLimit:
     """Starts at even intervals. Moments are in seconds, on one clock.
 
     Args:

@@ -1,0 +1,102 @@
+"""ClaimWork: the state of the work under one claim. The claim, the delivery and the run of the engine share it.
+
+A claim has two sides, which may be in two tasks. The engine's task runs from the claim to its settlement. The user's
+task works on the document: the handler of `run_claims` in the engine's task, a block of `async with claim` in its own.
+Races, and what closes each:
+
+- The claims end while a claim waits for a task. No work has begun, so `give_back` releases the document uncounted. It
+  does nothing once a block was entered: otherwise the document would be free while the block still works on it.
+- The engine's task is cancelled while the block is in another task. The engine would release the document at once, and
+  a second instance would work on it beside the clean-up of the first. So `wait_over` goes on waiting, shielded, until
+  the block has left or the engine's patience ends. In the second case the run counts as abandoned: the lock stays, and
+  its lease ends it.
+- The block fails after `finish` has succeeded. The result is written and the lock is gone. So `end` without an error
+  comes first, and an error that follows is not kept.
+"""
+
+from __future__ import annotations
+
+import trio
+
+from ..engine.run import Run
+from ..engine.source import Control
+from .locked_document import HeldDocument
+from .settlement import DocumentSettlement, GivenBackError
+
+
+class ClaimWork:
+    """Whether the work has begun, whether it is over, and with which error.
+
+    Attributes:
+        order: The number of the claim among all claims of this instance, in the order in which they were made.
+        is_over: The claim was finished, released or lost, or its work has ended. A later error changes nothing.
+    """
+
+    __slots__ = ("_control", "_error", "_is_entered", "_over", "_run", "is_over", "order")
+
+    def __init__(self, run: Run[HeldDocument], control: Control[HeldDocument, DocumentSettlement]) -> None:
+        self.order = run.claim.order
+        self.is_over = False
+        self._run = run
+        self._control = control
+        self._is_entered = False
+        self._error: Exception | None = None
+        # Made by the task that waits: the handlers of `run_claims` need none.
+        self._over: trio.Event | None = None
+
+    @property
+    def is_draining(self) -> bool:
+        """Whether the claims are ending: no work begins any more."""
+        return self._control.is_draining()
+
+    @property
+    def is_entered(self) -> bool:
+        """Whether a task is inside `async with claim` now."""
+        return self._is_entered and not self.is_over
+
+    def wait_to_begin(self) -> None:
+        """Stop the clock of `timeout`: the claim waits until a task can work on it."""
+        self._run.wait_to_begin()
+
+    def begin(self) -> None:
+        """Start the clock of `timeout`."""
+        self._run.begin()
+
+    def enter(self) -> None:
+        """A task has entered `async with claim`."""
+        self._is_entered = True
+
+    def end(self, error: Exception | None = None) -> None:
+        """The work is over. The error decides what the document's lock becomes, unless the work was over before."""
+        if not self.is_over:
+            self._error = error
+        self.is_over = True
+        if self._over is not None:
+            self._over.set()
+
+    def give_back(self) -> None:
+        """Release the document uncounted, unless a task works on it or has done so."""
+        if not (self.is_entered or self.is_over):
+            self.end(GivenBackError())
+
+    async def wait_over(self) -> None:
+        """Wait until the work is over; raise its error.
+
+        If the waiting task is cancelled, it still waits for the clean-up of a block that was entered, as long as the
+        engine's patience lasts.
+        """
+        try:
+            await self._wait()
+        except trio.Cancelled:
+            if self.is_entered:
+                with self._run.patience:
+                    await self._wait()
+                self._run.abandoned = self.is_entered
+            raise
+        if self._error is not None:
+            raise self._error
+
+    async def _wait(self) -> None:
+        if not self.is_over:
+            self._over = trio.Event()
+            await self._over.wait()

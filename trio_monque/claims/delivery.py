@@ -1,0 +1,112 @@
+"""How claims reach the code that works on them: one by one to an `async for`, or each to a call of a handler.
+
+Both claim ahead: while the results of some documents are being written, the engine claims the next ones. So both count
+the documents that are worked on by themselves, and both hold back what was claimed early, under its lock:
+
+- `ClaimQueue` hands at most `concurrency` claims to the tasks that iterate over `open_claims`.
+- `HandlerSlots` lets at most `concurrency` handlers of `run_claims` run.
+
+A claim that waits here can be lost, or the claims can end. So each waiting claim is checked again when its turn comes:
+a lost one is dropped, and nothing begins once the claims are ending.
+"""
+
+from __future__ import annotations
+
+import heapq
+from typing import Any
+
+import trio
+
+from .claim import Claim
+from .claim_work import ClaimWork
+from .settlement import GivenBackError
+
+
+class ClaimQueue:
+    """Hands claims to the tasks that iterate over `open_claims`.
+
+    The engine's task of each claim is inside `offer` until the work is over; the tasks of the user call `take`.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._concurrency = concurrency
+        # A heap by the order of the claims: trio starts the tasks that offer them in any order.
+        self._offered: list[tuple[int, ClaimWork, Claim[Any]]] = []
+        self._taken: dict[ClaimWork, None] = {}
+        self._lot = trio.lowlevel.ParkingLot()
+        self._is_closed = False
+
+    async def offer(self, claim: Claim[Any], work: ClaimWork) -> None:
+        """Offer the claim; return when the work under it is over, or raise the error of that work."""
+        work.wait_to_begin()
+        if self._is_closed:
+            work.give_back()
+        else:
+            heapq.heappush(self._offered, (work.order, work, claim))
+            self._lot.unpark()
+        try:
+            await work.wait_over()
+        finally:
+            # `work` is missing if no task took the claim.
+            if work in self._taken:
+                del self._taken[work]
+                self._lot.unpark()
+
+    async def take(self) -> Claim[Any] | None:
+        """Wait for the next claim that is still held, and for a free place; None after `close`."""
+        await trio.lowlevel.checkpoint()
+        while True:
+            while self._offered and len(self._taken) < self._concurrency:
+                _, work, claim = heapq.heappop(self._offered)
+                # The lock of an offered claim may have been lost meanwhile.
+                if not work.is_over:
+                    self._taken[work] = None
+                    work.begin()
+                    return claim
+            if self._is_closed:
+                return None
+            await self._lot.park()
+
+    def close(self) -> None:
+        """Hand out no more claims, and release those that no task has taken."""
+        self._is_closed = True
+        offered, self._offered = self._offered, []
+        for _, work, _ in offered:
+            work.give_back()
+        self._lot.unpark_all()
+
+    def give_back_idle(self) -> None:
+        """Release also the claims that a task has taken, but is not inside `async with claim` of."""
+        for work in tuple(self._taken):
+            work.give_back()
+
+
+class HandlerSlots:
+    """Limits the handlers of `run_claims` that run at once.
+
+    A handler starts when another has ended. Until then its document waits here, under its lock. Waiting is rare: most
+    results are written before the next claim is answered.
+    """
+
+    def __init__(self, concurrency: int) -> None:
+        self._limiter = trio.CapacityLimiter(concurrency)
+
+    async def enter(self, work: ClaimWork) -> None:
+        """Wait for a free slot. The wait does not count against `timeout`.
+
+        Raises:
+            GivenBackError: The claims began to end during the wait. No handler starts any more.
+        """
+        try:
+            self._limiter.acquire_on_behalf_of_nowait(work)
+        except trio.WouldBlock:
+            work.wait_to_begin()
+            await self._limiter.acquire_on_behalf_of(work)
+            if work.is_draining:
+                self.leave(work)
+                raise GivenBackError from None
+            work.begin()
+
+    def leave(self, work: ClaimWork) -> None:
+        """The handler has ended."""
+        self._limiter.release_on_behalf_of(work)
