@@ -27,7 +27,7 @@ from .processes import WorkerProcess, worker_process
 from .records import Record, read
 from .scenario import HEARTBEAT, LEASE, Scenario
 
-DOCUMENTS: Final = in_full(1200, 5000)
+DOCUMENTS: Final = in_full(2500, 5000)  # With fewer, processes end before one of them is frozen.
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "concurrency": 20,

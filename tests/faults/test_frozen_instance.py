@@ -20,7 +20,7 @@ HEARTBEAT: Final = 0.4
 ENDS: Final = ("cancelled", "returns", "raises")
 
 # What the successor itself goes on changing.
-ITS_RENEWALS: Final = ("lastHeartbeat", "updatedAt")
+ITS_RENEWALS: Final = ("lastHeartbeat", "renewedAt", "updatedAt")
 
 
 def documents(db: Database) -> Sequence[Mapping[str, Any]]:
