@@ -27,7 +27,8 @@ from .promises import Evidence, Rule, broken
 from .records import Recorder, read
 from .standstills import Witness
 
-JOBS: Final = in_full(1000, 2000)
+JOBS_IN_FULL: Final = 2000
+JOBS: Final = in_full(1000, JOBS_IN_FULL)
 SEED: Final = int(os.environ.get("MONQUE_TEST_SEED", "17"))
 HEARTBEAT: Final = 0.4
 LEASE: Final = 3 * HEARTBEAT
