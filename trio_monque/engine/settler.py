@@ -58,7 +58,7 @@ class SettlementQueue(Protocol[SettlementT_contra]):
         ...
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)  # Not frozen: that would make it dearer, and there is one for each run.
 class _Ticket(Generic[SettlementT]):
     settlement: SettlementT
     written: Callable[[bool | None], None]
