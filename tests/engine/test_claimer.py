@@ -163,7 +163,7 @@ async def test_who_lost_too_many_races_looks_again_soon_where_polls_are_rare(aut
     shelf = Shelf()
     engine = idle(shelf, rests=False)  # Polls every 1000 seconds, where nobody tells.
     async with running(engine):
-        engine.waker.poll_every(30_000.0, is_told=True)
+        engine.waker.poll_every(30_000.0, hears_others=True)
         await trio.sleep(1)
         shelf.items, shelf.races = [1], 2 * MOST_FRUITLESS
         engine.wake.set()

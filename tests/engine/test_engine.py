@@ -315,7 +315,7 @@ async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockCl
 
     async def wait(number: int) -> None:
         settler.settle((number, end), told.append)
-        await settler.wait_all_told()
+        await settler.wait_all_written()
         left.append(number)
 
     async with trio.open_nursery() as nursery:

@@ -86,7 +86,7 @@ def assembled(
 
 def _engine_of(source: DocumentSource, reporter: ClaimsReporter, config: ClaimConfig) -> DocumentEngine:
     # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
-    limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, is_told=False)
+    limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, hears_others=False)
     engine: DocumentEngine = Engine(source, reporter, limits)
     engine.slots.set_limit(GROUP, config.concurrency)
     engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)

@@ -52,7 +52,7 @@ class Candidates(Generic[T]):
                 # Another claim may have looked meanwhile.
                 if not self._are_known(demand):
                     await self._look(demand, now)
-        # Asked again: a look may have told that a group is not to be claimed from.
+        # Asked again: the look may have shown a group that must not be claimed from.
         return finder.choose(self._prefetch.candidates(finder.groups(demand), finder.accepts(demand)), demand)
 
     def may_be_more(self, demand: Demand) -> bool:
@@ -76,7 +76,7 @@ class Candidates(Generic[T]):
 
     def _are_known(self, demand: Demand) -> bool:
         if demand.force_look:
-            return False  # Whatever was seen, it was perhaps before what this claim was told of.
+            return False  # What was seen may be older than what was announced.
         finder = self._finder
         return self._prefetch.serves(finder.groups(demand), demand.total, trio.current_time(), finder.accepts(demand))
 

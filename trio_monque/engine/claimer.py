@@ -3,9 +3,9 @@
 Races that this file closes:
 
 - Two claims are in flight at once. Each reserves its slots (`Slots.reserved`), so no slot is demanded twice.
-- Something is announced while a claim is in flight: that look may have begun before the item was there. `_told` counts
-  the announcements, and `_answered` up to which of them a look had all free slots to itself; a look follows until both
-  agree.
+- Something is announced while a claim is in flight: that look may have begun before the item was there. `_announced`
+  counts the announcements, and `_answered` up to which of them a look had all free slots to itself; another look
+  follows until both agree.
 - A look leaves something behind, while the other claim sees nothing left. `_left_behind` tells the second one that its
   view is older, so that `_is_all_taken` stays false.
 - The end is asked for while a claim is in flight. The claim is awaited, and what it grants is given back unrun.
@@ -53,7 +53,7 @@ LONGEST_RETRY: Final = 2.0
 
 
 # Others were faster, again and again: they will have taken what there is. Or something that looks due cannot be taken.
-# It is looked for again a poll interval later, whoever else would tell.
+# The claimer looks again a poll interval later, also while a stream announces changes.
 MOST_FRUITLESS: Final = 10
 
 # In virtual time no moment comes for that, and each race that is lost is a job that another one of the run took.
@@ -63,11 +63,11 @@ MOST_FRUITLESS_AT_REST: Final = 200
 # While one claim is in flight, the runs of the other are started, which takes Python about as long.
 AT_ONCE: Final = 2
 
-# Seconds for which a look that left something behind says so. Where all slots are taken for longer, none follows.
+# Seconds for which a look that left something behind counts. If all slots are taken for longer, no look follows it.
 JUST_NOW: Final = 0.25
 
-# Turns of the loop in which whoever else ends makes room for the same claim. Runs that end together do so in one turn,
-# or in two where each begins in another's place. Claims for a part of them each would stay apart from then on.
+# Turns of the event loop in which other runs that end make room for the same claim. Runs that end together do so in
+# one turn, or in two where each begins in another's place. Otherwise two claims would share them from then on.
 TURNS_TO_JOIN: Final = 2
 
 # Where fewer can run than this, half of them would be too few for a round trip: with a hundred slots, halves cost the
@@ -85,7 +85,7 @@ class _Found(Enum):
 class Claimer(Generic[ClaimT, SettlementT]):
     """Claims, two at a time: while one is in flight, what the other brought is started.
 
-    It is told to end, not cancelled: a claim in flight is awaited and given back.
+    It is asked to end, not cancelled: a claim in flight is awaited and given back.
     """
 
     def __init__(
@@ -112,15 +112,15 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self.progress = Progress("claimer")
         self._begun = 0
         self._in_flight: set[int] = set()
-        # How often something was told that a look must answer, and up to which of that a look did that had all free
+        # How many announcements a look must answer, and up to which of them a look did that had all free
         # slots to itself.
-        self._told = 0
+        self._announced = 0
         self._answered = 0
         # How often a claim left something behind that no look of another claim meanwhile has shown.
         self._left_behind = 0
         self._was_full = False
         self._left_at = -math.inf
-        # Nothing is due that was not taken, as far as anybody has told. Then a free slot is no reason to look.
+        # All that is due was taken, as far as is known. Then a free slot is not a reason to look.
         self._is_all_taken = False
 
     @property
@@ -177,8 +177,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if wake.look or not self._is_all_taken:
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
-            # There is room, and nothing for it. Where nobody tells what others do, it is a chance to see that.
-            must_see = wake.room and not self._waker.is_told
+            # There is room, and nothing for it. Without a stream, it is a chance to see what others did.
+            must_see = wake.room and not self._waker.hears_others
             return await self._look(running) if must_see else _Found.NOT_LOOKED
         if wake.item.group not in self._slots.groups:
             self._waker.took()
@@ -192,9 +192,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     async def _look(self, running: trio.Nursery, *, force_look: bool = True) -> _Found:
         if force_look:
-            self._told += 1
+            self._announced += 1
             self._is_all_taken = False
-        told, force_look = self._told, force_look or self._answered < self._told
+        announced, force_look = self._announced, force_look or self._answered < self._announced
         demand = self._slots.demand(self._share, force_look=force_look)
         if demand.total == 0:
             return _Found.NOT_LOOKED
@@ -202,7 +202,9 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
         if not self._in_flight:
-            self._answered = told  # Only now: where nothing is free, what was told waits for what was not read ahead.
+            self._answered = (
+                announced  # Only now: if nothing is free, the announcement waits for a look that can claim.
+            )
         left_behind = self._left_behind
         demand = replace(demand, withholds=self._runner.withholds)
         granted = await self._ask(partial(self._source.claim, demand), demand, running)
@@ -213,7 +215,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
         if granted.more or self._was_full:
             self._is_all_taken = False
-        elif (told, left_behind) == (self._told, self._left_behind):
+        elif (announced, left_behind) == (self._announced, self._left_behind):
             self._is_all_taken = self._are_all(granted, demand)
         # A look that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
@@ -231,7 +233,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         return capacity if capacity < WORTH_HALVING else -(-capacity // AT_ONCE)
 
     async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
-        """The one that was told, without a look."""
+        """Claims the one item that was announced, without a look."""
         demand = self._slots.demand_of(item.group)
         if demand.total == 0 or self._too_many_unsettled():
             return await self._look(running)
@@ -239,14 +241,14 @@ class Claimer(Generic[ClaimT, SettlementT]):
         granted = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
         if granted is None or granted.more:
             # Nothing is known any more, whatever a look says that has begun before.
-            self._told += 1
+            self._announced += 1
             self._is_all_taken = False
         if granted is None:
             return _Found.FAILED
         if granted.more:
             self._waker.look()
         else:
-            # One that could not be had was taken by somebody else, or changed, which is told by itself.
+            # An item that could not be claimed was taken by another instance, or changed, which is announced in turn.
             self._waker.took()
         return _Found.NOT_LOOKED
 
@@ -275,8 +277,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return granted
         finally:
             self._in_flight.discard(number)
-            if not self._in_flight and self._answered < self._told:
-                # Something was told meanwhile, and whoever looked had not these slots.
+            if not self._in_flight and self._answered < self._announced:
+                # Something was announced meanwhile, and the looks since then had not these slots.
                 self._wake.go_on()
             self._runner.changed()
 

@@ -54,7 +54,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
     async def settle(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; returns whether that was written under the claim.
 
-        None where it was refused: the claim is held as before. False, too, where nobody is left to write it.
+        None if it was refused: the claim is held as before. False also if the settler has ended.
         Cancelled, the answer is awaited all the same, as long as a clean-up may take, and returned if it comes;
         otherwise it is written when it can be.
         """
@@ -101,7 +101,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             run.outlive_lease()
         else:
             run.lose()
-        self._settled(run, settlement, False, written)  # noqa: FBT003  # Nobody was told of it before.
+        self._settled(run, settlement, False, written)  # noqa: FBT003  # It was not reported before.
 
     def has_slot(self, run: Run[ClaimT]) -> bool:
         """Whether a run whose handler ends has one."""

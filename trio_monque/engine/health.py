@@ -92,7 +92,7 @@ class Vitals:
         return progress
 
     def begin(self) -> None:
-        """The engine works, and its source has just answered somebody, or nobody could have begun."""
+        """The engine works, and its source has just answered: otherwise it could not have begun."""
         self._clock = trio.lowlevel.current_clock()
         self._began_at = trio.current_time()
 

@@ -6,7 +6,7 @@ Races that `renew` closes:
 - A claim is settled while its renewal is in flight. The renewal finds it gone, but it is not lost: the run is no longer
   in `held` when the answer comes, so the answer is dropped.
 - A claim is being settled early in this moment. Its renewal may find it gone because the settlement has just taken it
-  away; the settlement alone knows, and says so.
+  away; the settlement alone knows.
 - A run has fenced itself before the answer came. It stays cancelled (see `Run.renewed`): its clean-up is under way.
 - The server refuses to renew one document of many. That claim is neither lost nor renewed: its lease runs out, and the
   run is cancelled by its own deadline.

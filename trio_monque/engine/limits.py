@@ -10,9 +10,9 @@ class EngineLimits:
     """Times in seconds; see the options of the same names.
 
     Attributes:
-        rests: Nothing is done only because time has passed, no poll and no beat that renews nothing: in
-            virtual time, where a month passes at once, and where nothing happens that nobody tells of.
-        is_told: What others do is told while it rests. Where nobody tells, it polls and looks then, too.
+        rests: Nothing is done only because time has passed, no poll and no heartbeat that renews nothing: for virtual
+            time, in which a month passes at once, and in which every change is announced.
+        hears_others: What others do is announced while it rests. Otherwise it polls and looks then, too.
         rescues: Dead claims are taken away.
         stuck_after: How late a loop may be, and still be healthy.
     """
@@ -23,7 +23,7 @@ class EngineLimits:
     cleanup_timeout: float
     concurrency: int | None
     rests: bool
-    is_told: bool = True
+    hears_others: bool = True
     safety_poll_interval: float = 30.0
     rescues: bool = True
     stuck_after: float = 30.0

@@ -100,14 +100,19 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             observer,
             self.wake,
             pauses,
-            poll_interval=math.inf if limits.rests and limits.is_told else limits.poll_interval,
+            poll_interval=math.inf if limits.rests and limits.hears_others else limits.poll_interval,
             transaction_interval=limits.poll_interval,
         )
         self.watchdog = Watchdog(lambda: runner.running, self.stop.draining.is_set, self.waker.look)
         self.vitals = Vitals(self.stop, self._runner, self.watchdog, limits.stuck_after)
         self._claimer = Claimer(source, observer, self.slots, self._runner, self.wake, self.waker, self.stop, pauses)
         self.reaper = Reaper(
-            source, observer, self._runner.claims_to_renew, pauses, interval=beat, rests=limits.rests and limits.is_told
+            source,
+            observer,
+            self._runner.claims_to_renew,
+            pauses,
+            interval=beat,
+            rests=limits.rests and limits.hears_others,
         )
         self._heartbeat = Heartbeat(
             source, observer, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
@@ -287,7 +292,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                 intake.start_soon(self._claim, running, intake.cancel_scope, watch(self._claimer.progress))
                 self.vitals.begin()
                 started()
-            await self._settler.wait_all_told()
+            await self._settler.wait_all_written()
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)

@@ -14,7 +14,7 @@ AND_AS_MANY: Final = 2
 T = TypeVar("T")
 
 KEPT_FOR: Final = 0.1
-"""Seconds. The order of what is claimed is at most so old; what has changed since is told by the claim itself."""
+"""Seconds. The order of what is claimed is at most this old; the claim itself finds what has changed since."""
 
 READ_AHEAD: Final = 4
 """How many times as many are read as may run at once."""
@@ -24,7 +24,7 @@ READ_AT_LEAST: Final = 400
 
 
 class Prefetch(Generic[T]):
-    """What the last look saw and nobody has asked for since. Candidates are never claims: others may have them.
+    """What the last look saw and no claim has asked for since. Candidates are never claims: others may have them.
 
     Where there was more than was wanted it is read far ahead, and the next claims are spared their look.
 
@@ -101,7 +101,7 @@ class Prefetch(Generic[T]):
         Args:
             found: Earliest first within each group.
             asked: The groups that were looked at.
-            exhausted: Those of which there are no others.
+            exhausted: The groups that have no other items than these.
             read_at: When the look began.
             is_whole: Also what not every claim accepts would have been seen.
             withholds: Whether an item must not be claimed, by its key.
@@ -150,7 +150,7 @@ class Prefetch(Generic[T]):
         return found
 
     def ask_for(self, chosen: Sequence[T]) -> None:
-        """These are asked for, and are nobody's candidates until that was answered."""
+        """A claim asks for these; they are no candidates of another claim until it is answered."""
         keys = {self._key_of(one) for one in chosen}
         self._used += len(keys)
         self._in_flight |= keys

@@ -51,7 +51,7 @@ class Spread:
 
 
 class Progress:
-    """What a loop has done, and what it should do next. The loop writes, and whoever asks for its health reads.
+    """What a loop has done, and what it should do next. The loop writes it, and any thread may read it.
 
     A loop is late since the act that it planned was due, or since it began the first attempt that has not
     succeeded. One that waits on purpose is never late.
@@ -83,7 +83,7 @@ class Progress:
     # --- Said by the loop ---
 
     def plan(self, moment: float) -> None:
-        """Its next act is due then; infinity for when it is told. One that fails will try again, and stays late."""
+        """Its next act is due then; infinity if it waits for a signal. A failing loop tries again, and stays late."""
         if not self.is_failing:
             self._expected_at = moment
 
@@ -112,7 +112,7 @@ class Progress:
         return is_news
 
     def answered(self, amount: int = 0) -> None:
-        """The source has answered, and what it did was of so many."""
+        """The source has answered, and its act was of this amount."""
         self.answered_at = trio.current_time()
         if amount:
             self.batches.add(amount)

@@ -46,7 +46,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     Args:
         held: What this instance itself holds and renews.
         interval: Seconds, of the own heartbeat.
-        rests: It looks at the start and when it is told, and then only for as long as it sees claims.
+        rests: It looks at the start and when `look` is called, and then only for as long as it sees claims.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._own_end = math.inf
         self._must_look = True
         self._watched: set[Callable[[], bool]] = set()
-        self._told = trio.Event()
+        self._signal = trio.Event()
         self.progress = Progress("reaper")
         self._unanswered: Sequence[Sighting[SeenT]] = ()
         self._answers = Patience()
@@ -80,20 +80,20 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         return self._interval / LOOKS_PER_INTERVAL
 
     def look(self) -> None:
-        """Somebody may have left claims behind."""
+        """Another instance may have left claims behind."""
         self._must_look = True
-        self._told.set()
+        self._signal.set()
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
         """A neighbour has claimed something, and holds it until it `is_idle`.
 
-        For one that rests: it must have seen the last sign of life of whoever dies soon after, or that death
+        For one that rests: it must have seen the last sign of life of an instance that dies soon after, or that death
         would be noticed later than it has to be.
         """
         if self._rests:
             self._watched.add(is_idle)
             self._look_at = min(self._look_at, trio.current_time() + self._pause)
-            self._told.set()
+            self._signal.set()
 
     def unrenewed_from(self, moment: float) -> None:
         """A claim of this instance's own is renewed no longer from then on, and is as any other's.
@@ -102,7 +102,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         """
         if self._rests and moment < self._own_end:
             self._own_end = moment
-            self._told.set()
+            self._signal.set()
 
     def lose_patience(self) -> None:
         """Where it was cancelled, no answer is awaited any more."""
@@ -118,7 +118,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     async def _run(self) -> NoReturn:
         at_start = True
         while True:
-            self._told = trio.Event()
+            self._signal = trio.Event()
             if self._is_time_to_look():
                 if not await self._look(at_start=at_start):
                     continue
@@ -127,7 +127,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
                 continue
             self.progress.plan(min(self._look_at, self._own_end, self._observations.next_due))
             with trio.move_on_at(min(self._look_at, self._own_end, self._observations.next_due)):
-                await self._told.wait()
+                await self._signal.wait()
 
     def _is_time_to_look(self) -> bool:
         if trio.current_time() >= self._own_end:
@@ -142,7 +142,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         return not self._rests or bool(self._observations) or not all(is_idle() for is_idle in watched)
 
     async def _look(self, *, at_start: bool) -> bool:
-        # Before the look: what is told while it is under way may or may not be in its answer.
+        # Before the look: what is announced while it is under way may or may not be in its answer.
         self._must_look = False
         self._look_at = math.inf
         self.progress.ask()
@@ -189,7 +189,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         with self._answers.waiting(scope), scope:
             self._answers.shield(scope)
             return await self._source.rescue([one.claim for one in dead])
-        raise AssertionError("the scope has no deadline, and nobody cancels it")
+        raise AssertionError("the scope has no deadline, and nothing cancels it")
 
     async def _after_fault(self, error: Exception) -> None:
         if self.progress.fail(error):

@@ -35,9 +35,9 @@ class Run(Generic[ClaimT]):
         abandoned: The engine's patience ended before the thread did.
         task: The one that it runs in, from its start on.
         claimed_at: When its claim was asked for, on trio's clock.
-        is_gone: The claim is known to be another's, or nobody's.
+        is_gone: The claim is known to be another's, or free.
         is_settled: Its claim was settled while its handler goes on: nothing is left to write.
-        is_settling: That is being written, and nobody knows yet: whether its claim is there says nothing.
+        is_settling: That is being written, and the outcome is not known: whether its claim is there proves nothing.
     """
 
     # There may be ten thousand of them, so what few of them need is made when it is needed.
@@ -125,7 +125,7 @@ class Run(Generic[ClaimT]):
     def deadline(self) -> float:
         """When it will be cancelled for taking too long, on trio's clock; infinity for never.
 
-        Its lease is not told: that moves with every heartbeat.
+        Its lease does not count here: that moves with every heartbeat.
         """
         return min(self._started + self._time_limit, self.held_until - self._terms.cleanup_timeout)
 
@@ -134,7 +134,7 @@ class Run(Generic[ClaimT]):
         return max(0.0, self._clock.current_time() - self._started)
 
     def wait_to_begin(self) -> None:
-        """Nobody works on it yet, for whatever its handler waits: it takes none of its time until `begin`."""
+        """Its handler waits before the work: none of its time passes until `begin`."""
         self._started = math.inf
         self._new_ends()
 
@@ -254,7 +254,7 @@ class Run(Generic[ClaimT]):
 
     @contextmanager
     def cleaning_up(self, seconds: float, timeout: float) -> Iterator[trio.CancelScope]:
-        """Shields its body for so many seconds, and no longer than `timeout` after the run is cancelled.
+        """Shields its body for this many seconds, and no longer than `timeout` after the run is cancelled.
 
         Also where it is cancelled only later, while the body runs. And never beyond its lease.
         """
@@ -276,7 +276,7 @@ class Run(Generic[ClaimT]):
         return self._shields_end(self._terms.cleanup_timeout)
 
     def _shields_end(self, timeout: float) -> float:
-        """Until when at most anything is shielded that may go on so many seconds after its cancellation."""
+        """Until when at most anything is shielded that may go on for `timeout` seconds after its cancellation."""
         return min(self.cancelled_at + timeout, self._terms.cleaned_up_by(self._sent), self._cleanups_end)
 
     def end_cleanups(self) -> None:

@@ -12,7 +12,7 @@ class CancelReason(StrEnum):
     LOST = "lost"
     """The claim is gone, or could not be renewed in time: from now on another may have it."""
     USER = "user"
-    """Somebody asked for it."""
+    """A user asked for it."""
     TIMEOUT = "timeout"
     """It took longer than it may."""
     SHUTDOWN = "shutdown"

@@ -77,7 +77,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._going_on: dict[Hashable, Run[ClaimT]] = {}
         self._withheld: set[Hashable] = set()
         self.start_lags = Spread()
-        self._changed: trio.Event | None = None  # Made by who waits for it, and mostly nobody does.
+        self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none does.
         self._wakes_when_settled = False
         self._early: EarlySettlements[ClaimT, SettlementT] = EarlySettlements(
             settler,
@@ -214,7 +214,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         finally:
             self._over(run)
         if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
-            return False  # Not leaked: the engine's hard end. Nobody waits for this run any more.
+            return False  # Not leaked: the engine's hard end. Nothing waits for this run any more.
         self._conclude(run, error, None)
         if (interrupt := interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
@@ -245,7 +245,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:
-        """Whether it is not cancelled yet. Where it may, that is told; where that fails, nothing starts any more."""
+        """Whether it is not cancelled yet. Then the start is reported; if the report fails, nothing starts any more."""
         try:
             if self._stop.cutting.is_set():
                 run.cancel(CancelReason.SHUTDOWN)
@@ -294,19 +294,19 @@ class Runner(Generic[ClaimT, SettlementT]):
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
         return await self._early.settle(run, settlement)
 
-    def _settled(self, run: Run[ClaimT], settlement: SettlementT, told: bool, written: bool | None) -> None:  # noqa: FBT001
+    def _settled(self, run: Run[ClaimT], settlement: SettlementT, is_reported: bool, written: bool | None) -> None:  # noqa: FBT001
         try:
             if written:
                 self._let_go(run)
                 self._observer.run_settled(settlement)
             else:
-                self._lost(run, told=told)
-        except Exception as bug:  # noqa: BLE001  # Not the settler's: it goes on, and what others came to is told.
-            self._crash("the end of a run could not be told", bug)
+                self._lost(run, is_reported=is_reported)
+        except Exception as bug:  # noqa: BLE001  # Not the settler's: it goes on, and the other ends are reported.
+            self._crash("the end of a run could not be reported", bug)
 
-    def _lost(self, run: Run[ClaimT], *, told: bool = False) -> None:
+    def _lost(self, run: Run[ClaimT], *, is_reported: bool = False) -> None:
         self._let_go(run)
-        if not told:
+        if not is_reported:
             self._observer.claim_lost(run.claim)
 
     def _let_go(self, run: Run[ClaimT]) -> None:

@@ -10,8 +10,8 @@ Races that this file closes:
 - The settler crashes, or the engine ends, while a handler awaits an early settlement. Every awaited event is set when
   the loop ends, by whatever cause: a handler must not wait for an answer that cannot come.
 - `prepare` itself fails for want of memory. It is inside the retry, as this is the only loop that writes ends.
-- Settlements arrive while the engine waits for the last one. `wait_all_told` looks at what waits and at what is being
-  written after each batch.
+- Settlements arrive while the engine waits for the last one. `wait_all_written` looks at what waits and what is
+  being written after each batch.
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Settler(Generic[SettlementT, BatchT]):
         self._waiting: list[_Ticket[SettlementT]] = []
         self._arrived = trio.Event()
         self._is_gone = False
-        self._told = trio.Event()
+        self._written = trio.Event()
         self._awaited: set[trio.Event] = set()
         self._is_writing = False
         self.progress = Progress("settler")
@@ -90,24 +90,24 @@ class Settler(Generic[SettlementT, BatchT]):
     def settle(self, settlement: SettlementT, written: Callable[[bool | None], None]) -> None:
         """Calls `written` when it is known whether the settlement was written under the claim; see `Source.settle`.
 
-        In the order in which they were given, and never where nobody is left to write it. It must not raise.
+        In the order in which they were given, and never after the settler has ended. It must not raise.
         """
         self._waiting.append(_Ticket(settlement, written))
         self._arrived.set()
 
-    async def wait_all_told(self) -> None:
-        """Returns when nothing is left to write, or nobody to write it."""
+    async def wait_all_written(self) -> None:
+        """Returns when nothing is left to write, or the settler has ended."""
         while (self._waiting or self._is_writing) and not self._is_gone:
-            await self._told.wait()
+            await self._written.wait()
 
     def await_answer(self, answered: trio.Event) -> None:
-        """Somebody waits for that: it is set as well where nobody is left to answer."""
+        """A task waits for this event: it is set as well when the settler ends."""
         self._awaited.add(answered)
         if self._is_gone:
             answered.set()
 
     def forget_answer(self, answered: trio.Event) -> None:
-        """Nobody does any more."""
+        """The task waits no longer."""
         self._awaited.discard(answered)
 
     async def run(self) -> None:
@@ -122,16 +122,16 @@ class Settler(Generic[SettlementT, BatchT]):
                 for ticket, one in zip(batch, written, strict=True):
                     ticket.written(one)
                 self._is_writing = False
-                self._tell_those_who_wait()
+                self._wake_those_who_wait()
         finally:
             self._is_gone = True
             for answered in self._awaited:
                 answered.set()
-            self._tell_those_who_wait()
+            self._wake_those_who_wait()
 
-    def _tell_those_who_wait(self) -> None:
-        told, self._told = self._told, trio.Event()
-        told.set()
+    def _wake_those_who_wait(self) -> None:
+        written, self._written = self._written, trio.Event()
+        written.set()
 
     async def _commit(self, settlements: list[SettlementT]) -> list[bool | None]:
         batch: BatchT | None = None

@@ -64,7 +64,7 @@ class Slots:
         return {group: number for group, number in list(self._running.items()) if number}
 
     def demand(self, most: float = math.inf, *, force_look: bool = True) -> Demand:
-        """What can be started now, beside what is asked for already; at most so many."""
+        """What can be started now, beside what is asked for already; at most `most`."""
         free = min(most, self._total - self.running - self._reserved)
         groups = {
             group: int(min(free, limit - taken))
@@ -87,7 +87,7 @@ class Slots:
 
     @contextmanager
     def reserved(self, demand: Demand) -> Iterator[None]:
-        """While this is asked for, nobody else asks for the same slots."""
+        """While this is asked for, no other claim asks for the same slots."""
         self._reserve(demand, 1)
         try:
             yield

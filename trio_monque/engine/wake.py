@@ -15,8 +15,8 @@ class Wake:
     """Why the claimer was woken; without any of these, it wakes itself.
 
     Attributes:
-        look: There may be something; nobody knows what.
-        item: There is this one item, and where `look` is false nobody knew of another.
+        look: There may be something; a look must find out what.
+        item: There is this one item, and no other if `look` is false.
         room: A slot is free again.
     """
 
@@ -59,7 +59,7 @@ class WakeSignal:
         self._event.set()
 
     def go_on(self) -> None:
-        """What was told is not answered yet."""
+        """An announcement is not answered yet."""
         self._event.set()
 
     async def wait(self) -> Wake:

@@ -27,15 +27,15 @@ NEVER: Final = Due(math.inf)
 class Waker:
     """Wakes the claimer when something is due, and not before.
 
-    It knows the earliest moment of all that it was told of since it asked the source, and what the
+    It knows the earliest moment of all that was announced since it asked the source, and what the
     source answered. That is asked once after each moment that has come, and after each poll: whatever
-    else changes in this run is told (`expect`). What others change is found by polls.
+    else changes in this run is announced (`expect`). What others change is found by polls.
 
     Where one item alone is due at that moment and is known, it is claimed by itself, without a look. What else has
     come to be due meanwhile is in the answer to the question that follows, and is looked for.
 
     Attributes:
-        is_told: What others change is told, too, at once: then polls are for safety, or there is no need for any.
+        hears_others: What others change is announced at once, too: then polls are for safety, or not needed at all.
         rests: Nothing is done only because time has passed: in virtual time.
 
     Args:
@@ -60,7 +60,7 @@ class Waker:
         self._wake = wake
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
-        self.is_told = self.rests = math.isinf(poll_interval)
+        self.hears_others = self.rests = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
         self._next = NEVER
         self._tried: KnownItem | None = None
@@ -74,14 +74,14 @@ class Waker:
         self.progress = Progress("waker")
 
     def look(self) -> None:
-        """Something may be due now, and later, too: nobody knows."""
+        """Something may be due now, and later, too: a look and a question must find out."""
         self._ask_after_claim()
         self._changed.set()
         self._wake.set()
 
-    def poll_every(self, seconds: float, *, is_told: bool = False) -> None:
+    def poll_every(self, seconds: float, *, hears_others: bool = False) -> None:
         """From now on, and first of all now."""
-        self.is_told = is_told
+        self.hears_others = hears_others
         self._poll_interval = seconds
         self._poll_at = math.inf
         self.look()
@@ -125,7 +125,7 @@ class Waker:
         self._looked.set()
 
     def took(self) -> None:
-        """The claimer has asked for the one item that it was told of, and not looked for others.
+        """The claimer has asked for the one item that was announced, and not looked for others.
 
         The question is for the groups that had room at the last look, all of them: where one that is full now has room
         again, there need be no look.
@@ -158,7 +158,7 @@ class Waker:
     def _wake_for_what_has_come(self, now: float) -> None:
         is_due, is_poll, item = now >= self._wake_for_next_at, now >= self._poll_at, self._next.item
         if is_due and item is not None and not is_poll:
-            # The poll stays where it is: whoever claims one item has not looked for others.
+            # The poll stays where it is: a claim of one item does not look for others.
             self._tried, self._next = item, NEVER
             self._ask_after_claim()
             self._wake.set_item(item)
@@ -180,7 +180,7 @@ class Waker:
         return bool(self._open) or now >= self._asked_at + SECONDS_BETWEEN_QUESTIONS
 
     async def _ask(self) -> None:
-        # Before the question: what is told while it is under way may or may not be in the answer.
+        # Before the question: what is announced while it is under way may or may not be in the answer.
         self._is_known = True
         self._asked_at = trio.current_time()
         self._asked_for = self._groups

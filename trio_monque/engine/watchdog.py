@@ -1,7 +1,7 @@
 """Notices what keeps the loop, or the end, from going on, and names it.
 
-Nothing here renews a claim: a thread that did would keep claims alive whose handlers nobody can stop any
-more. While a handler blocks the loop no beat is sent, and beyond the lease its job is another's.
+Nothing here renews a claim: a thread that did would keep claims alive whose handlers can no longer be
+stopped. While a handler blocks the loop no beat is sent, and beyond the lease its job is another's.
 """
 
 from __future__ import annotations
@@ -56,7 +56,7 @@ class Watchdog:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the loop has not answered, or took to answer last; None where nobody asks. From any thread."""
+        """Seconds that the loop has not answered, or took to answer last; None without a watchdog. From any thread."""
         asked_at = self._asked_at  # Before the answer: what is asked in between would look unanswered.
         if asked_at == 0.0 or self._ended.is_set():
             return None

@@ -24,7 +24,7 @@ LONGEST_DELAY: Final = 30.0
 """Seconds between two tries while the stream is broken: doubled from the first to the longest, and never given up."""
 
 FAILURES_TO_TELL: Final = 3
-"""So many failures in a row are told as a fallback to polls."""
+"""After this many failures in a row, the observer hears of a fallback to polls."""
 
 # A second answer is asked for so much later than the last one came: what happens meanwhile shares it, and one look.
 # Not a debounce: nothing that happens puts the next answer off.
@@ -33,13 +33,13 @@ PACE: Final = 0.01
 # After a single new item, which costs no look: at 200 a second, each would wait five milliseconds for the one before.
 PACE_OF_ONE: Final = 0.002
 
-# While more is due than can start, nobody needs to hear of more, and each claim and each settlement would wake a wait
-# that is open on the server, for nothing. So it is asked every so many seconds, without a wait: a request to end, which
-# matters then as ever, is heard within that time.
+# While more is due than can start, there is no need to hear of more, and each claim and each settlement would wake a
+# wait that is open on the server, for nothing. So the stream is asked at this interval, without a wait: a request to
+# end, which matters then as ever, is heard within that time.
 PACE_BEHIND: Final = 0.02
 
-# How many seconds the server waits for something to tell. Long only where nothing was told for the short one: a wait
-# that has begun cannot be made shorter once it is seen that what was told was a backlog.
+# How many seconds the server waits for a change. Long only if there was none during the short wait: a wait
+# that has begun cannot be made shorter once the answer shows a backlog.
 SHORT_WAIT: Final = 0.1
 LONG_WAIT: Final = math.inf
 
@@ -113,8 +113,8 @@ class Watcher(Generic[ClaimT, SettlementT]):
 
     async def _follow(self) -> None:
         self._observer.stream_connected()
-        # What happened before it was open nobody tells: this looks, too; and then for requests.
-        self._waker.poll_every(self._safety_poll_interval, is_told=True)
+        # The stream does not report what happened before it was open: this looks for it; and then for requests.
+        self._waker.poll_every(self._safety_poll_interval, hears_others=True)
         try:
             await self._pass_on(Hints(is_asked_to_end=lambda _: True))
             nothing: Hints[ClaimT] = Hints()

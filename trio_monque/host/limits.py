@@ -29,13 +29,15 @@ class HostOptions(Protocol):
     def operation_timeout(self) -> float: ...
 
 
-def engine_limits(options: HostOptions, *, concurrency: int | None, rests: bool, is_told: bool = True) -> EngineLimits:
+def engine_limits(
+    options: HostOptions, *, concurrency: int | None, rests: bool, hears_others: bool = True
+) -> EngineLimits:
     """The limits of an engine; a kind that has more to say replaces some of them.
 
     Args:
         options: The times.
         concurrency: How many may run at once; None for no limit but that of each group.
-        rests, is_told: See EngineLimits.
+        rests, hears_others: See EngineLimits.
     """
     return EngineLimits(
         poll_interval=options.poll_interval,
@@ -44,7 +46,7 @@ def engine_limits(options: HostOptions, *, concurrency: int | None, rests: bool,
         cleanup_timeout=options.cleanup_timeout,
         concurrency=concurrency,
         rests=rests,
-        is_told=is_told,
+        hears_others=hears_others,
         # A command may take this long, twice where it is sent again; a heartbeat has its own bound.
         stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
     )
