@@ -26,7 +26,7 @@ from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings,
 from trio_monque.engine import watchdog
 from trio_monque.engine.demand import KnownItem
 from trio_monque.engine.waker import NEVER
-from trio_monque.scheduler.told import JobKey
+from trio_monque.scheduler.candidates import JobKey
 from trio_monque.store import connection
 from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.types import Collection, Database

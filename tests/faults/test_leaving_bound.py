@@ -16,7 +16,7 @@ import trio
 from trio.testing import wait_all_tasks_blocked
 
 from trio_monque import Monque, open_scheduler
-from trio_monque.scheduler.telling import SchedulerReport
+from trio_monque.scheduler.reporting import SchedulerReport
 from trio_monque.store.types import Database
 
 from .processes import OwnServer, frozen, wait_until, worker_process

@@ -25,7 +25,7 @@ from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.errors import ClaimLostError
 from trio_monque.events import JobClaimLost
 from trio_monque.jobs.job import Job
-from trio_monque.scheduler.told import JobKey
+from trio_monque.scheduler.candidates import JobKey
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, quiesce
 

@@ -16,9 +16,10 @@ from pymongo import errors as driver
 from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
+from trio_monque.scheduler.candidates import JobKey
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
-from trio_monque.scheduler.told import JobKey, Told
+from trio_monque.scheduler.recent_ids import RecentIds
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
 
@@ -42,11 +43,11 @@ class Opened:
 
 
 @asynccontextmanager
-async def opened(db: Database, told: Told | None = None) -> AsyncIterator[Opened]:
+async def opened(db: Database, told: RecentIds | None = None) -> AsyncIterator[Opened]:
     monque, workers = Monque(db), Workers()
     workers.register("greet", lambda _: None)
     paused = PausedNames(monque._door, rests=False)
-    told = Told() if told is None else told
+    told = RecentIds() if told is None else told
     stream = JobStream(monque._context, monque._door, workers, paused, "us", told)
     await stream.open()
     yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
@@ -60,7 +61,7 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
     paused = PausedNames(monque._door, rests=False)
-    stream = JobStream(monque._context, monque._door, workers, paused, "us", Told())
+    stream = JobStream(monque._context, monque._door, workers, paused, "us", RecentIds())
     await stream.open()
     now = monque._context.clock.now()
     for seconds in order:
@@ -77,7 +78,7 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
 
 
 async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Database, jobs: Collection) -> None:
-    told = Told()
+    told = RecentIds()
     async with opened(db, told) as our:
         alone = our.due(0)
         heard = await our.next()
@@ -99,7 +100,7 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
 
 
 async def test_job_of_which_the_client_in_this_run_has_told_is_not_told_again(db: Database) -> None:
-    told = Told()
+    told = RecentIds()
     async with opened(db, told) as our:
         told.add([our.due(0)])
         assert await our.next() == Hints()
@@ -108,7 +109,7 @@ async def test_job_of_which_the_client_in_this_run_has_told_is_not_told_again(db
 async def test_job_of_which_the_client_tells_while_the_answer_is_read_is_not_told_again(db: Database) -> None:
     """The word of the client comes after the thread has read the answer, and before the event loop has it."""
 
-    class ClientTellsNext(Told):
+    class ClientTellsNext(RecentIds):
         def __contains__(self, job_id: ObjectId) -> bool:
             known = super().__contains__(job_id)
             self.add([job_id])

@@ -10,8 +10,8 @@ from ..jobs.instance import Instance, is_alive
 from ..jobs.new_job import Named, check_name, name_of
 from ..store import instances as stored
 from .context import ClientContext
+from .local_wakeups import local_instance_ids
 from .operation import Caused, Change, Operation, Read
-from .wake_board import instances_here
 
 
 def instances(context: ClientContext) -> Operation[Sequence[Instance]]:
@@ -68,7 +68,7 @@ def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
 
 def _instances(context: ClientContext) -> Sequence[Instance]:
     jobs, now = context.jobs, context.now()
-    here = instances_here(jobs.collection.full_name)
+    here = local_instance_ids(jobs.collection.full_name)
     return [
         replace(one, is_live=one.id in here or is_alive(one.last_heartbeat, one.heartbeat_interval, now))
         for one in stored.read_all(jobs)

@@ -24,10 +24,10 @@ from .context import ClientContext
 from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
+from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
 from .sync_monque import SyncMonque
-from .wake_board import Announcer
 
 P = ParamSpec("P")
 R = TypeVar("R")

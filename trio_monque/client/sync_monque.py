@@ -17,9 +17,9 @@ from ..store.types import ClientSession
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
 from .event_delivery import EventDelivery
+from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
-from .wake_board import Announcer
 
 P = ParamSpec("P")
 R = TypeVar("R")

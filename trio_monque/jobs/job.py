@@ -206,3 +206,13 @@ def resumed(job: Job, next_run_at: datetime) -> dict[str, Any]:
     """The fields that are stored with the date of another try at the same occurrence; empty for a one-off job."""
     occurrence = occurrence_of(job)
     return {} if occurrence is None else {"occurrence": occurrence, "resumes_at": next_run_at}
+
+
+def log_extra(job: Job) -> dict[str, object]:
+    """The fields of a job in a log record (`extra=`), for programs that store logs as data."""
+    return {
+        "job_id": str(job.id),
+        "job_name": one_line(job.name, LONGEST_VALUE),
+        "job_status": str(job.status),
+        "attempt": job.attempts,
+    }

@@ -2,12 +2,12 @@
 
 from ..engine.run_end import CancelReason
 from .health import Health, LoopHealth
+from .reporting import SchedulerReport
 from .running_job import RunningJob
 from .scheduler import Scheduler, open_scheduler, run_scheduler
 from .scheduler_client import SchedulerClient
 from .signals import run_until_signalled
 from .statistics import Statistics
-from .telling import SchedulerReport
 from .worker import Worker
 from .workers import Workers
 

@@ -16,16 +16,16 @@ from ..jobs.job import Job
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from .context import SchedulerContext
+from .engine_wakeups import EngineWakeups
 from .job_source import JobSource
 from .job_stream import JobStream
-from .neighbour import EngineOnTheBoard
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
+from .recent_ids import RecentIds
+from .reporting import JobReporter
 from .running_job import RunningJob
-from .settlements import JobEngine
-from .telling import Teller
-from .told import Told
+from .settlement import JobEngine
 from .workers import Workers
 
 
@@ -36,7 +36,7 @@ class Parts:
     source: JobSource
     engine: JobEngine
     presence: Presence
-    on_the_board: EngineOnTheBoard
+    wakeups: EngineWakeups
 
 
 def assembled(
@@ -44,19 +44,19 @@ def assembled(
     door: DatabaseThreads,
     config: SchedulerConfig,
     workers: Workers,
-    teller: Teller,
+    reporter: JobReporter,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
     *,
     rests: bool,
 ) -> Parts:
     """The parts, on what a client stands on (`context` and `door`); nothing runs yet. `rests` as in EngineLimits."""
-    paused, told = PausedNames(door, rests=rests), Told()
-    shared = SchedulerContext(context, door, workers, config, paused, teller)
+    paused, recent_ids = PausedNames(door, rests=rests), RecentIds()
+    shared = SchedulerContext(context, door, workers, config, paused, reporter)
     source = JobSource(shared, running_job)
-    stream = JobStream(context, door, workers, paused, config.instance_id, told)
+    stream = JobStream(context, door, workers, paused, config.instance_id, recent_ids)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
     is_streamed = config.change_stream and not rests
-    engine: JobEngine = Engine(source, teller, _limits(config, rests=rests), stream if is_streamed else None)
+    engine: JobEngine = Engine(source, reporter, _limits(config, rests=rests), stream if is_streamed else None)
     presence = Presence(
         context,
         door,
@@ -71,8 +71,8 @@ def assembled(
     if config.retention is not None:
         pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention, rests=rests)
         engine.add_chore(pruner.run, pruner.progress)
-    on_the_board = EngineOnTheBoard(engine, context, paused, told, config.instance_id)
-    return Parts(source, engine, presence, on_the_board)
+    wakeups = EngineWakeups(engine, context, paused, recent_ids, config.instance_id)
+    return Parts(source, engine, presence, wakeups)
 
 
 def _limits(config: SchedulerConfig, *, rests: bool) -> EngineLimits:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from datetime import datetime
 from functools import partial
 
@@ -15,6 +16,21 @@ from ..store.database_threads import Channel
 from ..store.due import Seen
 from ..store.types import ObjectId
 from .context import SchedulerContext
+
+
+@dataclass(frozen=True, slots=True)
+class JobKey:
+    """The one job that `JobClaims.claim_one` claims: its id, and the state in which it was seen to be due.
+
+    Attributes:
+        id: The job's id.
+        due: When the job is due, as its client, the change stream or the last look reported it.
+        attempts: How often the job had been claimed at that time; a claim with another count is refused.
+    """
+
+    id: ObjectId
+    due: datetime
+    attempts: int = 0
 
 
 class JobFinder:

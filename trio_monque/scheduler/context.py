@@ -9,7 +9,7 @@ from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
 from .paused_names import PausedNames
-from .telling import Teller
+from .reporting import JobReporter
 from .workers import Workers
 
 
@@ -33,7 +33,7 @@ class SchedulerContext:
     workers: Workers
     config: SchedulerConfig
     paused: PausedNames
-    reporter: Teller
+    reporter: JobReporter
     leased: JobCollection = field(init=False)
 
     def __post_init__(self) -> None:

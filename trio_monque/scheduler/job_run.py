@@ -4,22 +4,27 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable
-from typing import Any, Final
+from functools import partial
+from typing import Any, Final, cast
+from weakref import WeakKeyDictionary
 
 import trio
 
+from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ShortageError
-from ..jobs.job import Job
-from ..jobs.retry_policy import RetryPolicy, judged
+from ..jobs.error_history import ErrorText
+from ..jobs.job import Job, log_extra
+from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
+from ..options import SchedulerConfig
 from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
-from .logs import about
 from .running_job import RunCancelled, RunningJob
 from .worker import Worker
+from .worker_settings import WorkerSettings
 
 logger = logger_of("scheduler")
 
@@ -69,7 +74,7 @@ async def _called_in_thread(
             if has_begun:
                 raise  # Of a call that the handler made.
             # A shortage is not a failed try of the job: its run waits, as long as it may take.
-            logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=about(run.claim))
+            logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
         run.forget_patience()
         await trio.sleep(delay)  # Unshielded: a run that is cancelled while it waits is over.
         delay = min(2 * delay, LONGEST_PAUSE)
@@ -130,3 +135,35 @@ def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_res
         return judged(TimeoutError(f"the run took longer than {time_limit:g} s"), policy)
     # Where somebody asked for the cancellation, the request is found, and written instead of the release.
     return CutShort()
+
+
+class Policies:
+    """The retry policy of each worker: its own options, and the scheduler's options for what it leaves out."""
+
+    def __init__(self, config: SchedulerConfig) -> None:
+        self._max_attempts = config.max_attempts
+        self._backoff = Backoff(
+            base=config.base_retry_interval, cap=config.max_backoff_delay, jitter=config.retry_jitter
+        )
+        self._error_text = ErrorText(config.store_tracebacks, config.redact_errors)
+        # Keyed by the worker and not by its name: `register(replace=True)` may give the name another worker
+        # while runs of the first one go on.
+        self._policies: WeakKeyDictionary[Worker[Any], RetryPolicy] = WeakKeyDictionary()
+
+    def policy_of(self, worker: Worker[Any]) -> RetryPolicy:
+        """The policy of this worker. Cached, as the end of every run needs it."""
+        policy = self._policies.get(worker)
+        if policy is None:
+            policy = self._policies[worker] = self._new_policy(worker.settings)
+        return policy
+
+    def _new_policy(self, worker: WorkerSettings) -> RetryPolicy:
+        backoff = worker.backoff
+        return RetryPolicy(
+            max_attempts=self._max_attempts if worker.max_attempts is None else worker.max_attempts,
+            backoff=self._backoff,
+            own_backoff=partial(asked_backoff, backoff, self._backoff) if callable(backoff) else backoff,
+            retry_on=cast("ErrorTypes | None", worker.retry_on),
+            discard_on=cast("ErrorTypes", worker.discard_on),
+            error_text=self._error_text,
+        )

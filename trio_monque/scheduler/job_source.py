@@ -9,8 +9,8 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final
 
+from ..client.local_wakeups import Announcer, local_schedulers
 from ..client.rescued import Rescued
-from ..client.wake_board import Announcer, neighbours
 from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..engine.run import Run
@@ -25,7 +25,7 @@ from ..errors import (
 )
 from ..jobs import claimable, transitions
 from ..jobs.fences import ClaimId, claim_id
-from ..jobs.job import Job
+from ..jobs.job import Job, log_extra
 from ..jobs.payload import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
@@ -35,14 +35,12 @@ from ..store.database_threads import Channel
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from ..threads import HoldingLimiter
-from .claims import JobClaims
+from .claiming import JobClaims
 from .context import SchedulerContext
-from .job_run import call_handler, verdict_of
-from .logs import about
-from .policies import Policies
+from .job_run import Policies, call_handler, verdict_of
 from .rescues import Rescues
 from .running_job import RunningJob
-from .settlements import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
+from .settlement import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
 from .worker import Worker
 
 logger = logger_of("scheduler")
@@ -97,8 +95,8 @@ class JobSource:
 
     def _has_claimed(self) -> None:
         """The others of the run watch what this scheduler holds."""
-        for neighbour in neighbours(self._context.jobs.collection.full_name):
-            neighbour.watch(self._control.is_idle)
+        for scheduler in local_schedulers(self._context.jobs.collection.full_name):
+            scheduler.watch(self._control.is_idle)
 
     # --- What a claim is ---
 
@@ -181,7 +179,7 @@ class JobSource:
                     logger.error(
                         "could not settle job %s: its schedule kept changing; its claim is left to its lease",
                         settlement.job,
-                        extra=about(settlement.job),
+                        extra=log_extra(settlement.job),
                     )
                     settlement.fate = Fate.LOST
             # What is decided is not sent again: its receipt may be overwritten meanwhile, and its fate is known.

@@ -17,8 +17,9 @@ from ..store import change_stream
 from ..store.change_stream import Kind, NoStreamError, Watch
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.types import ObjectId
+from .candidates import JobKey
 from .paused_names import PausedNames
-from .told import JobKey, Told
+from .recent_ids import RecentIds
 from .workers import Workers
 
 T = TypeVar("T")
@@ -56,14 +57,14 @@ class JobStream:
         workers: Workers,
         paused: PausedNames,
         instance_id: str,
-        told: Told,
+        recent_ids: RecentIds,
     ) -> None:
         self._context = context
         self._door = door
         self._workers = workers
         self._paused = paused
         self._instance_id = instance_id
-        self._told = told
+        self._recent_ids = recent_ids
         self._watch: Watch | None = None
         self._was_open = False
 
@@ -79,9 +80,9 @@ class JobStream:
         digest = await self._call(lambda: self._digest(opened.read(wait)), lambda _: opened.close())
         cancelled = digest.cancelled
         item = digest.item if digest.count == 1 else None
-        if item is not None and digest.new[0] in self._told:
+        if item is not None and digest.new[0] in self._recent_ids:
             digest.due = item = None  # The client's word came while this one was read.
-        self._told.add(digest.new)
+        self._recent_ids.add(digest.new)
         return Hints(
             look=digest.is_anything,
             due=math.inf if digest.due is None else self._context.clock.on_run_clock(digest.due),
@@ -147,7 +148,7 @@ class JobStream:
             digest.is_anything = True
             return
         if change.is_new and change.name is not None:
-            if change.job_id in self._told:
+            if change.job_id in self._recent_ids:
                 return
             digest.new.append(change.job_id)
             digest.item = KnownItem(JobKey(change.job_id, change.due), change.name)

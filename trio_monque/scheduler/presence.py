@@ -24,7 +24,7 @@ from ..observations import Observations, Sighting
 from ..options import SchedulerConfig
 from ..store import instances
 from ..store.database_threads import Channel, DatabaseThreads
-from .entry import Entry
+from .instance_entry import InstanceEntry
 
 logger = logger_of("scheduler")
 
@@ -69,14 +69,14 @@ class Presence:
         self._names = names
         self._held = held
         self._rests = rests
-        self._entry = Entry(context, config)
+        self._entry = InstanceEntry(context, config)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
         self._is_beating = self._is_ending = False
         self._ended = trio.Event()
 
     def enter(self) -> None:
-        """Writes the entry; see `Entry.enter`."""
+        """Writes the entry; see `InstanceEntry.enter`."""
         self._entry.enter(self._names())
 
     def leave(self) -> None:

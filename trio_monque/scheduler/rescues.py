@@ -18,7 +18,7 @@ from ..jobs.job import Job
 from ..observations import Sighting
 from ..store.database_threads import Channel
 from .context import SchedulerContext
-from .settlements import JobSettlement
+from .settlement import JobSettlement
 
 REMINDED_AFTER_BEATS: Final = 10
 """Heartbeat intervals after which a shared instance id is logged again, or is no longer a reason to be unhealthy."""
@@ -35,7 +35,7 @@ class Rescues:
     ) -> None:
         self._context = shared.client
         self._door = shared.door
-        self._teller = shared.reporter
+        self._reporter = shared.reporter
         config = shared.config
         self._id = config.instance_id
         self._reminded_after = REMINDED_AFTER_BEATS * config.heartbeat_interval
@@ -50,7 +50,7 @@ class Rescues:
         sightings, proof = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if proof is not None:
             error = InstanceCollisionError(self._id, evidence_of(proof))
-            self._teller.tell_id_shared(error, proof, until=trio.current_time() + self._reminded_after)
+            self._reporter.tell_id_shared(error, proof, until=trio.current_time() + self._reminded_after)
         return sightings
 
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
@@ -86,4 +86,4 @@ class Rescues:
 
     def _tell(self, rescued: Sequence[Rescued]) -> None:
         if rescued:
-            self._teller.claims_rescued(rescued)
+            self._reporter.claims_rescued(rescued)

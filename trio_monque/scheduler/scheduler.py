@@ -26,10 +26,10 @@ from ..store.connection import check_database, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
+from .reporting import JobReporter, SchedulerReport
 from .running_job import Resources, RunningJob
 from .scheduler_client import SchedulerClient
 from .start import SchedulerStart
-from .telling import SchedulerReport, Teller
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions
 from .workers import Workers
@@ -74,10 +74,10 @@ class Scheduler(SchedulerClient):
         self._resources = resources
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
-        self._teller = Teller(self._event_delivery, config.instance_id)
+        self._reporter = JobReporter(self._event_delivery, config.instance_id)
         rests = (virtual := virtual_time()) is not None
         parts = assembled(
-            self._context, self._door, config, self._workers, self._teller, self._running_job, rests=rests
+            self._context, self._door, config, self._workers, self._reporter, self._running_job, rests=rests
         )
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
@@ -87,11 +87,11 @@ class Scheduler(SchedulerClient):
             name="the scheduler",
             get_ready=start.get_ready,
             described=self._described,
-            reachable=partial(start.reachable, parts.on_the_board),
+            reachable=partial(start.reachable, parts.wakeups),
             leave=start.leave,
         )
-        host = Host(parts.engine, self._event_delivery, self._teller, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._teller, virtual, config.instance_id)
+        host = Host(parts.engine, self._event_delivery, self._reporter, life, start_timeout=config.start_timeout)
+        self._runs_on(host, self._reporter, virtual, config.instance_id)
         self._body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),

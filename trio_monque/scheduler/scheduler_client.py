@@ -15,8 +15,8 @@ from ..clock import VirtualTime, in_time_of
 from ..host.host import Host
 from ..jobs.job import Job
 from .health import Health, health_of
+from .reporting import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
-from .telling import SchedulerReport, Teller
 
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
@@ -32,13 +32,13 @@ class SchedulerClient(Monque):
     id: str
 
     def _runs_on(
-        self, host: Host[Job, SchedulerReport], teller: Teller, virtual: VirtualTime | None, instance_id: str
+        self, host: Host[Job, SchedulerReport], reporter: JobReporter, virtual: VirtualTime | None, instance_id: str
     ) -> None:
         """Called once, by the constructor of Scheduler, which makes these parts."""
         self.id = instance_id
         self._host = host
         self._engine = host.engine
-        self._teller = teller
+        self._reporter = reporter
         self._virtual = virtual
 
     @property
@@ -60,7 +60,7 @@ class SchedulerClient(Monque):
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. From any thread; it reads memory only, and does not wait."""
         found = self._engine.vitals.examine()
-        return not found.reasons and not self._teller.complaints(found.now)
+        return not found.reasons and not self._reporter.complaints(found.now)
 
     def health(self) -> Health:
         """How the scheduler gets on, and why it does not. From any thread; it reads memory only, and does not wait.
@@ -73,9 +73,9 @@ class SchedulerClient(Monque):
         another process, such as Monque for Node, uses its instance id.
         """
         found = self._engine.vitals.examine()
-        found = replace(found, reasons=(*found.reasons, *self._teller.complaints(found.now)))
+        found = replace(found, reasons=(*found.reasons, *self._reporter.complaints(found.now)))
         broken = self._context.jobs.count_skipped()
-        return health_of(found, self._server_time(), tuple(self._teller.ended_schedules), broken)
+        return health_of(found, self._server_time(), tuple(self._reporter.ended_schedules), broken)
 
     def statistics(self) -> Statistics:
         """What the scheduler has done since its start, and does now. From any thread; it reads memory only.
@@ -83,7 +83,7 @@ class SchedulerClient(Monque):
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._teller.tally, self._context.jobs.count_skipped())
+        return statistics_of(self._engine, self._reporter.tally, self._context.jobs.count_skipped())
 
     def _server_time(self) -> datetime:
         # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.

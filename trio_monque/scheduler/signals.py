@@ -12,9 +12,9 @@ from ..engine.exceptions import raise_unwrapped
 from ..errors import CallContextError
 from ..options import SchedulerOptions, scheduler_config
 from ..store.types import Database
+from .reporting import SchedulerReport
 from .running_job import Resources
 from .scheduler import Listeners, Scheduler
-from .telling import SchedulerReport
 from .workers import Workers
 
 

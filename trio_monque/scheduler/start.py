@@ -8,10 +8,10 @@ from contextlib import contextmanager
 import trio
 
 from ..client.context import ClientContext
+from ..client.local_wakeups import receiving_wakeups
 from ..client.sync_monque import SyncMonque
-from ..client.wake_board import on_the_board
 from ..store.database_threads import Channel, DatabaseThreads
-from .neighbour import EngineOnTheBoard
+from .engine_wakeups import EngineWakeups
 from .presence import Presence
 from .workers import Workers
 
@@ -66,10 +66,10 @@ class SchedulerStart:
             await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @contextmanager
-    def reachable(self, on_board: EngineOnTheBoard) -> Iterator[None]:
+    def reachable(self, wakeups: EngineWakeups) -> Iterator[None]:
         """While it runs, the clients of this trio run wake it."""
         try:
-            with on_the_board(self._context.jobs.collection.full_name, on_board):
+            with receiving_wakeups(self._context.jobs.collection.full_name, wakeups):
                 yield
         finally:
             self._context.forget_statistics()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from .settlements import JobEngine
+from .settlement import JobEngine
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -71,7 +71,7 @@ class Statistics:
 
 @dataclass(slots=True)
 class Tally:
-    """How runs ended. Written by the teller, on the run; the meaning of each is in Statistics."""
+    """How runs ended. Written by the reporter, on the run; the meaning of each is in Statistics."""
 
     completed: int = 0
     failed: int = 0

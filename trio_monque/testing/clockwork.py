@@ -10,12 +10,12 @@ import trio
 import trio.testing
 
 from ..checks import check_seconds
-from ..client.wake_board import Neighbour, have_all_look, neighbours
+from ..client.local_wakeups import LocalScheduler, local_schedulers, wake_all_schedulers
 from ..clock import begin_virtual_time, virtual_time, wall_clock
 from ..errors import InvalidOptionError, MonqueError
 from ..hold import clock_hold
+from ..scheduler.reporting import SchedulerReport
 from ..scheduler.scheduler import Scheduler
-from ..scheduler.telling import SchedulerReport
 from .stalls import telling_stalls
 
 LONGEST_DRAIN = 86400.0
@@ -115,7 +115,7 @@ async def drain(
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
         raise AssertionError(f"not drained within {within:g} s: {running} still run. Do they wait for the test?")
-    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._teller.so_far()
+    before, after = _reported.get(scheduler, SchedulerReport()), scheduler._reporter.so_far()
     _reported[scheduler] = after
     return SchedulerReport(
         completed=after.completed - before.completed,
@@ -156,8 +156,8 @@ async def _drain(scheduler: Scheduler) -> None:
             raise AssertionError(f"a job that is due since {due} is not claimed; see the log for what keeps it")
 
 
-def _fleet(scheduler: Scheduler) -> Sequence[Neighbour]:
-    return neighbours(scheduler._context.jobs.collection.full_name)
+def _fleet(scheduler: Scheduler) -> Sequence[LocalScheduler]:
+    return local_schedulers(scheduler._context.jobs.collection.full_name)
 
 
 def _are_idle(scheduler: Scheduler) -> bool:
@@ -174,5 +174,5 @@ async def _has_waited_for_a_busy_one(scheduler: Scheduler) -> bool:
 
 
 async def _settle_down() -> None:
-    have_all_look()
+    wake_all_schedulers()
     await _quiesce()

@@ -29,10 +29,10 @@ from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
+from ..scheduler.reporting import JobReporter
 from ..scheduler.running_job import RunningJob
 from ..scheduler.scheduler import Scheduler
-from ..scheduler.settlements import JobSettlement, decided
-from ..scheduler.telling import Teller
+from ..scheduler.settlement import JobSettlement, decided
 from ..scheduler.worker import Worker
 from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
@@ -222,7 +222,7 @@ class _Alone(JobSource):
 
         door = DatabaseThreads()
         paused = PausedNames(door, rests=True)
-        super().__init__(SchedulerContext(context, door, workers, config, paused, Teller(EventDelivery())), make)
+        super().__init__(SchedulerContext(context, door, workers, config, paused, JobReporter(EventDelivery())), make)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

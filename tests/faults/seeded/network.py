@@ -24,7 +24,7 @@ from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
 from trio_monque.client import rescuing
-from trio_monque.client.wake_board import have_all_look
+from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
 from trio_monque.hold import clock_hold
 from trio_monque.store import commands, database_threads
@@ -271,7 +271,7 @@ class Network:
         await trio.sleep(seconds)
         await outcome.acapture(partial(call_in_thread, call, limiter=self._limiter))
         self._note("applied late")
-        have_all_look()  # As a poll would: what was applied late is told by nobody.
+        wake_all_schedulers()  # As a poll would: what was applied late is told by nobody.
         self._under_way -= 1
 
     # --- The end of it ---

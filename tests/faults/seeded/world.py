@@ -10,7 +10,7 @@ from typing import Any, Final
 import trio
 
 from trio_monque import Monque, MonqueError, Scheduler, run_scheduler
-from trio_monque.client.wake_board import have_all_look
+from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.errors import InstanceCollisionError
 from trio_monque.events import Event
 from trio_monque.scheduler.scheduler_client import SchedulerClient
@@ -161,7 +161,7 @@ class World:
             self.played.options[who] = SWEEPER
             async with self._scheduler(who, NAMES, SWEEPER) as scheduler:
                 while not scheduler._engine.stop.draining.is_set():
-                    have_all_look()
+                    wake_all_schedulers()
                     with trio.move_on_after(10):
                         await scheduler.wait_drained()
                     one_off = {"status": {"$in": LIVE}, "repeatInterval": None}

@@ -15,7 +15,7 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InstanceCollisionError
 from trio_monque.jobs import Instance
 from trio_monque.options import SchedulerConfig
-from trio_monque.scheduler.entry import Entry
+from trio_monque.scheduler.instance_entry import InstanceEntry
 from trio_monque.store.types import Collection, Database
 
 
@@ -25,9 +25,9 @@ def interceptor() -> Interceptor:
 
 
 @pytest.fixture
-def entry(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> Iterator[Entry]:
+def entry(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> Iterator[InstanceEntry]:
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
-        yield Entry(Monque(client[db.name])._context, SchedulerConfig(instance_id="us"))
+        yield InstanceEntry(Monque(client[db.name])._context, SchedulerConfig(instance_id="us"))
 
 
 @pytest.fixture
@@ -35,7 +35,7 @@ def entries(db: Database) -> Collection:
     return db["monque_jobs.instances"]
 
 
-def renewed(entry: Entry, *, draining: bool = False) -> Instance:
+def renewed(entry: InstanceEntry, *, draining: bool = False) -> Instance:
     return entry.renewed([], [], datetime.now(UTC), draining=draining)
 
 
@@ -44,7 +44,7 @@ def is_look(name: str, command: Any) -> bool:
 
 
 def test_entry_that_leaves_while_its_id_is_asked_for_makes_room(
-    entry: Entry, entries: Collection, interceptor: Interceptor
+    entry: InstanceEntry, entries: Collection, interceptor: Interceptor
 ) -> None:
     entries.insert_one({"_id": "us", "incarnation": "another"})
     interceptor.before(is_look, lambda: entries.delete_one({"_id": "us"}))
@@ -53,21 +53,21 @@ def test_entry_that_leaves_while_its_id_is_asked_for_makes_room(
     assert entry.is_there
 
 
-def test_entry_of_an_earlier_try_of_the_same_start_is_its_own(entry: Entry, entries: Collection) -> None:
+def test_entry_of_an_earlier_try_of_the_same_start_is_its_own(entry: InstanceEntry, entries: Collection) -> None:
     entry.enter([])
     entry.enter([])
     assert entries.count_documents({}) == 1
 
 
 def test_document_of_its_id_that_is_not_an_entry_ends_the_start_with_an_error(
-    entry: Entry, entries: Collection
+    entry: InstanceEntry, entries: Collection
 ) -> None:
     entries.insert_one({"_id": "us"})
     with pytest.raises(InstanceCollisionError, match="the document of that _id"):
         entry.enter([])
 
 
-def test_heartbeats_grow_although_the_servers_clock_steps_back(entry: Entry, entries: Collection) -> None:
+def test_heartbeats_grow_although_the_servers_clock_steps_back(entry: InstanceEntry, entries: Collection) -> None:
     """Others take a heartbeat that does not change for a dead instance."""
     entry.enter([])
     entered = entries.find_one({"_id": "us"})
@@ -78,7 +78,7 @@ def test_heartbeats_grow_although_the_servers_clock_steps_back(entry: Entry, ent
 
 
 def test_claim_under_the_id_that_was_never_renewed_does_not_keep_the_instance_from_starting(
-    entry: Entry, db: Database
+    entry: InstanceEntry, db: Database
 ) -> None:
     moment = datetime.now(UTC)
     dates = dict.fromkeys(("nextRunAt", "createdAt", "updatedAt", "lockedAt"), moment)
@@ -88,7 +88,7 @@ def test_claim_under_the_id_that_was_never_renewed_does_not_keep_the_instance_fr
 
 
 def test_beat_of_an_instance_that_leaves_does_not_write_a_removed_entry_again(
-    entry: Entry, entries: Collection
+    entry: InstanceEntry, entries: Collection
 ) -> None:
     entry.enter([])
     entries.delete_many({})
@@ -97,7 +97,7 @@ def test_beat_of_an_instance_that_leaves_does_not_write_a_removed_entry_again(
 
 
 def test_own_entry_that_appears_between_the_beat_and_the_insert_is_not_another_instance(
-    entry: Entry, entries: Collection, interceptor: Interceptor
+    entry: InstanceEntry, entries: Collection, interceptor: Interceptor
 ) -> None:
     """As where the driver has sent the insert twice."""
     entry.enter([])

@@ -1,4 +1,4 @@
-"""What a scheduler is to the clients of its run: see the wake board."""
+"""EngineWakeups: passes local wakeups to one engine. The other side is `client/local_wakeups.py`."""
 
 from __future__ import annotations
 
@@ -9,21 +9,25 @@ import trio
 from ..client.context import ClientContext
 from ..engine.demand import KnownItem
 from ..jobs.job import Job
+from .candidates import JobKey
 from .paused_names import PausedNames
-from .settlements import JobEngine
-from .told import JobKey, Told
+from .recent_ids import RecentIds
+from .settlement import JobEngine
 
 
-class EngineOnTheBoard:
-    """Hears of jobs, on the collection's time; the engine's timers are on trio's clock. And says whether it works."""
+class EngineWakeups:
+    """A `LocalScheduler`: clients of the same trio run announce their jobs here.
+
+    Announcements carry moments of the server's clock; the engine's timers run on trio's clock.
+    """
 
     def __init__(
-        self, engine: JobEngine, context: ClientContext, paused: PausedNames, told: Told, instance_id: str
+        self, engine: JobEngine, context: ClientContext, paused: PausedNames, recent_ids: RecentIds, instance_id: str
     ) -> None:
         self.instance_id = instance_id
         self._context = context
         self._paused = paused
-        self._told = told
+        self._recent_ids = recent_ids
         self.is_idle = engine.is_idle
         self.wait_changed = engine.wait_changed
         self.look = engine.waker.look
@@ -33,25 +37,25 @@ class EngineOnTheBoard:
         self._expect = engine.waker.expect
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
-        if is_idle != self.is_idle:  # What this scheduler holds it renews itself.
+        if is_idle != self.is_idle:  # This scheduler renews its own claims.
             self._reaper.watch(is_idle)
 
     def look_for_pauses(self) -> None:
         self._paused.forget()
-        # Not before: a claim that begins now must find out that it does not know.
+        # In this order: a claim that the look starts must find its cached answer outdated, and ask again.
         self.look()
 
     def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
         if new:
-            jobs = [job for job in jobs if job.id not in self._told]
-            self._told.add(job.id for job in jobs)
+            jobs = [job for job in jobs if job.id not in self._recent_ids]
+            self._recent_ids.add(job.id for job in jobs)
         if not jobs:
             return
         first = min(jobs, key=lambda job: job.next_run_at)
         item = KnownItem(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
         moments = [self._context.clock.on_run_clock(job.next_run_at) for job in jobs]
         self._expect(min(moments), item)
-        # The look for what is due now finds nothing of what is due later: that needs its own timer.
+        # The look for due jobs does not find those that are due later: they need a timer of their own.
         later = min((moment for moment in moments if moment > trio.current_time()), default=None)
         if later is not None and later > min(moments):
             self._expect(later)

@@ -14,14 +14,13 @@ from ..jobs import transitions
 from ..jobs.conditional_write import LIGHTEST, Transition, applied, lightened
 from ..jobs.error_history import Failure, reason_of
 from ..jobs.fences import ClaimId, claim_id
-from ..jobs.job import Job, JobStatus
+from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, ambiguous_schedule, decide, end_of_schedule
 from ..jobs.verdicts import CutShort, Discarded, Failed, Succeeded, Verdict
 from ..log import logger_of
 from ..safe_text import name_of
 from ..store import settling
 from ..store.settling import Fate, Statement
-from .logs import about
 
 logger = logger_of("scheduler")
 
@@ -122,7 +121,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         raise  # It is not about the job: the settler tries again.
     except BaseException as error:  # Also what a user's exception raises that is no Exception.
         logger.exception(
-            "the end of job %s could not be decided: it has failed", settlement.job, extra=about(settlement.job)
+            "the end of job %s could not be decided: it has failed", settlement.job, extra=log_extra(settlement.job)
         )
         settlement.verdict = Discarded(error)
         reason = f"{name_of(error)} while the end of the run was being decided"

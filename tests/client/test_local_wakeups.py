@@ -1,4 +1,4 @@
-"""The wake board: whoever makes a job, the schedulers of the same run and collection hear of it."""
+"""Local wakeups: a client that stores or changes a job wakes the schedulers of the same run and collection."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import trio
 from bson import ObjectId
 
 from tests.support.store import PAST
+from trio_monque.client.local_wakeups import Announcer, receiving_wakeups, wake_all_schedulers
 from trio_monque.client.operation import Caused
-from trio_monque.client.wake_board import Announcer, have_all_look, on_the_board
 from trio_monque.jobs.job import Job, JobStatus
 
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
@@ -56,7 +56,7 @@ class Heard:
 async def test_schedulers_of_the_same_collection_hear_of_the_jobs() -> None:
     one, two, other = Heard(), Heard(), Heard()
     later = replace(JOB, next_run_at=PAST + timedelta(hours=1))
-    with on_the_board("db.jobs", one), on_the_board("db.jobs", two), on_the_board("db.other", other):
+    with receiving_wakeups("db.jobs", one), receiving_wakeups("db.jobs", two), receiving_wakeups("db.other", other):
         Announcer("db.jobs").announce([later, JOB], new=True)
         Announcer("db.jobs").announce_unknown()
     Announcer("db.jobs").announce([JOB])
@@ -66,7 +66,7 @@ async def test_schedulers_of_the_same_collection_hear_of_the_jobs() -> None:
 
 async def test_jobs_that_are_not_pending_wake_nobody() -> None:
     one = Heard()
-    with on_the_board("db.jobs", one):
+    with receiving_wakeups("db.jobs", one):
         Announcer("db.jobs").announce([replace(JOB, status=JobStatus.PROCESSING)])
         Announcer("db.jobs").announce([])
     assert one.told == []
@@ -80,7 +80,7 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
         other.start()
         other.join()
 
-    with on_the_board("db.jobs", one):
+    with receiving_wakeups("db.jobs", one):
         await trio.to_thread.run_sync(Announcer("db.jobs").announce, [JOB])
         assert one.told == [([JOB], False)]
         await trio.to_thread.run_sync(from_a_thread_of_its_own)
@@ -89,8 +89,8 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
 
 async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     one, other = Heard(), Heard()
-    with on_the_board("db.jobs", one), on_the_board("db.other", other):
-        have_all_look()
+    with receiving_wakeups("db.jobs", one), receiving_wakeups("db.other", other):
+        wake_all_schedulers()
     assert one.told == other.told == ["look"]
     # And once more when the other one left.
     assert (one.looked_for_the_dead, other.looked_for_the_dead) == (1, 1)
@@ -100,7 +100,7 @@ async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
 async def test_what_an_operation_caused_is_delivered_once() -> None:
     one, other = Heard(), Heard()
     caused = Caused(jobs=[JOB], are_new=True, may_be_due=True, changed_pauses=True)
-    with on_the_board("db.jobs", one), on_the_board("db.other", other):
+    with receiving_wakeups("db.jobs", one), receiving_wakeups("db.other", other):
         Announcer("db.jobs").deliver(caused)
         Announcer("db.jobs").deliver(caused)
     assert (one.told, one.looked_for_pauses) == ([([JOB], True), "look"], 1)

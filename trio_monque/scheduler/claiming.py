@@ -30,9 +30,8 @@ from ..store.database_threads import Channel
 from ..store.due import NextDue
 from ..store.refused_claims import SetAside
 from ..store.types import ObjectId
-from .candidates import JobFinder
+from .candidates import JobFinder, JobKey
 from .context import SchedulerContext
-from .told import JobKey
 
 # In its thread, a claim waits so many seconds for its moment: the timer was set by clocks that are read one by one.
 LONGEST_WAIT: Final = 2 * HEAD_START

@@ -16,14 +16,13 @@ from ..client.rescued import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason
-from ..jobs.job import Job, JobStatus
+from ..jobs.job import Job, JobStatus, log_extra
 from ..jobs.retry_policy import RetryPolicy, will_retry
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
 from ..log import logger_of
 from ..store.refused_claims import SetAside
 from ..store.settling import Fate
-from .logs import about
-from .settlements import JobSettlement, settled
+from .settlement import JobSettlement, settled
 from .statistics import Tally
 
 logger = logger_of("scheduler")
@@ -56,7 +55,7 @@ class SchedulerReport:
 NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 
 
-class Teller(Reporter[Job, SchedulerReport]):
+class JobReporter(Reporter[Job, SchedulerReport]):
     """The observer of the engine: makes events and log records, and counts. Events tell what the database accepted."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str = "") -> None:
@@ -95,7 +94,7 @@ class Teller(Reporter[Job, SchedulerReport]):
     def tell_id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
         """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
         if trio.current_time() >= self._id_shared_until:
-            logger.error("%s", error, extra=about(proof))
+            logger.error("%s", error, extra=log_extra(proof))
             self._event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
         self._id_shared = str(error)
@@ -129,7 +128,7 @@ class Teller(Reporter[Job, SchedulerReport]):
         logger.warning(
             "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
             claim,
-            extra=about(claim),
+            extra=log_extra(claim),
         )
         self._event_delivery.emit(events.JobClaimLost(claim))
 
@@ -188,7 +187,7 @@ class Teller(Reporter[Job, SchedulerReport]):
             case Snoozed(snooze):
                 self.tally.snoozed += 1
                 job = settled(settlement)
-                logger.info("job %s is snoozed %s", job, snooze, extra=about(job))
+                logger.info("job %s is snoozed %s", job, snooze, extra=log_extra(job))
             case CutShort():
                 self.tally.released += 1
 
@@ -198,7 +197,7 @@ class Teller(Reporter[Job, SchedulerReport]):
         self.tally.failed += 1
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
-        logger.error("job %s failed for good: %s", job, error, extra=about(job), exc_info=cause)
+        logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
         self._event_delivery.emit(events.JobFailed(job, error, will_retry=False))
 
     def _count_ended_schedule(self, job: Job) -> None:
@@ -215,7 +214,7 @@ class Teller(Reporter[Job, SchedulerReport]):
                 job,
                 job.next_run_at,
                 reason,
-                extra=about(job),
+                extra=log_extra(job),
                 exc_info=cause,
             )
             self._event_delivery.emit(events.ScheduleExhausted(job, error))
@@ -227,11 +226,11 @@ class Teller(Reporter[Job, SchedulerReport]):
                 policy.max_attempts if job.max_attempts is None else job.max_attempts,
                 job.next_run_at,
                 reason,
-                extra=about(job),
+                extra=log_extra(job),
                 exc_info=cause,
             )
         else:
-            logger.error("job %s failed for good: %s", job, reason, extra=about(job), exc_info=cause)
+            logger.error("job %s failed for good: %s", job, reason, extra=log_extra(job), exc_info=cause)
         self._event_delivery.emit(events.JobFailed(job, error, will_retry(job)))
 
 

@@ -12,7 +12,7 @@ from importlib import metadata
 from typing import Final
 
 from ..client.context import ClientContext
-from ..client.wake_board import instances_here
+from ..client.local_wakeups import local_instance_ids
 from ..engine.lease import Beats
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import MOST_NAMES, Instance, evidence_of, is_alive, is_of_a_stranger, most_held
@@ -27,7 +27,7 @@ logger = logger_of("scheduler")
 MOST_ROUNDS: Final = 10
 
 
-class Entry:
+class InstanceEntry:
     """One entry, from the time it is written until it is removed. Its calls block, but for `renewed`."""
 
     def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
@@ -106,7 +106,7 @@ class Entry:
         if seen.incarnation == entry.incarnation:
             return True  # The driver had sent it twice.
         now = self._context.now()
-        if seen.id in instances_here(jobs.collection.full_name) or is_alive(
+        if seen.id in local_instance_ids(jobs.collection.full_name) or is_alive(
             seen.last_heartbeat, seen.heartbeat_interval, now
         ):
             ago = (now - seen.last_heartbeat) / timedelta(seconds=1)

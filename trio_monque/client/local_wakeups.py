@@ -1,0 +1,164 @@
+"""Local wakeups: a client wakes the schedulers of the same trio run and collection.
+
+A scheduler in virtual time does not poll, so a client of its run must announce here that a job may be due now, that a
+job is due later, or that a transaction is open which may contain jobs. Changes by other processes, or by a program that
+uses the driver directly, arrive by the change stream and by polls; in tests, the clock of the testing kit makes every
+scheduler look before it moves.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Protocol
+
+import trio
+
+from ..clock import virtual_time
+from ..jobs.job import Job, JobStatus
+from ..store.types import ClientSession
+from ..threads import do_on_run
+from .operation import Caused
+
+
+class LocalScheduler(Protocol):
+    """A scheduler of this trio run. All calls are made on the thread of the run."""
+
+    @property
+    def instance_id(self) -> str:
+        """The id of this instance in the database."""
+        ...
+
+    def look(self) -> None:
+        """Ask the database for due jobs now."""
+
+    def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
+        """Set timers for these pending jobs (at least one).
+
+        Args:
+            jobs: Pending jobs.
+            new: The jobs were just inserted, or an insert found that they exist.
+        """
+
+    def look_while(self, is_open: Callable[[], bool]) -> None:
+        """Look repeatedly while `is_open()` is true and once after: a transaction may commit jobs at any time."""
+
+    def look_for_the_dead(self) -> None:
+        """Look for claims of dead instances: a scheduler of this run has ended."""
+
+    def watch(self, is_idle: Callable[[], bool]) -> None:
+        """Watch the claims of another scheduler of this run, which holds claims until `is_idle()`."""
+
+    def look_for_pauses(self) -> None:
+        """Look up the paused names before the next claim: they may have changed."""
+
+    def is_idle(self) -> bool:
+        """Whether nothing runs and nothing waits to be settled or released."""
+        ...
+
+    async def wait_changed(self) -> None:
+        """Return when the answer of `is_idle` may have changed."""
+
+
+_schedulers_of_run: trio.lowlevel.RunVar[dict[str, list[LocalScheduler]]] = trio.lowlevel.RunVar(
+    "monque_local_schedulers"
+)
+
+
+def _schedulers_by_namespace() -> dict[str, list[LocalScheduler]]:
+    try:
+        return _schedulers_of_run.get()
+    except LookupError:
+        by_namespace: dict[str, list[LocalScheduler]] = defaultdict(list)
+        _schedulers_of_run.set(by_namespace)
+        return by_namespace
+
+
+@contextmanager
+def receiving_wakeups(namespace: str, scheduler: LocalScheduler) -> Iterator[None]:
+    """Wake this scheduler for jobs of the collection, for as long as the block."""
+    by_namespace = _schedulers_by_namespace()
+    by_namespace[namespace].append(scheduler)
+    try:
+        yield
+    finally:
+        by_namespace[namespace].remove(scheduler)
+        for left in by_namespace[namespace]:
+            left.look_for_the_dead()
+            # A command that the scheduler sent at its end may be applied only after that look.
+            left.watch(lambda: False)
+
+
+class Announcer:
+    """Announces jobs that a client stored or changed to the schedulers of this run.
+
+    May be called from a task, or from a thread that works for a task; without a trio run it does nothing. A collection
+    of the same name may exist on two servers: then the wrong scheduler makes one needless look.
+    """
+
+    def __init__(self, namespace: str) -> None:
+        self._namespace = namespace
+
+    def announce(self, jobs: Sequence[Job], session: ClientSession | None = None, *, new: bool = False) -> None:
+        """Announce the pending jobs among these.
+
+        Args:
+            jobs: Jobs that were stored or changed; jobs in another status are ignored.
+            session: The caller's session. Within its transaction the schedulers look until it has ended.
+            new: The jobs were inserted, or an insert found that they exist.
+        """
+        pending = [job for job in jobs if job.status is JobStatus.PENDING]
+        if not pending:
+            return
+        if session is not None and session.in_transaction:
+            self._tell(lambda scheduler: scheduler.look_while(lambda: session.in_transaction))
+        else:
+            self._tell(lambda scheduler: scheduler.expect(pending, new=new))
+
+    def announce_unknown(self) -> None:
+        """Make the schedulers look: unknown jobs may be due."""
+        self._tell(lambda scheduler: scheduler.look())
+
+    def deliver(self, caused: Caused) -> None:
+        """Wake schedulers for what an operation caused, once."""
+        if caused.jobs:
+            self.announce(caused.jobs, caused.session, new=caused.are_new)
+        if caused.may_be_due:
+            self.announce_unknown()
+        if caused.changed_pauses:
+            self._tell(lambda scheduler: scheduler.look_for_pauses())
+        caused.jobs, caused.may_be_due, caused.changed_pauses = (), False, False
+
+    def _tell(self, what: Callable[[LocalScheduler], None]) -> None:
+        def tell_all() -> None:
+            for scheduler in local_schedulers(self._namespace):
+                what(scheduler)
+
+        do_on_run(tell_all)
+
+
+def local_schedulers(namespace: str) -> Sequence[LocalScheduler]:
+    """The schedulers of this run that work on the collection. Call it on the thread of the run."""
+    return tuple(_schedulers_by_namespace()[namespace])
+
+
+def local_instance_ids(namespace: str) -> frozenset[str]:
+    """The ids of this run's schedulers on the collection. Empty outside virtual time.
+
+    In virtual time schedulers send no heartbeats, so their presence here is what proves that they are alive.
+    May be called from a task, or from a thread that works for a task.
+    """
+    found: set[str] = set()
+    if virtual_time() is not None:
+        do_on_run(lambda: found.update(scheduler.instance_id for scheduler in local_schedulers(namespace)))
+    return frozenset(found)
+
+
+def wake_all_schedulers() -> None:
+    """Make every scheduler of this run look for work, on all collections."""
+    for schedulers in list(_schedulers_by_namespace().values()):
+        for scheduler in list(schedulers):
+            scheduler.look()
+            scheduler.look_for_pauses()
+            scheduler.look_for_the_dead()
