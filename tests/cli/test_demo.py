@@ -39,7 +39,7 @@ def test_it_ends_with_zero_and_a_table_and_leaves_nothing_on_the_server(
     # What the library logs, as a program sees it that asks for INFO.
     for said in ("scheduler demo-1 started on", "scheduler demo-2 stopped claiming", "scheduler demo-1 ended"):
         assert f"info: {said}" in out
-    assert out.count("(failure 1 of 4), and is tried again") == 2
+    assert out.count("(failure 1 of 4); retrying") == 2
     prefix = re.findall(r"removed: collections (demo_\w+)_\* of database (\w+)", out)[0]
     assert not [name for name in client[prefix[1]].list_collection_names() if name.startswith(prefix[0])]
 

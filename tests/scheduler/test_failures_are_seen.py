@@ -59,9 +59,7 @@ def test_failures_are_printed_by_a_program_that_says_nothing_about_logging(
         [sys.executable, str(program), mongod.uri, db.name], capture_output=True, text=True, timeout=50, check=True
     )
     printed = ran.stderr
-    assert re.search(
-        r"^job charge \w+ \(pending, attempt 1\) failed \(failure 1 of 10\), and is tried again at ", printed
-    )
+    assert re.search(r"^job charge \w+ \(pending, attempt 1\) failed \(failure 1 of 10\); retrying at ", printed)
     assert r"ValueError: card refused, try 1\nERROR forged" in printed.splitlines()[0]
     assert "Traceback (most recent call last)" in printed
     assert 'raise ValueError(f"card refused' in printed

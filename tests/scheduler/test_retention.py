@@ -95,7 +95,7 @@ async def test_retention_deletes_old_ended_jobs_at_the_start_and_at_every_interv
         assert scheduler.is_healthy()
     told = [one.message for one in caplog.records if "retention" in one.message]
     counts = ("2 completed, 1 failed", "1 completed, 1 failed", "1 completed")
-    assert told == [f"retention has deleted jobs: {count}" for count in counts]
+    assert told == [f"retention deleted jobs: {count}" for count in counts]
 
 
 def test_retention_is_off_by_default_and_sends_no_command(mongod: EmbeddedServer, db: Database) -> None:
@@ -409,7 +409,7 @@ async def test_fault_is_told_once_and_tried_again_and_harms_no_job(
         assert pruner_of(scheduler).lag == 0
         assert scheduler.is_healthy()
     warned = [one.message for one in caplog.records if one.levelno == logging.WARNING]
-    assert warned == ["retention: could not delete ended jobs: gone; it is tried again in 60 s"]
+    assert warned == ["retention: could not delete ended jobs: gone; retrying in 60 s"]
 
 
 @pytest.mark.parametrize("apart", [0.0, HOUR])

@@ -81,7 +81,7 @@ class JobClaims:
             return self._context.with_indexes(lambda: self._take(chosen, stamp, now, aside))
 
         taken = await self._claiming.claim(demand, now, take)
-        self._shared.reporter.tell_set_aside(aside)
+        self._shared.reporter.jobs_set_aside(aside)
         return self._granted(taken)
 
     def _take(self, chosen: Sequence[Job], stamp: ClaimStamp, now: datetime, aside: list[SetAside]) -> Taken[Job]:

@@ -115,7 +115,7 @@ class InstanceEntry:
             )
         if not instances.replace_if_unchanged(jobs, seen, entry):
             return False
-        logger.info("the id of %s, which is dead, is taken over", seen)
+        logger.info("took over the instance id of %s, which is dead", seen)
         return True
 
     def leave(self) -> None:
@@ -126,7 +126,7 @@ class InstanceEntry:
         try:
             instances.remove(self._context.jobs, entry)
         except MonqueConnectionError as error:
-            logger.info("the entry of this instance stays until it is seen to be dead: %s", error)
+            logger.info("could not remove the entry of this instance: %s; another instance removes it", error)
         else:
             self._entry = None
 

@@ -177,7 +177,7 @@ class JobSource:
                     undecided.append(settlement)
                 else:
                     logger.error(
-                        "could not settle job %s: its schedule kept changing; its claim is left to its lease",
+                        "could not settle job %s, as its schedule kept changing; it runs again when its lease expires",
                         settlement.job,
                         extra=log_extra(settlement.job),
                     )
@@ -198,7 +198,7 @@ class JobSource:
             try:
                 await self._bring_up_to_date(settlement)
             except BrokenDocumentError as error:
-                logger.warning("%s; its claim is given back", error)
+                logger.warning("%s; released the claim without counting a try", error)
                 settlement.verdict = CutShort()
         return (await self.prepare(undecided)).statements
 

@@ -134,7 +134,11 @@ class Presence:
             await self._beat_and_look()
         except MonqueConnectionError as error:
             self.progress.fail(error)
-            logger.log(logging.DEBUG if again else logging.WARNING, "%s; it is tried again", error)
+            logger.log(
+                logging.DEBUG if again else logging.WARNING,
+                "could not renew the entry of this instance: %s; retrying",
+                error,
+            )
             return False
         finally:
             self._is_beating = False
@@ -182,4 +186,4 @@ class Presence:
         for dead in self._others.due(moment, len(sightings)):
             remove = partial(instances.remove_if_unchanged, jobs, dead.claim)
             if await self._door.call(remove, channel=Channel.CLAIMS, abandon_on_cancel=True):
-                logger.info("the entry of %s is removed: it is dead", dead.claim)
+                logger.info("removed the entry of %s, which is dead", dead.claim)

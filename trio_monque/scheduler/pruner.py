@@ -89,7 +89,7 @@ class Pruner:
             self.progress.fail(error)
             pause = min(self._wanted.interval, LONGEST_RETRY)
             level = logging.DEBUG if again else logging.WARNING
-            logger.log(level, "retention: %s; it is tried again in %g s", error, pause)
+            logger.log(level, "retention: %s; retrying in %g s", error, pause)
             return trio.current_time() + pause
         self.progress.answered()
         if free_at is not None:
@@ -112,11 +112,11 @@ class Pruner:
         try:
             await self._prune(now, deleted)
         except _LockLostError:
-            logger.info("another instance has taken retention over")
+            logger.info("stopped retention: another instance took it over, as the lock was not renewed in time")
         finally:
             if deleted.total():
                 counts = ", ".join(f"{count} {status}" for status, count in deleted.items() if count)
-                logger.info("retention has deleted jobs: %s", counts)
+                logger.info("retention deleted jobs: %s", counts)
             await self._give_back()
         return None
 
@@ -176,7 +176,7 @@ class Pruner:
             try:
                 await self._call(partial(instances.give_back_lock, self._jobs, LOCK, self._token))
             except MonqueConnectionError as error:
-                logger.debug("the lock of retention frees itself: %s", error)
+                logger.debug("could not release the lock of retention: %s; it expires by itself", error)
 
     async def _call(self, function: Callable[[], T]) -> T:
         # In the channel of ordinary commands: claims and renewals never wait behind it.

@@ -1,4 +1,8 @@
-"""What the engine noticed -> events, logs and the report."""
+"""JobReporter: turns what the engine observes into events, log records, counts and the report.
+
+An event or a log line about a job states what the database accepted, never what the scheduler only tried: so a
+settlement is reported after its write was acknowledged, and with the job as the write left it.
+"""
 
 from __future__ import annotations
 
@@ -30,17 +34,18 @@ logger = logger_of("scheduler")
 
 @dataclass(frozen=True, kw_only=True)
 class SchedulerReport:
-    """What a scheduler did, told when it has been left.
+    """What a scheduler did; available when it has ended.
 
     Attributes:
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
-        released: Runs that were given back uncounted, or snoozed.
-        unfinished: Jobs whose claims could be neither settled nor given back; they end with their leases.
-        crashed: What crashed of the scheduler itself.
-        loop_blocked: How many times something blocked the event loop for longer than a second, in which no
-            claim could be renewed; each was logged with its frames. Not counted in virtual time.
-        undelivered_events: Events that listeners did not hear, because too many waited or the scheduler had to end.
+        released: Runs whose claims were released without counting a try, and runs that were snoozed.
+        unfinished: Jobs whose claims were neither settled nor released; their leases expire, and other workers take
+            them.
+        crashed: The errors that ended the scheduler itself, as opposed to its handlers.
+        loop_blocked: How many times something blocked the event loop for longer than a second. No claim is renewed
+            meanwhile. Each time is logged with the frames that blocked it. Not counted in virtual time.
+        undelivered_events: Events that listeners did not receive, because too many waited or the scheduler had to end.
     """
 
     completed: int = 0
@@ -56,23 +61,28 @@ NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 
 
 class JobReporter(Reporter[Job, SchedulerReport]):
-    """The observer of the engine: makes events and log records, and counts. Events tell what the database accepted."""
+    """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str = "") -> None:
         super().__init__(event_delivery, logger, "scheduler", instance)
         self.tally = Tally()
-        # Of the last schedules that ended: a sentence each, for `health()`.
+        # One sentence for each of the last schedules that ended: the warnings of `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
         self._id_shared_until = -math.inf
         self._id_shared = ""
 
     def report(self, end: HostEnd[Job]) -> SchedulerReport:
         if end.unfinished:
-            logger.error("neither settled nor given back, and left to their leases: %s", named(end.unfinished))
+            logger.error(
+                "shut down before %d jobs were settled or released; "
+                "other workers take them when their leases expire: %s",
+                len(end.unfinished),
+                named(end.unfinished),
+            )
         return self.so_far(end)
 
     def so_far(self, end: HostEnd[Job] = NOT_ENDED) -> SchedulerReport:
-        """What it has done until now."""
+        """The report of what the scheduler has done until now."""
         return SchedulerReport(
             completed=self.tally.completed,
             failed=self.tally.failed,
@@ -91,8 +101,15 @@ class JobReporter(Reporter[Job, SchedulerReport]):
             "unfinished": len(report.unfinished),
         }
 
-    def tell_id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
-        """Another process uses this instance's id. Until then, on trio's clock, it is logged and announced once."""
+    def id_shared(self, error: InstanceCollisionError, proof: Job, until: float) -> None:
+        """Report that another process uses this instance's id.
+
+        Args:
+            error: Which id, and why this is sure.
+            proof: A claim of the other process.
+            until: A moment on trio's clock. Until then the scheduler is unhealthy, and a repetition is not logged
+                again.
+        """
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=log_extra(proof))
             self._event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
@@ -100,11 +117,11 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         self._id_shared = str(error)
 
     def complaints(self, now: float) -> tuple[str, ...]:
-        """Why the scheduler is unhealthy beside what its loops say, at that moment on trio's clock. From any thread."""
+        """Reasons to be unhealthy at `now` (trio's clock), beside those of the loops. May be called from any thread."""
         return (self._id_shared,) if now < self._id_shared_until else ()
 
-    def tell_set_aside(self, jobs: Sequence[SetAside]) -> None:
-        """The server refuses every claim on these. They were logged where they were met."""
+    def jobs_set_aside(self, jobs: Sequence[SetAside]) -> None:
+        """Report jobs on which the server refuses every claim. The store has logged them."""
         for one in jobs:
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
@@ -116,28 +133,29 @@ class JobReporter(Reporter[Job, SchedulerReport]):
     # --- The observer of the engine ---
 
     def run_started(self, claim: Job) -> None:
-        # Of every run, and so cheap: an event without a listener is not made, nor the job as it was left.
+        # Called for every run, so it must be cheap: without a listener neither the event nor the job's new state is
+        # made.
         if self._event_delivery.is_heard(events.JobStarted):
             self._event_delivery.emit(events.JobStarted(claim))
 
     def run_settled(self, settlement: JobSettlement) -> None:
-        self._tell_settled(settlement)
+        self._report_settled(settlement)
 
     def claim_lost(self, claim: Job) -> None:
         self.tally.claims_lost += 1
         logger.warning(
-            "the claim on job %s was taken, or could not be renewed in time: its run was stopped",
+            "lost the claim on job %s (not renewed in time, or taken by another instance); run cancelled",
             claim,
             extra=log_extra(claim),
         )
         self._event_delivery.emit(events.JobClaimLost(claim))
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
-        logger.warning("the scheduler leaves and cuts short %s", named(claims))
+        logger.warning("cancelled the runs of %d jobs to shut down: %s", len(claims), named(claims))
         self._event_delivery.emit(events.ShutdownTimedOut(tuple(claims)))
 
     def renewal_failed(self, error: Exception) -> None:
-        logger.warning("claims could not be renewed, and will be soon: %s", error)
+        logger.warning("could not renew claims: %s; retrying until their leases run out", error)
         self._event_delivery.emit(events.HeartbeatFailed(error))
 
     def outage(self, error: Exception) -> None:
@@ -154,24 +172,24 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         self._event_delivery.emit(events.ChangeStreamConnected())
 
     def stream_failed(self, error: Exception) -> None:
-        logger.info("the change stream failed, and is opened again: %s", error)
+        logger.info("the change stream failed: %s; reopening it, and polling meanwhile", error)
         self._event_delivery.emit(events.ChangeStreamFailed(error))
 
     def stream_closed(self) -> None:
         self._event_delivery.emit(events.ChangeStreamClosed())
 
     def stream_fallback(self, error: Exception) -> None:
-        logger.warning("without a change stream, jobs of others are found by polls: %s", error)
+        logger.warning("could not use a change stream, so polls find the jobs of other processes: %s", error)
         self._event_delivery.emit(events.ChangeStreamFallback(error))
 
-    def _tell_settled(self, settlement: JobSettlement) -> None:
+    def _report_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
             if self._event_delivery.is_heard(events.JobCancelled):
                 self._event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
         if settlement.schedule_ended is not None:
-            self._tell_schedule_ended(settlement, settlement.schedule_ended)
+            self._report_schedule_ended(settlement, settlement.schedule_ended)
             return
         match settlement.verdict:
             case Succeeded():
@@ -183,16 +201,16 @@ class JobReporter(Reporter[Job, SchedulerReport]):
                 self.tally.failed += 1
                 self.tally.retried += will_retry(job)
                 self.tally.discarded += isinstance(settlement.verdict, Discarded)
-                self._tell_failed(job, error, settlement.policy)
+                self._report_failed(job, error, settlement.policy)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
                 job = settled(settlement)
-                logger.info("job %s is snoozed %s", job, snooze, extra=log_extra(job))
+                logger.info("job %s was snoozed %s", job, snooze, extra=log_extra(job))
             case CutShort():
                 self.tally.released += 1
 
-    def _tell_schedule_ended(self, settlement: JobSettlement, error: ScheduleEndedError) -> None:
-        """The job has failed, also after a run that succeeded: it is stored so, and will never run again."""
+    def _report_schedule_ended(self, settlement: JobSettlement, error: ScheduleEndedError) -> None:
+        """The job is stored as failed and never runs again, even if this run succeeded: it has no next occurrence."""
         job = settled(settlement)
         self.tally.failed += 1
         self._count_ended_schedule(job)
@@ -204,13 +222,13 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         self.tally.schedules_ended += 1
         self.ended_schedules.append(f"job {job.name} {job.id} failed for good: {job.fail_reason}")
 
-    def _tell_failed(self, job: Job, error: BaseException, policy: RetryPolicy) -> None:
+    def _report_failed(self, job: Job, error: BaseException, policy: RetryPolicy) -> None:
         reason = kept_reason(error, policy.error_text)
         cause = _shown_cause(error, policy)
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
         if exhausted:
             logger.error(
-                "job %s used up its retries, and its schedule goes on at %s: %s",
+                "job %s used up its retries; its schedule continues at %s: %s",
                 job,
                 job.next_run_at,
                 reason,
@@ -220,7 +238,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
             self._event_delivery.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job):
             logger.warning(
-                "job %s failed (failure %d of %d), and is tried again at %s: %s",
+                "job %s failed (failure %d of %d); retrying at %s: %s",
                 job,
                 job.fail_count,
                 policy.max_attempts if job.max_attempts is None else job.max_attempts,
@@ -235,5 +253,5 @@ class JobReporter(Reporter[Job, SchedulerReport]):
 
 
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:
-    """What a record has the traceback of: with a hook, what the error itself says is not to be kept anywhere."""
+    """The error whose traceback is logged. None with `redact_errors`, as the traceback contains the unredacted text."""
     return error if policy.error_text.redact is None else None

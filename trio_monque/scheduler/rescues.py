@@ -50,7 +50,7 @@ class Rescues:
         sightings, proof = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if proof is not None:
             error = InstanceCollisionError(self._id, evidence_of(proof))
-            self._reporter.tell_id_shared(error, proof, until=trio.current_time() + self._reminded_after)
+            self._reporter.id_shared(error, proof, until=trio.current_time() + self._reminded_after)
         return sightings
 
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:

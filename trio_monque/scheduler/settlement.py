@@ -121,7 +121,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         raise  # It is not about the job: the settler tries again.
     except BaseException as error:  # Also what a user's exception raises that is no Exception.
         logger.exception(
-            "the end of job %s could not be decided: it has failed", settlement.job, extra=log_extra(settlement.job)
+            "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
         settlement.verdict = Discarded(error)
         reason = f"{name_of(error)} while the end of the run was being decided"
