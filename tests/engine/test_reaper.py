@@ -292,7 +292,7 @@ async def test_what_failed_is_tried_again_after_a_tenth_of_the_interval_and_a_se
 ) -> None:
     shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()], rescue_faults=[NotNowError()])
     pauses = Noted()
-    reaper = reaper_module.Reaper(shelf, shelf, list, pauses, interval=interval, rests=False)
+    reaper = reaper_module.Reaper(shelf, shelf, list, pauses, interval=interval, is_announced=False)
     with trio.move_on_after(400):
         await reaper.run()
     assert pauses.asked == pytest.approx([pause, pause])

@@ -164,7 +164,7 @@ def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDeliv
         OutboxReporter(event_delivery, logger_of("outbox"), "outbox", "one"),
     )
     engine: Engine[Message, Delivery, Any, Message, Message] = Engine(
-        source, reporter, engine_limits(options, concurrency=2, rests=False, hears_others=False)
+        source, reporter, engine_limits(options, concurrency=2, is_announced=False)
     )
     engine.slots.set_limit("outbox", 2)
     ping = partial(source.door.call, lambda: db.command("ping"))

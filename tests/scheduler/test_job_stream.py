@@ -16,6 +16,7 @@ from pymongo import errors as driver
 from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
+from trio_monque.loop_time import LoopTime
 from trio_monque.scheduler.candidates import JobKey
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
@@ -46,7 +47,7 @@ class Opened:
 async def opened(db: Database, told: RecentIds | None = None) -> AsyncIterator[Opened]:
     monque, workers = Monque(db), Workers()
     workers.register("greet", lambda _: None)
-    paused = PausedNames(monque._door, rests=False)
+    paused = PausedNames(monque._door, time_of_loops=LoopTime(is_event_driven=False))
     told = RecentIds() if told is None else told
     stream = JobStream(monque._context, monque._door, workers, paused, "us", told)
     await stream.open()
@@ -60,7 +61,7 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
 ) -> None:
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
-    paused = PausedNames(monque._door, rests=False)
+    paused = PausedNames(monque._door, time_of_loops=LoopTime(is_event_driven=False))
     stream = JobStream(monque._context, monque._door, workers, paused, "us", RecentIds())
     await stream.open()
     now = monque._context.clock.now()

@@ -16,6 +16,7 @@ from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
 from trio_monque.engine.source import Control
+from trio_monque.loop_time import loop_time
 from trio_monque.observations import Sighting
 
 
@@ -233,7 +234,9 @@ class Shelf:
 ShelfEngine = Engine[int, tuple[int, RunEnd], list[tuple[int, RunEnd]], int, int]
 
 
-def engine_of(shelf: Shelf, *, concurrency: int = 3, **limits: Any) -> ShelfEngine:
+def engine_of(shelf: Shelf, *, concurrency: int = 3, rests: bool = False, **limits: Any) -> ShelfEngine:
+    """An engine over the shelf; unless it `rests`, it polls and beats under a virtual clock, too."""
+    loop_time().is_event_driven = rests
     engine: ShelfEngine = Engine(
         shelf,
         shelf,
@@ -244,7 +247,6 @@ def engine_of(shelf: Shelf, *, concurrency: int = 3, **limits: Any) -> ShelfEngi
                 "shutdown_timeout": 30.0,
                 "cleanup_timeout": 5.0,
                 "concurrency": concurrency,
-                "rests": False,
                 **limits,
             }
         ),

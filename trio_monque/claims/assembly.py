@@ -12,7 +12,6 @@ import trio
 from ..backoff import Backoff, asked_backoff
 from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
-from ..clock import virtual_time
 from ..engine.nursery import Engine
 from ..errors import MissingIndexError, MonqueError
 from ..events import Event
@@ -85,8 +84,8 @@ def assembled(
 
 
 def _engine_of(source: DocumentSource, reporter: ClaimsReporter, config: ClaimConfig) -> DocumentEngine:
-    # Nothing tells one instance of the documents of another: in virtual time, too, it polls.
-    limits = engine_limits(config, concurrency=config.concurrency, rests=virtual_time() is not None, hears_others=False)
+    # Instances do not announce their documents to each other: in virtual time, too, they poll.
+    limits = engine_limits(config, concurrency=config.concurrency, is_announced=False)
     engine: DocumentEngine = Engine(source, reporter, limits)
     engine.slots.set_limit(GROUP, config.concurrency)
     engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)

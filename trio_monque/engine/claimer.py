@@ -219,7 +219,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._is_all_taken = self._are_all(granted, demand)
         # A look that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
-        if self._fruitless == (MOST_FRUITLESS_AT_REST if self._waker.rests else MOST_FRUITLESS):
+        if self._fruitless == (MOST_FRUITLESS_AT_REST if self._waker.never_polls else MOST_FRUITLESS):
             self._fruitless = 0
             self._waker.look_again()
             return _Found.ALL

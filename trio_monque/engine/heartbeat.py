@@ -20,6 +20,7 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 import trio
 
+from ..loop_time import loop_time
 from .demand import ClaimState
 from .observer import LoopObserver
 from .pauses import Pauses
@@ -40,9 +41,10 @@ LONGEST_RETRY: Final = 1.0
 class Heartbeat(Generic[ClaimT, SettlementT]):
     """The loop that beats every `interval` seconds, measured from one beat to the next.
 
+    In virtual time it beats only while there is something to renew: the first beat is then one interval after the
+    first claim.
+
     Args:
-        rests: It beats only while there is something to renew: the first beat is then one interval after the first
-            claim.
         unrenewed_from: Told when the first of what is held now will be renewed no longer, where that is finite.
     """
 
@@ -54,7 +56,6 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         pauses: Pauses,
         interval: float,
         *,
-        rests: bool,
         unrenewed_from: Callable[[float], None],
     ) -> None:
         self.progress = Progress("heartbeat")
@@ -63,14 +64,14 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         self._runner = runner
         self._pauses = pauses
         self._interval = interval
-        self._rests = rests
+        self._time = loop_time()
         self._unrenewed_from = unrenewed_from
 
     async def run(self) -> NoReturn:
         runner = self._runner
         beat = trio.current_time()
         while True:
-            if self._rests and not runner.held:
+            if self._time.is_event_driven and not runner.held:
                 await runner.wait_changed()
                 beat = trio.current_time()
                 continue

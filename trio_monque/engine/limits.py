@@ -10,9 +10,8 @@ class EngineLimits:
     """Times in seconds; see the options of the same names.
 
     Attributes:
-        rests: Nothing is done only because time has passed, no poll and no heartbeat that renews nothing: for virtual
-            time, in which a month passes at once, and in which every change is announced.
-        hears_others: What others do is announced while it rests. Otherwise it polls and looks then, too.
+        is_announced: Whether this process announces what happens to the items. Without it the engine polls and looks
+            for dead claims in virtual time, too.
         rescues: Dead claims are taken away.
         stuck_after: How late a loop may be, and still be healthy.
     """
@@ -22,8 +21,7 @@ class EngineLimits:
     shutdown_timeout: float
     cleanup_timeout: float
     concurrency: int | None
-    rests: bool
-    hears_others: bool = True
+    is_announced: bool = True
     safety_poll_interval: float = 30.0
     rescues: bool = True
     stuck_after: float = 30.0

@@ -24,6 +24,7 @@ from typing import Final, Generic, TypeVar
 import trio
 
 from ..log import logger_of
+from ..loop_time import loop_time
 from ..trio_thread import TrioThread
 from .claimer import Claimer
 from .demand import KnownItem
@@ -89,18 +90,22 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self._source = source
         self._observer = observer
         self._limits = limits
+        self._time = loop_time()
         pauses = Pauses()
         beat = limits.heartbeat_interval
         self._thread = TrioThread()
         self._settler = Settler(source, observer, pauses, is_short_of_time=self.stop.cutting.is_set)
         terms = LeaseTerms(beat, limits.cleanup_timeout)
         runner = self._runner = Runner(source, observer, self.slots, self._settler, self.wake, self.stop, terms)
+        poll_interval = limits.poll_interval
+        if limits.is_announced:
+            poll_interval = self._time.poll_interval(poll_interval)
         self.waker = Waker(
             source,
             observer,
             self.wake,
             pauses,
-            poll_interval=math.inf if limits.rests and limits.hears_others else limits.poll_interval,
+            poll_interval=poll_interval,
             transaction_interval=limits.poll_interval,
         )
         self.watchdog = Watchdog(lambda: runner.running, self.stop.draining.is_set, self.waker.look)
@@ -112,12 +117,12 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             self._runner.claims_to_renew,
             pauses,
             interval=beat,
-            rests=limits.rests and limits.hears_others,
+            is_announced=limits.is_announced,
         )
         self._heartbeat = Heartbeat(
-            source, observer, self._runner, pauses, beat, rests=limits.rests, unrenewed_from=self.reaper.unrenewed_from
+            source, observer, self._runner, pauses, beat, unrenewed_from=self.reaper.unrenewed_from
         )
-        self._releaser = OrphanReleaser(source, self._runner, pauses, beat, rests=limits.rests)
+        self._releaser = OrphanReleaser(source, self._runner, pauses, beat)
         self._watcher = None if stream is None else self._watcher_of(stream)
         self._box = trio.CancelScope(shield=True)
         source.attach(self)
@@ -236,7 +241,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Until all has ended: beyond the hard end, which cancels everything else, something may have to be named."""
         with trio.CancelScope(shield=True) as watching:
             async with trio.open_nursery() as nursery:
-                if not self._limits.rests:
+                if not self._time.is_event_driven:
                     nursery.start_soon(self.watchdog.run)
                 nursery.start_soon(self._name_the_unwilling)
                 await ended.wait()
@@ -246,7 +251,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     async def _name_the_unwilling(self) -> None:
         await self.stop.cutting.wait()
         await trio.sleep(self._limits.cleanup_timeout + HARD_BOUND)
-        await name_the_unwilling(lambda: self._runner.running, ever_less=self._limits.rests)
+        await name_the_unwilling(lambda: self._runner.running)
 
     @trio.lowlevel.enable_ki_protection
     async def _run_boxed(self, ended: trio.Event, started: Callable[[], None]) -> None:

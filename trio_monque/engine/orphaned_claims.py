@@ -18,6 +18,7 @@ import trio
 
 from ..errors import MonqueConnectionError
 from ..log import logger_of
+from ..loop_time import loop_time
 from .heartbeat import LONGEST_RETRY, RETRY_SHARE
 from .pauses import Pauses
 from .progress import Progress
@@ -83,22 +84,19 @@ class OrphanReleaser:
 
     Args:
         interval: Seconds, of the heartbeat.
-        rests: Without orphaned claims it does nothing: in virtual time.
     """
 
-    def __init__(
-        self, source: OrphanSource, runner: Runner[Any, Any], pauses: Pauses, interval: float, *, rests: bool
-    ) -> None:
+    def __init__(self, source: OrphanSource, runner: Runner[Any, Any], pauses: Pauses, interval: float) -> None:
         self.progress = Progress("orphan releaser")
         self._source = source
         self._runner = runner
         self._pauses = pauses
         self._interval = interval
-        self._rests = rests
+        self._time = loop_time()
 
     async def run(self) -> NoReturn:
         while True:
-            if self._rests and not self._source.has_orphaned_claims():
+            if self._time.is_event_driven and not self._source.has_orphaned_claims():
                 self.progress.wait_for_others()
                 await self._runner.wait_changed()
                 continue

@@ -20,6 +20,7 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 import trio
 
+from ..loop_time import loop_time
 from ..observations import Observations, Sighting
 from ..patience import Patience
 from .observer import RescueObserver
@@ -46,7 +47,8 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     Args:
         held: What this instance itself holds and renews.
         interval: Seconds, of the own heartbeat.
-        rests: It looks at the start and when `look` is called, and then only for as long as it sees claims.
+        is_announced: Whether this process announces who claims and who leaves. If it does, then in virtual time the
+            reaper looks at the start and after an announcement, and goes on only as long as it sees claims.
     """
 
     def __init__(
@@ -57,14 +59,14 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         pauses: Pauses,
         *,
         interval: float,
-        rests: bool,
+        is_announced: bool,
     ) -> None:
         self._source = source
         self._observer = observer
         self._held = held
         self._pauses = pauses
         self._interval = interval
-        self._rests = rests
+        self._waits_for_events = is_announced and loop_time().is_event_driven
         self._observations: Observations[SeenT] = Observations()
         self._look_at = -math.inf
         self._own_end = math.inf
@@ -87,10 +89,10 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     def watch(self, is_idle: Callable[[], bool]) -> None:
         """A neighbour has claimed something, and holds it until it `is_idle`.
 
-        For one that rests: it must have seen the last sign of life of an instance that dies soon after, or that death
+        In virtual time it must have seen the last sign of life of an instance that dies soon after, or that death
         would be noticed later than it has to be.
         """
-        if self._rests:
+        if self._waits_for_events:
             self._watched.add(is_idle)
             self._look_at = min(self._look_at, trio.current_time() + self._pause)
             self._signal.set()
@@ -98,9 +100,9 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     def unrenewed_from(self, moment: float) -> None:
         """A claim of this instance's own is renewed no longer from then on, and is as any other's.
 
-        For one that rests: it must see that claim, too.
+        In virtual time it must see that claim, too.
         """
-        if self._rests and moment < self._own_end:
+        if self._waits_for_events and moment < self._own_end:
             self._own_end = moment
             self._signal.set()
 
@@ -139,7 +141,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             return False
         self._look_at = math.inf
         watched, self._watched = self._watched, set()
-        return not self._rests or bool(self._observations) or not all(is_idle() for is_idle in watched)
+        return not self._waits_for_events or bool(self._observations) or not all(is_idle() for is_idle in watched)
 
     async def _look(self, *, at_start: bool) -> bool:
         # Before the look: what is announced while it is under way may or may not be in its answer.
@@ -157,8 +159,8 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self.progress.answered()
         answered = trio.current_time()
         self._observations.update(seen, answered, at_start=at_start)
-        # One that rests needs to see no sign of life but the last before a claim may be taken.
-        watched_from = self._observations.watched_from if self._rests else answered
+        # In virtual time it needs to see no sign of life but the last before a claim may be taken.
+        watched_from = self._observations.watched_from if self._waits_for_events else answered
         self._look_at = min(self._look_at, max(watched_from, answered + self._pause))
         return True
 

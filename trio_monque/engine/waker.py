@@ -36,7 +36,7 @@ class Waker:
 
     Attributes:
         hears_others: What others change is announced at once, too: then polls are for safety, or not needed at all.
-        rests: Nothing is done only because time has passed: in virtual time.
+        never_polls: The engine waits for announcements alone: in virtual time.
 
     Args:
         poll_interval: Seconds from one poll to the next; infinity for none. Jobs of open transactions
@@ -60,7 +60,7 @@ class Waker:
         self._wake = wake
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
-        self.hears_others = self.rests = math.isinf(poll_interval)
+        self.hears_others = self.never_polls = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
         self._next = NEVER
         self._tried: KnownItem | None = None
@@ -109,8 +109,8 @@ class Waker:
         self._changed.set()
 
     def look_again(self) -> None:
-        """Something was seen and could not be taken: soon, also where polls are rare; but not where all rests."""
-        if not self.rests:
+        """Something was seen and could not be taken: soon, also where polls are rare; not where there are none."""
+        if not self.never_polls:
             self.expect(trio.current_time() + self._transaction_interval)
 
     def looked(self, groups: Set[str]) -> None:
@@ -152,7 +152,7 @@ class Waker:
 
     @property
     def _wake_for_next_at(self) -> float:
-        is_ahead = self._next.item is not None and not self.rests
+        is_ahead = self._next.item is not None and not self.never_polls
         return self._next.moment - HEAD_START if is_ahead else self._next.moment
 
     def _wake_for_what_has_come(self, now: float) -> None:

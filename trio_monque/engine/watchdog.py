@@ -19,6 +19,7 @@ import trio
 from ..clock import MOST_DISAGREEMENT, seconds_suspended
 from ..errors import is_shortage
 from ..log import OwnLines, logger_of
+from ..loop_time import loop_time
 from ..trio_thread import TrioThread
 from .run import Run
 
@@ -173,11 +174,11 @@ def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any]
     return None
 
 
-async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]], *, ever_less: bool) -> None:
+async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
     """Names every second the runs that do not end although all their time is up, until cancelled.
 
     Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only
-    the end of the process ends it. With `ever_less` for virtual time, where seconds may pass for ever.
+    the end of the process ends it. In virtual time, where seconds may pass for ever, the pauses grow.
     """
     pause = 1.0
     while True:
@@ -189,7 +190,7 @@ async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]], *, ever_
                     OwnLines(_where(run.task)),
                 )
         await trio.sleep(pause)
-        if ever_less:
+        if loop_time().is_event_driven:
             pause *= 2
 
 

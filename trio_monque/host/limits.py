@@ -29,15 +29,13 @@ class HostOptions(Protocol):
     def operation_timeout(self) -> float: ...
 
 
-def engine_limits(
-    options: HostOptions, *, concurrency: int | None, rests: bool, hears_others: bool = True
-) -> EngineLimits:
+def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced: bool = True) -> EngineLimits:
     """The limits of an engine; a kind that has more to say replaces some of them.
 
     Args:
         options: The times.
         concurrency: How many may run at once; None for no limit but that of each group.
-        rests, hears_others: See EngineLimits.
+        is_announced: See EngineLimits.
     """
     return EngineLimits(
         poll_interval=options.poll_interval,
@@ -45,8 +43,7 @@ def engine_limits(
         shutdown_timeout=options.shutdown_timeout,
         cleanup_timeout=options.cleanup_timeout,
         concurrency=concurrency,
-        rests=rests,
-        hears_others=hears_others,
+        is_announced=is_announced,
         # A command may take this long, twice where it is sent again; a heartbeat has its own bound.
         stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
     )

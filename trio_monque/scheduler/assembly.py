@@ -13,6 +13,7 @@ from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..host.limits import engine_limits
 from ..jobs.job import Job
+from ..loop_time import loop_time
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from .context import SchedulerContext
@@ -46,17 +47,15 @@ def assembled(
     workers: Workers,
     reporter: JobReporter,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
-    *,
-    rests: bool,
 ) -> Parts:
-    """The parts, on what a client stands on (`context` and `door`); nothing runs yet. `rests` as in EngineLimits."""
-    paused, recent_ids = PausedNames(door, rests=rests), RecentIds()
+    """The parts, on what a client stands on (`context` and `door`); nothing runs yet."""
+    paused, recent_ids = PausedNames(door), RecentIds()
     shared = SchedulerContext(context, door, workers, config, paused, reporter)
     source = JobSource(shared, running_job)
     stream = JobStream(context, door, workers, paused, config.instance_id, recent_ids)
     # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
-    is_streamed = config.change_stream and not rests
-    engine: JobEngine = Engine(source, reporter, _limits(config, rests=rests), stream if is_streamed else None)
+    is_streamed = config.change_stream and not loop_time().is_event_driven
+    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None)
     presence = Presence(
         context,
         door,
@@ -64,17 +63,16 @@ def assembled(
         engine.stop,
         names=lambda: workers.names,
         held=lambda: engine.unfinished,
-        rests=rests,
     )
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     if config.retention is not None:
-        pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention, rests=rests)
+        pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
     wakeups = EngineWakeups(engine, context, paused, recent_ids, config.instance_id)
     return Parts(source, engine, presence, wakeups)
 
 
-def _limits(config: SchedulerConfig, *, rests: bool) -> EngineLimits:
-    common = engine_limits(config, concurrency=config.concurrency, rests=rests)
+def _limits(config: SchedulerConfig) -> EngineLimits:
+    common = engine_limits(config, concurrency=config.concurrency)
     return replace(common, safety_poll_interval=config.safety_poll_interval, rescues=config.recover_stale_jobs)

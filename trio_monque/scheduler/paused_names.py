@@ -13,6 +13,7 @@ import trio
 
 from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
+from ..loop_time import LoopTime, loop_time
 from ..store import instances
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.job_collection import JobCollection
@@ -38,10 +39,10 @@ class PausedNames:
         is_told: A change stream tells of every change (`forget`), so that nothing need be looked up for that.
     """
 
-    def __init__(self, door: DatabaseThreads, *, rests: bool) -> None:
+    def __init__(self, door: DatabaseThreads, *, time_of_loops: LoopTime | None = None) -> None:
         self.progress = Progress("look for resumes")
         self._door = door
-        self._rests = rests
+        self._time = time_of_loops or loop_time()
         self._lock = threading.Lock()
         self._told = 0
         self._known = _Known(frozenset(), -1, 0.0)
@@ -65,7 +66,7 @@ class PausedNames:
             MonqueConnectionError: It cannot be known. Nothing must be claimed then.
         """
         known, told, now = self._known, self._told, time.monotonic()
-        if known.told == told and (self._rests or now - known.asked_at < KNOWN_FOR):
+        if known.told == told and (self._time.is_event_driven or now - known.asked_at < KNOWN_FOR):
             return known.names
         # As of before the question: what is told while it is under way may or may not be in the answer.
         fresh = _Known(instances.paused(jobs), told, now)
@@ -78,9 +79,9 @@ class PausedNames:
     async def run(self, jobs: JobCollection, look: Callable[[], None]) -> None:
         """While something is paused and no stream tells of changes: looks what was resumed, and then has `look` called.
 
-        At once where everything rests: there, whoever resumes says so.
+        Not in virtual time: there, a resume is announced.
         """
-        while not self._rests:
+        while not self._time.is_event_driven:
             await trio.sleep(LOOK_FOR_RESUMES)
             # Not what is known now: a claim that saw the resume first has not asked what is due later.
             before = self._were_paused

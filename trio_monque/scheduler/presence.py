@@ -20,6 +20,7 @@ from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.instance import Instance, clamped
 from ..jobs.job import Job
 from ..log import logger_of
+from ..loop_time import loop_time
 from ..observations import Observations, Sighting
 from ..options import SchedulerConfig
 from ..store import instances
@@ -46,7 +47,6 @@ class Presence:
     Args:
         names: What the scheduler runs now.
         held: What it holds now.
-        rests: There is no beat: in virtual time, where whoever is on the wake board lives.
     """
 
     def __init__(
@@ -58,7 +58,6 @@ class Presence:
         *,
         names: Callable[[], Sequence[str]],
         held: Callable[[], Sequence[Job]],
-        rests: bool,
     ) -> None:
         self.progress = Progress("presence")
         self._context = context
@@ -68,7 +67,7 @@ class Presence:
         self._stop = stop
         self._names = names
         self._held = held
-        self._rests = rests
+        self._time = loop_time()  # Without beats in virtual time: there, every instance of this process lives.
         self._entry = InstanceEntry(context, config)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
@@ -107,7 +106,7 @@ class Presence:
 
     @property
     def _patience(self) -> float:
-        if self._rests:
+        if self._time.is_event_driven:
             return math.inf  # What is under way holds the clock.
         return PATIENCE_IN_A_CUT if self._stop.cutting.is_set() else PATIENCE
 
@@ -125,7 +124,7 @@ class Presence:
     def _pause(self, *, after_fault: bool) -> float:
         if after_fault:
             return min(self._interval * RETRY_SHARE, LONGEST_RETRY)
-        return math.inf if self._rests else self._interval
+        return self._time.poll_interval(self._interval)
 
     async def _try_to_beat(self, *, again: bool) -> bool:
         self._is_beating = True
@@ -156,7 +155,7 @@ class Presence:
         )
         if other is not None:
             self._lost(other)
-        elif not self._rests:
+        elif not self._time.is_event_driven:
             await self._remove_the_dead()
 
     def _lost(self, other: Instance) -> None:

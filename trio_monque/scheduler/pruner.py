@@ -7,7 +7,6 @@ once are harmless, as each statement repeats its whole condition.
 from __future__ import annotations
 
 import logging
-import random
 import secrets
 from collections import Counter
 from collections.abc import Callable
@@ -23,6 +22,7 @@ from ..engine.progress import Progress
 from ..errors import MonqueConnectionError
 from ..jobs.job import JobStatus
 from ..log import logger_of
+from ..loop_time import loop_time
 from ..options import Retention
 from ..store import instances, retention
 from ..store.database_threads import Channel, DatabaseThreads
@@ -56,12 +56,9 @@ class Pruner:
 
     Args:
         by: This instance's id, for whoever looks at the lock.
-        rests: No jitter: in virtual time it comes at exact moments.
     """
 
-    def __init__(
-        self, context: ClientContext, door: DatabaseThreads, stop: Stop, by: str, wanted: Retention, *, rests: bool
-    ) -> None:
+    def __init__(self, context: ClientContext, door: DatabaseThreads, stop: Stop, by: str, wanted: Retention) -> None:
         self.progress = Progress("pruner")
         self._context = context
         self._jobs = context.jobs
@@ -69,7 +66,7 @@ class Pruner:
         self._stop = stop
         self._by = by
         self._wanted = wanted
-        self._rests = rests
+        self._time = loop_time()
         self._token = ""
         self._renew_at = 0.0
 
@@ -97,7 +94,7 @@ class Pruner:
         return max(trio.current_time(), began + self._jittered(self._wanted.interval))
 
     def _jittered(self, seconds: float) -> float:
-        return seconds if self._rests else seconds * random.uniform(1 - JITTER, 1 + JITTER)
+        return self._time.jittered(seconds, JITTER)
 
     async def _prune_alone(self) -> float | None:
         """None, or when the lock frees itself that somebody else holds."""

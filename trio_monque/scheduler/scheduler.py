@@ -75,10 +75,7 @@ class Scheduler(SchedulerClient):
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
         self._reporter = JobReporter(self._event_delivery, config.instance_id)
-        rests = (virtual := virtual_time()) is not None
-        parts = assembled(
-            self._context, self._door, config, self._workers, self._reporter, self._running_job, rests=rests
-        )
+        parts = assembled(self._context, self._door, config, self._workers, self._reporter, self._running_job)
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs.
         self._presence = parts.presence
@@ -91,7 +88,7 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._event_delivery, self._reporter, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._reporter, virtual, config.instance_id)
+        self._runs_on(host, self._reporter, virtual_time(), config.instance_id)
         self._body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),

@@ -25,6 +25,7 @@ from ..jobs.new_job import NewJob, NewSchedule
 from ..jobs.payload import snapshot
 from ..jobs.retry_policy import ErrorTypes
 from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
+from ..loop_time import LoopTime
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config
 from ..scheduler.context import SchedulerContext
 from ..scheduler.job_source import JobSource
@@ -221,7 +222,7 @@ class _Alone(JobSource):
             return made
 
         door = DatabaseThreads()
-        paused = PausedNames(door, rests=True)
+        paused = PausedNames(door, time_of_loops=LoopTime(is_event_driven=True))
         super().__init__(SchedulerContext(context, door, workers, config, paused, JobReporter(EventDelivery())), make)
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
