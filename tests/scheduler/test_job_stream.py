@@ -11,6 +11,7 @@ from datetime import timedelta
 import pytest
 import trio
 from bson import ObjectId
+from pymongo import WriteConcern
 from pymongo import errors as driver
 
 from tests.support.node_peer import NodePeer
@@ -41,6 +42,16 @@ class Opened:
     async def next(self) -> Hints[Job]:
         """What was written before this call comes in one answer."""
         return await self.stream.next(math.inf)
+
+
+@pytest.fixture(autouse=True)
+def has_written(db: Database) -> None:
+    """Every scheduler writes before it opens its stream.
+
+    On a server that has just started and is never written to, opening one waits for the next entry of the oplog,
+    which comes after up to ten seconds.
+    """
+    db["anything"].with_options(write_concern=WriteConcern("majority")).insert_one({})
 
 
 @asynccontextmanager
