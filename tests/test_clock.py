@@ -15,6 +15,7 @@ from bson import ObjectId
 from pymongo import MongoClient, monitoring
 from trio.testing import MockClock
 
+from tests.support.internals import context_of
 from tests.support.store import handle
 from trio_monque import Monque, RunningJob, Workers, clock, open_scheduler
 from trio_monque.client import server_time
@@ -145,7 +146,7 @@ async def test_timer_for_a_moment_keeps_the_fraction_of_a_millisecond_that_now_h
 def test_offset_to_the_server_is_measured_before_the_first_write(db: Database) -> None:
     monque = Monque(db)
     job = monque.sync.enqueue("greet")
-    assert not monque._context.clock.is_stale()
+    assert not context_of(monque).clock.is_stale()
     assert abs(job.created_at - datetime.now(UTC)) < timedelta(seconds=2)
 
 

@@ -18,6 +18,7 @@ from bson import ObjectId
 from pymongo import MongoClient, monitoring
 
 import trio_monque
+from tests.support.internals import beat, context_of, engine_of, next_known_look, parts_of, source_of
 from tests.support.store import handle
 from trio_monque import Claim, Monque, RunningJob, Workers, clock, open_claims, open_scheduler, run_claims
 from trio_monque.client.rescuing import Rescuer
@@ -193,8 +194,8 @@ def test_what_happens_while_the_time_is_measured_is_noticed(
         return offset
 
     monkeypatch.setattr("trio_monque.client.server_time.measure_clock_offset", measure_and_be_suspended)
-    monque._context.measure_clock_offset()
-    assert monque._context.is_clock_stale()
+    context_of(monque).measure_clock_offset()
+    assert context_of(monque).is_clock_stale()
 
 
 def test_sample_during_which_the_machine_was_suspended_does_not_count(
@@ -207,7 +208,7 @@ def test_sample_during_which_the_machine_was_suspended_does_not_count(
 
 
 def test_offset_is_measured_again_once_it_is_old(monkeypatch: pytest.MonkeyPatch, db: Database) -> None:
-    known = Monque(db)._context.clock
+    known = context_of(Monque(db)).clock
     readings = ClockReadings.now()
     for age, stale in ((OFFSET_GOOD_FOR - 5, False), (OFFSET_GOOD_FOR + 1, True)):
         known.set_offset(0.0, ClockReadings(*(reading - age for reading in readings)))
@@ -307,7 +308,7 @@ async def test_time_is_asked_for_again_before_a_claim(db: Database, jobs: Collec
 async def test_time_is_asked_for_again_before_an_instance_says_that_it_lives(db: Database, machine: Machine) -> None:
     async with open_scheduler(db, instance_id="one", **NEVER_BY_ITSELF) as scheduler:
         machine.suspend(DAY)
-        assert await scheduler._presence._try_to_beat(again=False)
+        assert await beat(scheduler)
         (instance,) = await scheduler.instances()
         assert is_near(instance.last_heartbeat, 0)
 
@@ -321,7 +322,7 @@ def test_time_is_asked_for_again_before_a_rescue_decides_what_is_due_when(
     held = {"status": "processing", "claimedBy": "dead", "lockedAt": now, "lastHeartbeat": now, "rescues": 1}
     token = f"dead:{round(now.timestamp() * 1000)}:x"
     jobs.update_one({}, {"$set": {**held, "heartbeatInterval": 1000, "claimToken": token, "attempts": 1}})
-    rescuer = Rescuer(monque._context)
+    rescuer = Rescuer(context_of(monque))
     (dead,) = rescuer.look()
     machine.suspend(DAY)
     assert len(rescuer.take([dead])) == 1
@@ -345,7 +346,7 @@ async def test_what_came_due_while_the_machine_was_suspended_starts_after_the_re
     options = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, workers, **options) as scheduler:
         with trio.fail_after(20):
-            while scheduler._engine.waker._next == NEVER:
+            while next_known_look(scheduler) == NEVER:
                 await trio.sleep(0.01)
         measure = connection.measure_clock_offset
         monkeypatch.setattr(
@@ -401,7 +402,7 @@ async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Data
     async with open_claims(things, {}, heartbeat_interval=300.0) as claims:
         await anext(claims)
         machine.suspend(DAY)
-        parts = claims._parts
+        parts = parts_of(claims)
         await parts.source.renew(parts.engine.unfinished)
         lock = (things.find_one() or {})["lock"]
         assert is_near(lock["until"], 900)
@@ -428,12 +429,12 @@ async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
         machine.suspend(DAY)
-        await scheduler._engine._source.observe([])
-        assert not scheduler._context.is_clock_stale()
+        await source_of(scheduler).observe([])
+        assert not context_of(scheduler).is_clock_stale()
 
 
 def test_time_that_a_deposed_primary_told_is_asked_for_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
-    context, primaries = Monque(db)._context, [("old", 1)]
+    context, primaries = context_of(Monque(db)), [("old", 1)]
     monkeypatch.setattr("trio_monque.client.server_time.known_primary", lambda _: (primaries or [("new", 1)]).pop())
     context.measure_clock_offset()
     assert context.is_clock_stale()
@@ -460,7 +461,7 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
 ) -> None:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
-        source, demand = scheduler._engine._source, scheduler._engine.slots.demand()
+        source, demand = source_of(scheduler), engine_of(scheduler).slots.demand()
         machine.suspend(DAY)
         match decision:
             case "claim":
@@ -470,7 +471,7 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
             case _:
                 await source.prepare([])
         assert trio.lowlevel.current_task() in refreshed
-        assert not scheduler._context.is_clock_stale()
+        assert not context_of(scheduler).is_clock_stale()
 
 
 @pytest.mark.usefixtures("_nobody_notices_a_suspend")
@@ -479,7 +480,7 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
     db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
 ) -> None:
     async with open_claims(db["things"], {}, heartbeat_interval=300.0, poll_interval=HOUR) as claims:
-        source = claims._parts.source
+        source = parts_of(claims).source
         machine.suspend(DAY)
         match decision:
             case "whether anything is left":
@@ -489,13 +490,13 @@ async def test_time_is_asked_for_again_before_each_decision_about_documents(
             case _:
                 await source.prepare([])
         assert trio.lowlevel.current_task() in refreshed
-        assert not claims._parts.time.is_clock_stale()
+        assert not parts_of(claims).time.is_clock_stale()
 
 
 def test_timers_are_set_again_where_the_servers_time_moves_either_way(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    context, moved = Monque(db)._context, list[float]()
+    context, moved = context_of(Monque(db)), list[float]()
     right = ClockReadings.now().wall - ClockReadings.now().steady
     context.clock.set_offset(right, ClockReadings.now())
     now = 0.0

@@ -18,6 +18,7 @@ from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, first_claim, kill, listened, lock_of, states
 from tests.support.interception import Interceptor
+from tests.support.internals import interferences_of_claims, run_of, source_of_claim
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import open_claims, run_claims
 from trio_monque.claims.source import DocumentSource
@@ -205,9 +206,9 @@ async def test_finish_whose_answer_comes_after_the_lease_is_not_reported_as_writ
 
     async def handler(claim: Any) -> None:
         outage = Outage()
-        for handle in (claim._source._locked, claim._source._leased):
-            handle.interference.append(outage)
-            interferences.append(handle.interference)
+        for interference in interferences_of_claims(source_of_claim(claim)):
+            interference.append(outage)
+            interferences.append(interference)
         await claim.finish(COUNTED)
 
     async def run() -> None:
@@ -229,7 +230,7 @@ async def test_beat_that_finds_out_about_a_claim_makes_its_lock_last_longer(
     grown: list[Any] = []
 
     async def handler(claim: Any) -> None:
-        grown.append(lock_of(things, claim.id)["until"] - claim._run.claim.cycle.stamp.until)
+        grown.append(lock_of(things, claim.id)["until"] - run_of(claim).claim.cycle.stamp.until)
         await claim.finish(COUNTED)
 
     with losing(proxy, Loss.ANSWER, is_claim):
@@ -250,11 +251,11 @@ async def test_finish_beside_a_renewal_is_not_told_as_lost(
 
         async def handler(claim: Any) -> None:
             await trio.sleep(1)
-            source = claim._source
+            source = source_of_claim(claim)
 
             def renew() -> None:
                 before = lock_of(things, claim.id)["until"]
-                held = [claim._run.claim]
+                held = [run_of(claim).claim]
                 trio.from_thread.run(source.renew, held, trio_token=token)
                 moved.append(lock_of(things, claim.id)["until"] - before)
 
@@ -399,7 +400,7 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_document(
 ) -> None:
     fill(things, 1)
     async with first_claim(things, []) as claim:
-        held, source = [claim._run.claim], claim._source
+        held, source = [run_of(claim).claim], source_of_claim(claim)
         assert isinstance(source, DocumentSource)
         assert await source.observe(held) == []
         things.update_one({}, {"$set": {"lock.token": f"{lock_of(things)['by']}:later"}})

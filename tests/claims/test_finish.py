@@ -10,6 +10,7 @@ from bson import Int64, ObjectId
 from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, listened, lock_of, states
+from tests.support.internals import run_of
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
 from trio_monque import open_claims, run_claims
@@ -91,7 +92,7 @@ async def test_update_is_what_it_was_at_the_call(things: Collection, autojump_cl
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim.finish, update)
             await trio.lowlevel.checkpoint()
-            while not claim._run.is_settling:
+            while not run_of(claim).is_settling:
                 await trio.lowlevel.checkpoint()
             update["$set"]["result"]["a"].append(2)
             update["$set"]["lock"] = 1
@@ -226,7 +227,7 @@ async def test_refused_update_whose_caller_is_cancelled_meanwhile_is_no_success(
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(claim.finish, {"$inc": {"n": 1}})
-                while not claim._run.is_settling:
+                while not run_of(claim).is_settling:
                     await trio.lowlevel.checkpoint()
                 scope.cancel()
 
@@ -263,7 +264,7 @@ async def test_finish_that_is_cancelled_once_it_is_sent_is_written_and_no_error(
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(finish, claim)
-                while not claim._run.is_settling:
+                while not run_of(claim).is_settling:
                     await trio.lowlevel.checkpoint()
                 scope.cancel()
         steps.append(states(things))

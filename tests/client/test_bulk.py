@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from tests.support.bulk_calls import AFTER, CALLS, DAY, EVENT, POSSIBLE, STATUSES, listening, put, statuses
 from tests.support.interception import Interceptor, Recorder
+from tests.support.internals import context_of
 from tests.support.thoroughly import examples, in_full
 from trio_monque import JobFilter, Monque, RunningJob, Workers, open_scheduler
 from trio_monque.client import bulk
@@ -82,7 +83,7 @@ async def test_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(
     for number in range(60):
         put(jobs, "cancelled" if number % 2 else "failed", **before)
     put(jobs, "completed")
-    began = monque._context.now()
+    began = context_of(monque).now()
     assert await monque.retry_jobs() == BulkResult(60)
     assert told == [JobsRetried(60, {"greet": 60})]
     again = [await monque.get_job(one["_id"]) for one in jobs.find({"status": "pending"})]

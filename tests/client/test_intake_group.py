@@ -17,6 +17,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
+from tests.support.internals import threads_of
 from trio_monque import Monque
 from trio_monque.client import group_enqueue
 from trio_monque.embedded import EmbeddedServer
@@ -250,7 +251,7 @@ def test_leader_cancelled_while_it_waits_for_a_thread_passes_the_lead_on(
         leading = anyio.CancelScope()
         async with anyio.create_task_group() as group:
             for _ in range(10):
-                group.start_soon(held.monque._door.call, busy)
+                group.start_soon(threads_of(held.monque).call, busy)
             await spin()
             group.start_soon(enqueue, 0, leading)
             await spin()

@@ -18,6 +18,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor
+from tests.support.internals import context_of
 from trio_monque import JobStatus, Monque, Workers
 from trio_monque.client import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from trio_monque.client.operation import Operation
@@ -237,7 +238,7 @@ async def test_weaker_write_concern_is_used_and_says_what_it_voids(
         await drain(scheduler)
         await assert_enqueued(scheduler, status="completed", count=1)
     assert "Guarantees 1 to 4 hold only with 'majority'" in caplog.text
-    assert scheduler._context.jobs.collection.write_concern.document == {"w": 1}
+    assert context_of(scheduler).jobs.collection.write_concern.document == {"w": 1}
 
 
 async def test_calls_while_one_is_held_open_go_on(mongod: EmbeddedServer, db: Database) -> None:

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from pymongo import MongoClient
 
 from tests.support.interception import Recorder
+from tests.support.internals import context_of, make_indexes
 from tests.support.thoroughly import examples, in_full
 from trio_monque import Job, JobFilter, JobStatus, Monque
 from trio_monque.jobs import JobSort
@@ -151,7 +152,7 @@ EACH = settings(
 def client_of_many(db: Database, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Monque:
     monque = Monque(db)
     if request.param != "without":
-        monque._context.ensure_indexes()
+        make_indexes(monque)
     if request.param == "with too many names":
         monkeypatch.setattr(index_scans, "MOST_PREFIXES", 2)
     return monque
@@ -188,7 +189,7 @@ def test_walk_sees_each_job_once_in_order_with_broken_documents_between(
             )
         else:
             query = page_query(cursor, limit, direction, wanted, sort)
-            page = page_of(query, queries.get_page(client_of_many._context.jobs, query, cap))
+            page = page_of(query, queries.get_page(context_of(client_of_many).jobs, query, cap))
         ids = [job.id for job in page.jobs]
         assert len(ids) <= limit
         forward = direction == "forward"
@@ -365,7 +366,7 @@ def test_page_larger_than_what_is_examined_by_default_is_whole(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch, sort: Any
 ) -> None:
     monkeypatch.setattr(queries, "MOST_EXAMINED", 20)
-    monque._context.ensure_indexes()
+    make_indexes(monque)
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
     jobs.insert_many(
         {"name": ["even", "odd"][number % 2], "data": number, "status": "pending", "failCount": 0, **at}
@@ -395,12 +396,12 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Or the next page would begin behind jobs that nobody has looked at."""
-    monque._context.ensure_indexes()
+    make_indexes(monque)
     for number in range(60):
         name = "wanted" if number == 25 else "other"
         at = {"nextRunAt": BEGIN, "createdAt": moment(number), "updatedAt": BEGIN}
         jobs.insert_one({"name": name, "data": number, "status": "pending", "failCount": 0, **at})
-    capped_at = queries._Reader._capped_at
+    capped_at = queries.PageReader.capped_at
 
     def deleting_before_and_after(reader: Any) -> Any:
         jobs.delete_many({"data": {"$lt": 10}})
@@ -408,11 +409,11 @@ def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
         jobs.delete_many({"data": {"$lt": 15}})
         return found
 
-    monkeypatch.setattr(queries._Reader, "_capped_at", deleting_before_and_after)
+    monkeypatch.setattr(queries.PageReader, "capped_at", deleting_before_and_after)
     seen, cursor = [], None
     while True:
         query = page_query(cursor, 5, "forward", JobFilter(name="wanted"), "created_at")
-        page = page_of(query, queries.get_page(monque._context.jobs, query, 20))
+        page = page_of(query, queries.get_page(context_of(monque).jobs, query, 20))
         seen += [job.data for job in page.jobs]
         if not page.has_next_page:
             break

@@ -13,6 +13,7 @@ import pytest
 from pymongo import MongoClient, monitoring
 from pymongo.errors import OperationFailure
 
+from tests.support.internals import make_indexes
 from tests.support.standalone import standalone_server
 from trio_monque import JobFilter, JobStatus, Monque
 from trio_monque.embedded import EmbeddedServer
@@ -83,7 +84,7 @@ def test_job_that_is_claimed_while_a_page_is_read_is_on_it(
 ) -> None:
     """It changes from one index to the other, and back, between the reads of one page."""
     concern: Any = WRITTEN_WITH[how]
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
     changed = []
 
@@ -123,7 +124,7 @@ def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
     """Its name has jobs at rest, or has none, as often as it changes; and the names are read apart from the jobs."""
     concern: Any = WRITTEN_WITH[how]
     begins, changes, which = LIVES[life]
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
     alone = {"name": "alone", "data": 9, "status": begins, "failCount": 0, **at}
@@ -152,7 +153,7 @@ def test_only_job_of_its_name_is_on_a_page_whenever_it_changes(
 def test_job_of_a_name_that_appears_while_a_page_is_read_is_on_the_next(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
     later = BEGIN + timedelta(seconds=1)
 
@@ -176,7 +177,7 @@ def test_page_never_has_the_later_of_two_jobs_without_the_earlier_one(
     mongod: EmbeddedServer, db: Database, jobs: Collection
 ) -> None:
     """Also where the earlier has a name that there was none of when the names were read."""
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
     at = {"nextRunAt": BEGIN, "createdAt": BEGIN, "updatedAt": BEGIN}
 
@@ -196,13 +197,13 @@ def test_page_whose_snapshot_the_server_cannot_keep_is_read_without_one(
     mongod: EmbeddedServer, db: Database, jobs: Collection, asked: str
 ) -> None:
     """SnapshotUnavailable: the collection was made anew between the reads."""
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
 
     def make_anew() -> None:
         jobs.drop()
         put_five(jobs)
-        Monque(db)._context.ensure_indexes()
+        make_indexes(Monque(db))
 
     reads = BetweenReads(make_anew)
     with listened(mongod, db, reads) as through:
@@ -215,7 +216,7 @@ def test_page_whose_snapshot_grew_too_old_is_read_without_one(
     mongod: EmbeddedServer, client: MongoClient[Any], db: Database, jobs: Collection, asked: str
 ) -> None:
     """SnapshotTooOld: the server keeps as much history as it is told to."""
-    Monque(db)._context.ensure_indexes()
+    make_indexes(Monque(db))
     put_five(jobs)
 
     def is_gone(moment: Any) -> bool:

@@ -17,7 +17,7 @@ import pymongo
 import pytest
 
 from trio_monque.embedded import embedded_mongod
-from trio_monque.embedded.process import _kill_if_serving
+from trio_monque.embedded.process import kill_if_serving
 
 _REPOSITORY = Path(__file__).parents[2]
 
@@ -175,6 +175,6 @@ def test_process_that_has_got_the_id_of_a_server_that_ended_is_not_killed(tmp_pa
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as another:
         for owner in ("", str(another.pid + 1)):
             (tmp_path / "mongod.lock").write_text(owner)
-            _kill_if_serving(another.pid, tmp_path)
+            kill_if_serving(another.pid, tmp_path)
         another.communicate(b"\n")
     assert another.returncode == 0

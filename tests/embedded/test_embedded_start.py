@@ -87,7 +87,7 @@ def test_missing_openssl_is_answered_with_what_this_python_can_have(
 def test_lost_executable_bit_is_set_again(tmp_path: Path) -> None:
     path = tmp_path / "mongod"
     path.touch(mode=0o644)
-    assert binary._executable(path, tmp_path / "private") == path
+    assert binary.executable(path, tmp_path / "private") == path
     assert os.access(path, os.X_OK)
 
 
@@ -105,7 +105,7 @@ def test_lost_executable_bit_where_nothing_may_be_changed_makes_a_copy(
         change_mode(self, mode)
 
     monkeypatch.setattr(Path, "chmod", refuse)
-    copy = binary._executable(path, private)
+    copy = binary.executable(path, private)
     assert copy == private / "mongod"
     assert os.access(copy, os.X_OK)
 
@@ -125,14 +125,14 @@ def test_port_that_is_taken_is_named(temporary_folder: Path) -> None:
 def test_free_port_that_is_lost_to_another_program_is_chosen_again(
     temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = launcher._choose_ports
+    choose = launcher.choose_ports
     chosen: list[list[int]] = []
 
     def choose_taken_first(options: LaunchOptions) -> list[int]:
         chosen.append(choose(options) if chosen else [taken.getsockname()[1]])
         return chosen[-1]
 
-    monkeypatch.setattr(launcher, "_choose_ports", choose_taken_first)
+    monkeypatch.setattr(launcher, "choose_ports", choose_taken_first)
     with socket.create_server(("127.0.0.1", 0)) as taken, embedded_mongod() as server:
         assert [member.port for member in server.members] == chosen[1]
         write(server, "works")
@@ -143,14 +143,14 @@ def test_free_port_that_is_lost_to_another_program_is_chosen_again(
 def test_server_that_dies_at_start_leaves_the_tail_of_its_log_and_is_not_started_again(
     tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    choose = launcher._choose_ports
+    choose = launcher.choose_ports
     starts: list[LaunchOptions] = []
 
     def count_and_choose(options: LaunchOptions) -> list[int]:
         starts.append(options)
         return choose(options)
 
-    monkeypatch.setattr(launcher, "_choose_ports", count_and_choose)
+    monkeypatch.setattr(launcher, "choose_ports", count_and_choose)
     data = tmp_path / "kept" / "member0"
     data.mkdir(parents=True)
     (data / "storage.bson").write_bytes(b"not what a server writes")
@@ -212,7 +212,7 @@ def test_given_folder_keeps_its_data_and_comes_back_on_another_port(tmp_path: Pa
 def test_second_server_on_a_used_folder_is_refused_and_the_first_lives_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(data_folder, "_RELEASE_SECONDS", 0)
+    monkeypatch.setattr(data_folder, "RELEASE_SECONDS", 0)
     kept = tmp_path / "kept"
     with embedded_mongod(folder=kept) as first:
         with pytest.raises(EmbeddedServerError, match="in use by another server") as seen_before:
@@ -220,7 +220,7 @@ def test_second_server_on_a_used_folder_is_refused_and_the_first_lives_on(
         assert seen_before.value.log_tail == ()
         assert any("Waiting for connections" in line for line in first.log_tail(10_000))
         # Where two start at the same moment, only the server itself can see it.
-        monkeypatch.setattr(data_folder, "_is_locked", lambda _lock: False)
+        monkeypatch.setattr(data_folder, "is_locked", lambda _lock: False)
         with pytest.raises(EmbeddedServerError, match="in use by another server") as seen_by_server:
             embedded_mongod(folder=kept).__enter__()
         assert any("DBPathInUse" in line for line in seen_by_server.value.log_tail)
@@ -231,14 +231,14 @@ async def test_start_that_waits_for_a_used_folder_can_be_cancelled(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The start waits in a thread, which ends soon: the block is left only after it."""
-    monkeypatch.setattr(data_folder, "_RELEASE_SECONDS", 3600)
+    monkeypatch.setattr(data_folder, "RELEASE_SECONDS", 3600)
     with trio.CancelScope() as scope:
 
         def cancel_and_say_used(_lock: Path) -> bool:
             trio.from_thread.run_sync(scope.cancel)
             return True
 
-        monkeypatch.setattr(data_folder, "_is_locked", cancel_and_say_used)
+        monkeypatch.setattr(data_folder, "is_locked", cancel_and_say_used)
         async with embedded_mongod(folder=tmp_path / "kept"):
             pytest.fail("started in a folder that is in use")
     assert scope.cancelled_caught

@@ -15,6 +15,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.engine_log import hearing
+from tests.support.internals import answered_at
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine import nursery, pauses
 from trio_monque.engine.demand import Due
@@ -500,7 +501,7 @@ async def test_event_loop_that_is_blocked_is_seen_from_another_thread_and_over_w
     with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
         async with running(engine):
             with trio.fail_after(20):
-                while engine.watchdog.lag is None or engine.watchdog._answered_at == 0.0:
+                while engine.watchdog.lag is None or answered_at(engine.watchdog) == 0.0:
                     await trio.sleep(0.01)
             look_from_a_thread(lambda: bool(seen and seen[-1].reasons and blocked.logged.is_set()))
             with trio.fail_after(20):

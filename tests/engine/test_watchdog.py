@@ -11,6 +11,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.engine_log import TWENTY_SECONDS, LogLine, block_the_loop_until, hearing
+from tests.support.internals import answered_at
 from tests.support.shelf import Shelf, engine_of, running
 from trio_monque.engine import watchdog as watchdog_module
 from trio_monque.engine.nursery import HARD_BOUND
@@ -60,7 +61,7 @@ async def test_others_that_block_the_loop_are_not_blamed_on_a_handler() -> None:
         engine = engine_of(shelf)
         async with running(engine):
             with trio.fail_after(TWENTY_SECONDS):
-                while engine.watchdog._answered_at == 0.0:  # A thread of an earlier engine may still be there.
+                while answered_at(engine.watchdog) == 0.0:  # A thread of an earlier engine may still be there.
                     await trio.sleep(0.01)
             block_the_loop_until(blocked)
             with trio.fail_after(TWENTY_SECONDS):
@@ -96,10 +97,10 @@ async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytes
     with hearing("the event loop") as told:
         async with running(engine):
             with trio.fail_after(TWENTY_SECONDS):
-                while engine.watchdog._answered_at == 0.0:
+                while answered_at(engine.watchdog) == 0.0:
                     await trio.lowlevel.checkpoint()
                 thawed_at = time.monotonic()
-                while engine.watchdog._answered_at < thawed_at + 100:
+                while answered_at(engine.watchdog) < thawed_at + 100:
                     await trio.lowlevel.checkpoint()
     assert told.messages == []
     assert engine.watchdog.blocked == 0

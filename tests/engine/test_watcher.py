@@ -13,8 +13,6 @@ from trio.testing import MockClock
 
 from tests.support.shelf import Shelf, ShelfEngine, engine_of, running, sleeping
 from trio_monque.engine.demand import Hints, KnownItem, StreamFailedError
-from trio_monque.engine.limits import EngineLimits
-from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
 from trio_monque.engine.watcher import (
@@ -92,11 +90,7 @@ def broken(reason: str = "gone") -> StreamFailedError:
 
 
 def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> ShelfEngine:
-    made = engine_of(shelf, **limits)  # For its limits.
-    chosen: EngineLimits = made._limits
-    engine: ShelfEngine = Engine(shelf, shelf, chosen, stream)
-    engine.slots.set_limit("all", 100)
-    return engine
+    return engine_of(shelf, stream=stream, **limits)
 
 
 def told(shelf: Shelf) -> list[str]:

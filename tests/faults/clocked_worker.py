@@ -22,6 +22,7 @@ from typing import Any, Final
 
 import pytest
 
+from tests.support.internals import was_never_measured
 from trio_monque import Job, clock
 from trio_monque.client import server_time
 from trio_monque.client.rescuing import Rescuer
@@ -127,7 +128,7 @@ def go_by_the_wall_clock(patch: pytest.MonkeyPatch) -> None:
 
     patch.setattr(clock, "steady_clock", by_the_wall)
     patch.setattr(connection, "steady_clock", by_the_wall)
-    patch.setattr(ServerClock, "is_stale", lambda known: known._offset.measured_at is None)
+    patch.setattr(ServerClock, "is_stale", was_never_measured)
 
 
 MUTATIONS: Final[Mapping[str, Callable[[pytest.MonkeyPatch], None]]] = {

@@ -330,14 +330,14 @@ def _is_alive(pid: int) -> bool:
 
 @contextmanager
 def _three_hasty_members() -> Iterator[EmbeddedServer]:
-    command = launcher._command
+    command = launcher.server_command
 
     def hasty(*given: Any) -> ServerCommand:
         made = command(*given)
         return replace(made, command=[*made.command, *_HASTE])
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(launcher, "_command", hasty)
+        patch.setattr(launcher, "server_command", hasty)
         with embedded_mongod(members=3) as server:
             yield server
 

@@ -13,6 +13,7 @@ import trio
 from pymongo import MongoClient
 
 from tests.support.fail_points import RefusingServer, refusing_server
+from tests.support.internals import loops_of
 from tests.support.standalone import restricted_server
 from trio_monque import CancelReason, Health, Monque, Retention, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims.claim import Claim
@@ -176,7 +177,7 @@ async def test_claims_of_documents_outlast_an_outage(server: RefusingServer, db:
             )
         )
         await until(lambda: done == [1])
-        loops = [watched.progress for watched in running._parts.engine.vitals._watched.values()]
+        loops = loops_of(running)
         with MongoClient[Any](server.uri) as another, server.refusing(code):
             another[db.name]["documents"].insert_one({"_id": 2})
             await until(lambda: any(one.is_failing and one.name in LOOK_FOR_JOBS for one in loops))

@@ -14,6 +14,7 @@ import trio
 from pymongo import MongoClient
 from pymongo.errors import OperationFailure
 
+from tests.support.internals import engine_of
 from tests.support.open_resources import Connections, threads
 from trio_monque import Scheduler, open_scheduler
 from trio_monque.errors import MonqueConnectionError
@@ -48,7 +49,7 @@ def raise_in_body(_: Scheduler, __: trio.CancelScope) -> None:
 def crash(scheduler: Scheduler, _: trio.CancelScope) -> None:
     # One of its own loops: the claimer.
     fail_next(scheduler, OperationFailure("not to be repaired", 59), command="look for due jobs")
-    scheduler._engine.wake.set()
+    engine_of(scheduler).wake.set()
 
 
 RAISES: Final[Mapping[Way, type[Exception]]] = {raise_in_body: LeftError, crash: MonqueConnectionError}

@@ -20,6 +20,7 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
+from tests.support.internals import engine_of
 from trio_monque import RunningJob, Scheduler, Workers, run_until_signalled
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.errors import ClaimLostError
@@ -151,7 +152,7 @@ async def run(order: dict[str, Any]) -> None:
             )
         )
         recorder.write("ready")
-        await scheduler._engine.stop.draining.wait()
+        await engine_of(scheduler).stop.draining.wait()
         recorder.write("draining")
     recorder.write("left")
 

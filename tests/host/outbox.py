@@ -106,10 +106,10 @@ class OutboxSource:
 
     async def claim(self, demand: Demand) -> Granted[Message]:
         token = secrets.token_hex(8)
-        take = partial(self._take, demand.total, token)
+        take = partial(self.take_messages, demand.total, token)
         return Granted(await self.door.hand_over(take, lambda _: self._free(token), channel=Channel.CLAIMS))
 
-    def _take(self, number: int, token: str) -> list[Message]:
+    def take_messages(self, number: int, token: str) -> list[Message]:
         ids = [one["_id"] for one in self.outbox.find({"by": None}, {"_id": 1}).limit(number)]
         self.outbox.update_many({"_id": {"$in": ids}, "by": None}, {"$set": {"by": token, "beat": 0}})
         return list(self.outbox.find({"by": token}))

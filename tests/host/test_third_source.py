@@ -65,7 +65,7 @@ async def test_crash_cancels_the_body_and_is_raised_alone(db: Database, monkeypa
     def bug(*_: object) -> NoReturn:
         raise ZeroDivisionError
 
-    monkeypatch.setattr(OutboxSource, "_take", bug)
+    monkeypatch.setattr(OutboxSource, "take_messages", bug)
 
     async def deliver(run: Run[Message]) -> None:
         pytest.fail("nothing is claimed")

@@ -137,9 +137,9 @@ def test_zone_is_known_by_its_iana_name_and_none_means_utc() -> None:
 @pytest.fixture
 def _no_zone_database(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(cron, "available_timezones", set)
-    cron._zone_names.cache_clear()
+    cron.zone_names.cache_clear()
     yield
-    cron._zone_names.cache_clear()
+    cron.zone_names.cache_clear()
 
 
 @pytest.mark.usefixtures("_no_zone_database")

@@ -19,6 +19,7 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.documents import Gauge
+from tests.support.internals import engine_of, look_for_jobs, source_of
 from tests.support.node_peer import NodePeer, now
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.engine.demand import Demand, Granted, KnownItem
@@ -107,13 +108,13 @@ async def test_job_that_others_freed_is_claimed_as_soon_as_our_own_run_of_it_has
         free(jobs)
         freed = jobs.find_one()
         # As the change stream would, of a job that is pending again: in virtual time there is none.
-        scheduler._engine.waker.expect(trio.current_time(), KnownItem(JobKey(job.id, job.next_run_at, 1), "job"))
+        engine_of(scheduler).waker.expect(trio.current_time(), KnownItem(JobKey(job.id, job.next_run_at, 1), "job"))
         await quiesce()
         await advance(LESS_THAN_A_BEAT)
         assert gated.starts == ["first"]
         assert jobs.find_one() == freed, "nobody has claimed it meanwhile"
         gated.let_go.set()
-        await scheduler._engine.wait_changed()
+        await engine_of(scheduler).wait_changed()
         await quiesce()
         assert gated.starts == ["first", "first"]
         assert gated.most_at_once == 1
@@ -132,7 +133,7 @@ async def test_handler_that_does_not_obey_is_not_joined_by_another_after_its_cla
         await advance(10 * LESS_THAN_A_BEAT)
         assert gated.starts == ["first"]
         gated.let_go.set()
-        await scheduler._engine.wait_changed()
+        await engine_of(scheduler).wait_changed()
         await quiesce()
     assert (gated.starts, gated.most_at_once) == (["first", "first"], 1)
 
@@ -153,7 +154,7 @@ async def test_jobs_behind_those_that_are_withheld_start(
         assert Counter(gated.starts) == Counter([*range(count), *["behind"] * 3])
         assert jobs.count_documents({"_id": {"$in": [job.id for job in behind]}, "status": "completed"}) == 3
         gated.let_go.set()
-        await scheduler._engine.wait_changed()
+        await engine_of(scheduler).wait_changed()
         await quiesce()
     assert gated.most_at_once == 1
     assert jobs.count_documents({"status": "completed"}) == count + 3
@@ -195,7 +196,7 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
     gated = Gated()
     async with open_test_scheduler(gated.workers) as scheduler, gated.let_go_at_the_end():
         await quiesce()
-        source = scheduler._engine._source
+        source = source_of(scheduler)
         claim, claim_one, answers = source.claim, source.claim_one, [trio.Event(), trio.Event()]
         granted: list[int] = []
 
@@ -211,13 +212,13 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
         async def claim_one_slowly(item: KnownItem, demand: Demand) -> Granted[Job]:
             return await hold_up(await claim_one(item, demand))
 
-        source.claim, source.claim_one = claim_slowly, claim_one_slowly  # type: ignore[method-assign]
+        source.claim, source.claim_one = claim_slowly, claim_one_slowly
         try:
             # An idle scheduler claims a new job by its id, which leaves slots for another claim.
             await scheduler.enqueue("job", "first")
             await until(lambda: len(granted) == 1)
             node_recovers(jobs)
-            scheduler._engine.waker.look()
+            look_for_jobs(scheduler)
             await until(lambda: len(granted) == 2)
         finally:
             for answer in answers if first_answer == "first" else reversed(answers):
@@ -226,7 +227,7 @@ async def test_of_two_claims_in_flight_on_one_job_one_starts(
         await quiesce()
         assert (granted, gated.starts) == ([1, 2], ["first"])
         gated.let_go.set()
-        await scheduler._engine.wait_changed()
+        await engine_of(scheduler).wait_changed()
         await quiesce()
         assert gated.most_at_once == 1
     assert jobs.count_documents({"status": "completed"}) == 1

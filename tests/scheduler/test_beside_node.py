@@ -11,6 +11,7 @@ import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
+from tests.support.internals import look_for_dead_claims, look_for_jobs
 from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, Monque, RunningJob, Scheduler, Snooze, Workers, open_scheduler
 from trio_monque.errors import InstanceCollisionError, ScheduleEndedError
@@ -67,7 +68,7 @@ async def test_checkpoint_of_an_occurrence_that_node_completed_does_not_reach_th
     script = Script("save fail", "fail", "save fail", "succeed", "succeed")
     async with open_test_scheduler(script.workers) as scheduler:
         recurring(jobs)
-        scheduler._engine.waker.look()
+        look_for_jobs(scheduler)
         await quiesce()
         node_completes_an_occurrence(jobs)
         # A try that found none and saved none leaves none: the stale one stays stale, whatever is tried again.
@@ -201,7 +202,7 @@ async def test_live_claim_of_an_older_release_is_left_alone(
 
 async def sees(scheduler: Scheduler) -> None:
     """Looks at the claims, now."""
-    scheduler._engine.reaper.look()
+    look_for_dead_claims(scheduler)
     await quiesce()
 
 

@@ -7,6 +7,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from typing import Any
 
 import pytest
@@ -15,6 +16,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
+from tests.support.internals import look_for_jobs
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, handle, insert, stamp
 from tests.support.thoroughly import one_in
@@ -211,7 +213,7 @@ async def test_worker_runs_no_more_than_it_may_however_often_it_is_made_to_look(
     await monque.enqueue_many([NewJob(name="job", data=0.1 + number / 40) for number in range(12)])
     async with open_test_scheduler(log.workers(concurrency=3), poll_interval=0.01) as scheduler:
         for _ in range(100):
-            scheduler._engine.waker.look()
+            look_for_jobs(scheduler)
             await trio.lowlevel.checkpoint()
             await trio.sleep(0.011)
         await quiesce()
@@ -235,7 +237,7 @@ async def test_wakes_during_a_look_cause_one_full_look_more(
                 """The look is over and its claim is about to be sent: a job comes that it has not seen."""
                 jobs.insert_one(unseen)
                 for _ in range(5):
-                    trio.from_thread.run_sync(scheduler._engine.waker.look, trio_token=token)
+                    trio.from_thread.run_sync(partial(look_for_jobs, scheduler), trio_token=token)
 
             interceptor.before(is_claim, meanwhile)
             recorder.commands.clear()

@@ -12,6 +12,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder, is_claim, is_look
+from tests.support.internals import context_of, engine_of, source_of
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.demand import Granted, KnownItem
@@ -202,7 +203,7 @@ async def test_on_a_real_clock_the_claim_is_on_its_way_and_not_sent_before_it_is
             with trio.fail_after(20):
                 while not recorder.count(is_question):
                     await trio.sleep(0.01)
-            clock = scheduler._context.clock
+            clock = context_of(scheduler).clock
             due = clock.now() + timedelta(seconds=0.3)
             interceptor.before(is_claim, lambda: sent.append(clock.seconds_until(due)))
             async with scheduler.events(JobStarted) as started:
@@ -223,7 +224,7 @@ async def test_one_that_is_not_due_yet_by_the_servers_time_is_left_to_a_look(
         job = await scheduler.enqueue("greet", "later", delay=10)
         await quiesce()
         early = KnownItem(JobKey(job.id, job.next_run_at), "greet")
-        assert await scheduler._engine._source.claim_one(early, scheduler._engine.slots.demand()) == Granted(
+        assert await source_of(scheduler).claim_one(early, engine_of(scheduler).slots.demand()) == Granted(
             [], more=True
         )
         assert (recorder.count(is_claim), starts) == (0, [])

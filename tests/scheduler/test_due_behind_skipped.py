@@ -200,7 +200,7 @@ def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     moment = [1000.0]
-    monkeypatch.setattr(skipped_documents, "_moment", lambda: moment[0])
+    monkeypatch.setattr(skipped_documents, "steady_moment", lambda: moment[0])
     store = handle(db)
     put_bad(jobs, 1500)
     assert complete(store) == []

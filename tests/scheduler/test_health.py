@@ -21,6 +21,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
+from tests.support.internals import engine_of, host_of, look_for_dead_claims, source_of
 from tests.support.thoroughly import one_in
 from trio_monque import Discard, Health, NewJob, Retry, RunningJob, Scheduler, Snooze, Statistics, Workers
 from trio_monque.engine import pauses
@@ -55,7 +56,7 @@ async def test_scheduler_is_healthy_while_it_runs_and_neither_before_nor_after(
     assert scheduler.health().last_database_contact is None
     assert scheduler.statistics().uptime == 0
     async with trio.open_nursery() as nursery:
-        await nursery.start(scheduler._host.run_in_nursery)
+        await nursery.start(host_of(scheduler).run_in_nursery)
         assert scheduler.is_healthy()
         await scheduler.enqueue("job")
         await drain(scheduler)
@@ -76,7 +77,7 @@ async def test_scheduler_that_could_not_start_is_not_healthy(unused_port: int) -
         config = scheduler_config({"operation_timeout": 0.2, "start_timeout": 0})
         scheduler = Scheduler(client["nowhere"], None, resources=None, listeners=None, config=config)
         with pytest.raises(MonqueConnectionError):
-            await scheduler._host.run(lambda: None)
+            await host_of(scheduler).run(lambda: None)
     assert not scheduler.is_healthy()
 
 
@@ -113,7 +114,7 @@ async def test_database_that_fails_turns_it_unhealthy_in_time_with_loop_and_caus
         await quiesce()
         with fail_next(scheduler, AutoReconnect("no primary"), command=purpose, times=None):
             if name == "reaper":
-                scheduler._engine.reaper.look()
+                look_for_dead_claims(scheduler)
             else:
                 await scheduler.enqueue("job", 1.0)
             began = trio.current_time()
@@ -238,14 +239,14 @@ async def test_names_that_come_at_any_step_of_an_answer_do_no_harm(
         if next(steps) % 50 == 0:
             added.append(f"other-{len(added)}")
             scheduler.register(added[-1], lambda job: None)
-            scheduler._engine.slots.take(added[-1])
+            engine_of(scheduler).slots.take(added[-1])
         return step
 
     async with open_test_scheduler() as scheduler:
         first = [f"first-{number}" for number in range(20)]
         for name in first:
             scheduler.register(name, lambda job: None)
-            scheduler._engine.slots.take(name)
+            engine_of(scheduler).slots.take(name)
         before = sys.gettrace()
         sys.settrace(step)
         try:
@@ -254,7 +255,7 @@ async def test_names_that_come_at_any_step_of_an_answer_do_no_harm(
         finally:
             sys.settrace(before)
         for name in (*first, *added):
-            scheduler._engine.slots.free(name)
+            engine_of(scheduler).slots.free(name)
     assert len(added) > 10
     assert 20 <= len(statistics.running_by_name) < 20 + len(added)
 
@@ -280,7 +281,7 @@ async def test_crashed_loop_is_named_after_the_end_too(
         async with open_test_scheduler(workers, listeners={ShutdownTimedOut: hear}) as scheduler:
             await scheduler.enqueue("job")
             await quiesce()
-            monkeypatch.setattr(scheduler._source, "renew", bug)
+            monkeypatch.setattr(source_of(scheduler), "renew", bug)
             await trio.sleep_forever()
     crashed = "the heartbeat crashed, so the scheduler ends: ZeroDivisionError: a bug"
     assert [health.reasons[0] for health in during] == [crashed]

@@ -10,6 +10,7 @@ import pytest
 from pymongo import MongoClient
 
 from tests.support.interception import Interceptor
+from tests.support.internals import context_of
 from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InstanceCollisionError
@@ -27,7 +28,7 @@ def interceptor() -> Interceptor:
 @pytest.fixture
 def entry(mongod: EmbeddedServer, db: Database, interceptor: Interceptor) -> Iterator[InstanceEntry]:
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
-        yield InstanceEntry(Monque(client[db.name])._context, SchedulerConfig(instance_id="us"))
+        yield InstanceEntry(context_of(Monque(client[db.name])), SchedulerConfig(instance_id="us"))
 
 
 @pytest.fixture

@@ -14,6 +14,7 @@ from bson import ObjectId
 from pymongo import WriteConcern
 from pymongo import errors as driver
 
+from tests.support.internals import context_of, make_indexes, opened_of, threads_of
 from tests.support.node_peer import NodePeer
 from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
@@ -36,7 +37,7 @@ class Opened:
     paused: PausedNames
 
     def due(self, seconds: float) -> ObjectId:
-        now = self.monque._context.clock.now()
+        now = context_of(self.monque).clock.now()
         return self.node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
 
     async def next(self) -> Hints[Job]:
@@ -58,9 +59,9 @@ def has_written(db: Database) -> None:
 async def opened(db: Database, told: RecentIds | None = None) -> AsyncIterator[Opened]:
     monque, workers = Monque(db), Workers()
     workers.register("greet", lambda _: None)
-    paused = PausedNames(monque._door, time_of_loops=LoopTime(is_event_driven=False))
+    paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
     told = RecentIds() if told is None else told
-    stream = JobStream(monque._context, monque._door, workers, paused, "us", told)
+    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", told)
     await stream.open()
     yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
     await stream.close()
@@ -72,10 +73,10 @@ async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_
 ) -> None:
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
     workers.register("greet", lambda _: None)
-    paused = PausedNames(monque._door, time_of_loops=LoopTime(is_event_driven=False))
-    stream = JobStream(monque._context, monque._door, workers, paused, "us", RecentIds())
+    paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
+    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", RecentIds())
     await stream.open()
-    now = monque._context.clock.now()
+    now = context_of(monque).clock.now()
     for seconds in order:
         node.enqueue("greet", nextRunAt=now + timedelta(seconds=seconds))
     node.enqueue("theirs", nextRunAt=now + timedelta(seconds=90))
@@ -105,7 +106,7 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
         assert both.due < trio.current_time()
         assert all(one in told for one in ids)
         # What is put off is not new, although it is heard alone.
-        jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": our.monque._context.clock.now()}})
+        jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": context_of(our.monque).clock.now()}})
         later = await our.next()
         assert later.item is None
         assert later.due < math.inf
@@ -152,7 +153,7 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
     async with opened(db) as our:
         ids = [our.node.enqueue("greet", status="processing") for _ in range(2)]
         assert (await our.next()).is_asked_to_end is None
-        jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": our.monque._context.clock.now()}})
+        jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": context_of(our.monque).clock.now()}})
         heard = await our.next()
         assert heard.is_asked_to_end is not None
         found = [await our.monque.get_job(one) for one in ids]
@@ -162,7 +163,7 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
 
 async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
     async with opened(db) as our:
-        context = our.monque._context
+        context = context_of(our.monque)
         told = [our.paused.is_told]
         assert our.paused.look_up(context.jobs) == frozenset()
         assert await our.monque.pause("greet")
@@ -182,22 +183,22 @@ async def test_collection_that_vanished_causes_a_look_that_makes_its_indexes_fir
     db: Database, jobs: Collection
 ) -> None:
     async with opened(db) as our:
-        our.monque._context.ensure_indexes()
+        make_indexes(our.monque)
         assert len(jobs.index_information()) > 1
         jobs.drop()
         assert (await our.next()).look
-        our.monque._context.ensure_indexes()
+        make_indexes(our.monque)
         assert len(jobs.index_information()) > 1
 
 
 async def test_stream_that_was_closed_has_let_go_of_its_cursor(db: Database) -> None:
     async with opened(db) as our:
-        first = our.stream._opened
+        first = opened_of(our.stream)
         await our.stream.close()
         assert not first.is_open
         await our.stream.open()
         # A wait that is abandoned ends with the next event, and lets go of the cursor by itself.
-        second = our.stream._opened
+        second = opened_of(our.stream)
         with trio.move_on_after(0.05):
             await our.stream.next(math.inf)
         our.due(0)

@@ -10,6 +10,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.internals import engine_of
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler, run_scheduler
 from trio_monque.events import JobStarted, ShutdownTimedOut
 from trio_monque.hold import clock_hold
@@ -328,7 +329,7 @@ async def test_plain_handler_that_checks_is_cut_and_given_back(
     def thread(job: RunningJob[Any]) -> None:
         assert job.cancel_reason is None
         job.check_cancelled()
-        trio.from_thread.run_sync(scheduler._engine.stop.cut, trio_token=token)
+        trio.from_thread.run_sync(engine_of(scheduler).stop.cut, trio_token=token)
         while True:
             trio.from_thread.run(trio.lowlevel.checkpoint, trio_token=token)
             steps.append("step")
@@ -358,7 +359,7 @@ async def test_plain_handler_that_does_not_end_keeps_its_claim_and_is_named_in_t
         release.wait(30)
 
     async def pass_time() -> None:
-        await scheduler._engine.stop.cutting.wait()
+        await engine_of(scheduler).stop.cutting.wait()
         await trio.testing.wait_all_tasks_blocked()
         mock_clock.jump(at_once)
         while True:

@@ -9,6 +9,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.internals import emit, parts_of
 from tests.support.store import PAST
 from trio_monque import Workers, open_claims, open_scheduler
 from trio_monque.events import DocumentClaimLost, Event, JobStarted
@@ -66,7 +67,7 @@ async def test_scheduler_is_left_in_time_whatever_a_listener_does(
             db, Workers(), listeners={JobStarted: listener}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
         ) as scheduler:
             for _ in range(EVENTS):
-                scheduler._event_delivery.emit(STARTED)
+                emit(scheduler, STARTED)
             await trio.sleep(0.01)
             if how == "cut":
                 scope.cancel()
@@ -87,7 +88,7 @@ async def test_claims_are_left_in_time_whatever_a_listener_does(
         db["documents"], {}, listeners={DocumentClaimLost: listener}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
     ) as claims:
         for number in range(EVENTS):
-            claims._parts.event_delivery.emit(DocumentClaimLost(number, 1))
+            parts_of(claims).event_delivery.emit(DocumentClaimLost(number, 1))
         await trio.sleep(0.01)
         left_at = trio.current_time()
     assert trio.current_time() - left_at <= BOUND
@@ -105,7 +106,7 @@ async def test_listeners_that_are_quick_hear_all_and_nothing_is_logged(
 
     async with open_scheduler(db, Workers(), listeners={JobStarted: [hear, heard.append]}) as scheduler:
         for _ in range(EVENTS):
-            scheduler._event_delivery.emit(STARTED)
+            emit(scheduler, STARTED)
     assert len(heard) == 2 * EVENTS
     assert scheduler.report == SchedulerReport()
     assert caplog.text == ""
@@ -116,7 +117,7 @@ async def test_listener_that_leaks_a_cancellation_hears_the_next_event(
 ) -> None:
     async with open_scheduler(db, Workers(), listeners={JobStarted: raises_a_cancelled_of_its_own}) as scheduler:
         for _ in range(3):
-            scheduler._event_delivery.emit(STARTED)
+            emit(scheduler, STARTED)
     assert scheduler.report is not None
     assert scheduler.report.undelivered_events == 0
     assert caplog.text.count("raised the Cancelled of a scope of its own") == 3
@@ -137,7 +138,7 @@ def test_run_ends_though_a_listener_that_was_left_behind_is_still_there(mongod: 
         async with open_scheduler(
             db, Workers(), listeners={JobStarted: lingers}, shutdown_timeout=0.0, cleanup_timeout=CLEANUP
         ) as scheduler:
-            scheduler._event_delivery.emit(STARTED)
+            emit(scheduler, STARTED)
             await trio.sleep(0.01)
         return trio.current_time()
 

@@ -19,6 +19,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import written_by
 from tests.support.interference import Slow
+from tests.support.internals import context_of, die, engine_of, interference_of, source_of, threads_of
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from tests.support.store import PAST, claim, handle, insert, stamp
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
@@ -179,7 +180,7 @@ async def test_disowned_claim_that_is_applied_after_a_beat_is_given_back_with_th
         done = await assert_enqueued(scheduler, status="completed", count=1 + found)
         assert [job.rescues for job in done] == [0] * (1 + found)
         await trio.sleep(21)
-        assert not scheduler._source.has_orphaned_claims()  # For one lease, and not for ever.
+        assert not source_of(scheduler).has_orphaned_claims()  # For one lease, and not for ever.
 
 
 async def test_claim_that_was_never_sent_is_not_looked_for(
@@ -223,14 +224,14 @@ async def test_claim_that_is_granted_to_a_scheduler_that_has_gone_is_given_back_
         with trio.CancelScope() as leaving:
             async with open_test_scheduler(runs.workers, recover_stale_jobs=False) as gone:
                 await quiesce()
-                gone._context.jobs.interference.append(under_way)
+                interference_of(gone).append(under_way)
                 if slow != "claim jobs":
                     fail_next(gone, AutoReconnect("the answer was lost"), when="after", command="claim jobs")
                 await gone.enqueue("job")
                 while not under_way.has_begun.is_set():
                     await trio.lowlevel.checkpoint()
                 leaving.cancel()
-                gone._engine.die()
+                die(gone)
         assert runs.attempts == []
         under_way.may_go_on.set()
         other.register("job", runs.handler)
@@ -362,7 +363,7 @@ async def test_heartbeat_grows_although_the_servers_clock_steps_back(
         await scheduler.enqueue("job")
         await advance(10)
         stands = now() - timedelta(hours=1)
-        monkeypatch.setattr(scheduler._context.clock, "now", lambda: stands)
+        monkeypatch.setattr(context_of(scheduler).clock, "now", lambda: stands)
         for _ in range(3):
             document = jobs.find_one()
             assert document is not None
@@ -379,10 +380,10 @@ async def test_settlements_do_not_wait_behind_the_programs_commands(
     release = threading.Event()
     async with open_test_scheduler(workers) as scheduler, trio.open_nursery() as nursery:
         for _ in range(Channel.COMMANDS.value + 5):
-            nursery.start_soon(scheduler._door.call, partial(release.wait, 20))
+            nursery.start_soon(threads_of(scheduler).call, partial(release.wait, 20))
         await trio.testing.wait_all_tasks_blocked()
         scheduler.sync_in_loop.enqueue("job")
-        scheduler._engine.wake.set()
+        engine_of(scheduler).wake.set()
         while not jobs.count_documents({"status": "completed"}):
             await trio.lowlevel.checkpoint()
         release.set()

@@ -17,6 +17,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo.errors import BulkWriteError, DuplicateKeyError, WriteError
 from trio.testing import MockClock
 
+from tests.support.internals import make_indexes
 from tests.support.malformed import ELEMENTS, SHARE, chunks, with_field
 from tests.support.thoroughly import THOROUGH, one_in
 from trio_monque import Job, JobStatus, Monque, NewJob, RunningJob, Workers
@@ -93,7 +94,7 @@ def contents(jobs: Collection) -> dict[Any, bytes]:
 @pytest.fixture
 def monque(db: Database) -> Monque:
     client = Monque(db, stats_cache_ttl=0)
-    client._context.ensure_indexes()  # Before there is anything that an index could not have.
+    make_indexes(client)  # Before there is anything that an index could not have.
     return client
 
 

@@ -18,6 +18,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 from trio.testing import MockClock
 
+from tests.support.internals import after_each_settlement
 from tests.support.node_peer import NodePeer
 from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signalled
 from trio_monque.client.event_delivery import EventDelivery
@@ -368,16 +369,13 @@ async def test_settlement_known_to_be_written_is_not_lost_when_another_must_be_d
         recurring = await scheduler.enqueue("tick", delay=1)
         jobs.update_one({"_id": recurring.id}, {"$set": {"repeatInterval": "* * * * *"}})
         await scheduler.enqueue("once", delay=1)
-        settle = scheduler._source._settle
         rounds: list[int] = []
 
-        async def settle_and_overwrite(statements: Any) -> Any:
-            fates = await settle(statements)
-            rounds.append(len(statements))
+        def overwrite(settlements: int) -> None:
+            rounds.append(settlements)
             jobs.update_many({"status": "completed"}, {"$set": {"receipt": "of a later claim"}})
-            return fates
 
-        scheduler._source._settle = settle_and_overwrite  # type: ignore[method-assign]
+        after_each_settlement(scheduler, overwrite)
         await advance(1)
         await assert_enqueued(scheduler, status="processing", count=2)
         ready.set()

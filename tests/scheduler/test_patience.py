@@ -14,8 +14,9 @@ import trio
 from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from trio.testing import MockClock
 
+from tests.support.internals import context_of, interference_of
 from trio_monque import Monque, NewJob, RunningJob, Workers
-from trio_monque.client.group_enqueue import _Caller, _Gathering
+from trio_monque.client.group_enqueue import Caller, Gathering
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobCompleted
 from trio_monque.scheduler.running_job import RunCancelled
@@ -44,7 +45,7 @@ class Silence:
         self.begun = threading.Event()
         self.lasts = False
         for client in clients:
-            client._context.jobs.interference.append(self)
+            interference_of(client).append(self)
 
     def takes(self, purpose: str) -> bool:
         return self.lasts
@@ -159,12 +160,12 @@ async def test_leaving_waits_no_longer_for_the_answers_of_others(
 
 async def test_caller_is_not_taken_by_a_thread_whose_leader_waits_no_longer() -> None:
     """It would never hear how it ended."""
-    gathering, draft = _Gathering(), Any
-    callers = [_Caller(draft) for _ in range(3)]  # type: ignore[arg-type]
+    gathering, draft = Gathering(), Any
+    callers = [Caller(draft) for _ in range(3)]  # type: ignore[arg-type]
     for caller in callers:
         gathering.join(caller)
     assert not gathering.stop(callers[0])
-    batch: list[_Caller] = []
+    batch: list[Caller] = []
     gathering.take(callers[0], batch)
     assert batch == []
     assert gathering.leave(callers[0])
@@ -224,7 +225,7 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
     count = claiming.MOST_PASTS + 1
     await monque.enqueue_many([NewJob(name="job") for _ in range(count)])
     for number, job in enumerate(await monque.get_jobs()):  # Too many different pasts to be pinned.
-        monque._context.jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": number}})
+        context_of(monque).jobs.collection.update_one({"_id": job.id}, {"$set": {"attempts": number}})
     failed: list[bool] = []
 
     def fails_once(*arguments: Any) -> Any:

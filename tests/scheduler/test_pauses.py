@@ -11,6 +11,7 @@ import trio
 from pymongo import errors as driver
 from trio.testing import MockClock
 
+from tests.support.internals import candidates_of, interference_of, names_known_as_paused
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Worker, Workers, open_scheduler
 from trio_monque.engine.contention import Contention
 from trio_monque.errors import InvalidJobIdentifierError, MonqueConnectionError
@@ -25,7 +26,7 @@ class During:
     """Something that happens while a call of that purpose is made for the first time."""
 
     def __init__(self, scheduler: Scheduler, purpose: str, happens: Callable[[], object]) -> None:
-        self._interference = scheduler._context.jobs.interference
+        self._interference = interference_of(scheduler)
         self._interference.append(self)
         self._purpose = purpose
         self._happens = happens
@@ -296,7 +297,7 @@ async def test_what_is_due_later_starts_on_time_when_a_claim_was_the_first_to_se
     work = Jobs()
     await monque.pause("a")
     async with open_scheduler(db, work.workers, poll_interval=3600.0, change_stream=False) as scheduler:
-        while scheduler._source.claims._paused.names != {"a"}:
+        while names_known_as_paused(scheduler) != {"a"}:
             await trio.sleep(0.01)
         await elsewhere(lambda: monque.sync.enqueue("a", delay=0.7))
 
@@ -322,7 +323,7 @@ async def test_pause_while_candidates_come_from_all_over_the_queue_ends_no_sched
     work = Jobs()
     async with open_test_scheduler(work.workers) as scheduler:
         await scheduler.pause("a")
-        scheduler._source.claims._candidates.contention = contention
+        candidates_of(scheduler).contention = contention
         for _ in range(2):
             await scheduler.enqueue_many([NewJob(name="a"), NewJob(name="b")])
             await drain(scheduler)

@@ -11,6 +11,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
+from tests.support.internals import end_at_once, engine_of, runs_of
 from tests.support.node_peer import NodePeer
 from trio_monque import JobStatus, RunningJob, Workers
 from trio_monque.events import (
@@ -190,11 +191,10 @@ async def test_lost_is_stronger_than_user_and_user_than_timeout_and_timeout_than
     async with stage.running(cleans_up, cleanup_timeout=100, shutdown_timeout=1000) as (scheduler, job_id):
         # A timeout first: the scheduler's cut comes later, and is weaker.
         scheduler.register("job", cleans_up, replace=True)
-        (run,) = scheduler._engine._runner.running
-        run._time_limit = run.duration
-        run._set_deadlines()
+        (run,) = runs_of(scheduler)
+        end_at_once(run)
         await advance(1)
-        scheduler._engine.stop.cut()
+        engine_of(scheduler).stop.cut()
         await advance(10)
         assert seen == ["timeout", "timeout"]
         await scheduler.cancel_job(job_id)

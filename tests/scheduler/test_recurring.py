@@ -10,6 +10,7 @@ import trio
 from bson import ObjectId
 from trio.testing import MockClock
 
+from tests.support.internals import engine_of
 from tests.support.node_peer import NodePeer, now
 from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
@@ -134,5 +135,5 @@ async def test_slot_is_free_again_however_a_run_ends(
         await scheduler.enqueue("job")
         await quiesce()
         assert ran.is_set()
-        assert scheduler._engine.slots.running == 0
-        assert scheduler._engine.unfinished == ()
+        assert engine_of(scheduler).slots.running == 0
+        assert engine_of(scheduler).unfinished == ()

@@ -13,6 +13,7 @@ from pymongo import MongoClient
 from trio.testing import MockClock
 
 from tests.support.interception import Recorder
+from tests.support.internals import context_of, die
 from tests.support.node_peer import NodePeer
 from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.store import claimed_by_a_dead_one, handle
@@ -141,7 +142,7 @@ async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
     @workers.register("poison", max_attempts=1)
     async def poison(job: RunningJob[Any]) -> None:
         victims.append(job.attempt)
-        job.scheduler._engine.die()
+        die(job.scheduler)
         await trio.sleep_forever()
 
     victims: list[int] = []
@@ -181,7 +182,7 @@ async def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     @workers.register("poison")
     async def poison(job: RunningJob[Any]) -> None:
         await trio.sleep(1)
-        job.scheduler._engine.die()
+        die(job.scheduler)
         await trio.sleep_forever()
 
     async with open_test_scheduler() as living:
@@ -267,9 +268,9 @@ async def test_clocks_an_hour_apart_play_no_part(
         while len(work.starts) < 1:
             await trio.sleep(0.01)
         async with open_scheduler(db, **quick) as rescuer:
-            monkeypatch.setattr(rescuer._context, "measure_clock_offset", lambda: None)  # It would be mended.
+            monkeypatch.setattr(context_of(rescuer), "measure_clock_offset", lambda: None)  # It would be mended.
             readings = ClockReadings.now()
-            rescuer._context.clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
+            context_of(rescuer).clock.set_offset(readings.wall - readings.steady + 3600.0 * hours, readings)
             claimed_by_a_dead_one(handle(db), 1, "dead-ones", every=0.2)
             with trio.fail_after(30):
                 while not jobs.count_documents({"name": "dead-ones", "status": "pending", "rescues": 1}):

@@ -13,6 +13,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.interference import Slow
+from tests.support.internals import die, interference_of, look_for_dead_claims, source_of
 from tests.support.node_peer import NodePeer
 from tests.support.rescues import LEASE, PASS, Jobs, dead_instance, heard
 from tests.support.store import claim, handle
@@ -73,7 +74,7 @@ async def test_by_hand_what_was_rescued_is_told_and_wakes_others_although_the_ca
         old = now() - timedelta(hours=2)
         NodePeer(jobs).hold("job", 100 * answered + 50, old)
         await quiesce()
-        monque._context.jobs.interference.append(LostAnswers(but=answered))
+        interference_of(monque).append(LostAnswers(but=answered))
         with pytest.raises(MonqueConnectionError):
             if how == "async":
                 await monque.recover_stale_jobs()
@@ -126,8 +127,8 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
     """A run that has lost its claim may go on, in a thread, while another claim on its job dies."""
     (job,) = claim(handle(db), 1)
     async with open_test_scheduler(recover_stale_jobs=False) as scheduler:
-        assert await scheduler._source.observe([job]) == []
-        (seen,) = await scheduler._source.observe([replace(job, claim_token="us:1:earlier")])
+        assert await source_of(scheduler).observe([job]) == []
+        (seen,) = await source_of(scheduler).observe([replace(job, claim_token="us:1:earlier")])
     assert seen.key == job.id
 
 
@@ -145,14 +146,14 @@ async def test_left_while_a_rescue_is_under_way_it_is_told_and_wakes_the_others(
             await quiesce()
             with trio.CancelScope() as leaving:
                 async with open_test_scheduler(listeners=heard(told)) as rescuer:
-                    rescuer._context.jobs.interference.append(slow)
+                    interference_of(rescuer).append(slow)
                     await trio.sleep(LEASE)
                     while not slow.has_begun.is_set():
                         await trio.lowlevel.checkpoint()
                     if how != "drained":
                         leaving.cancel()
                     if how == "given up":
-                        rescuer._engine.die()
+                        die(rescuer)
                     else:
                         threading.Timer(0.05, slow.may_go_on.set).start()
             slow.may_go_on.set()
@@ -201,7 +202,7 @@ async def test_refused_and_broken_documents_are_told_once_and_hold_up_nobody(
         caplog.clear()
         living.register("job", work.handler)
         for _ in range(20):
-            living._engine.reaper.look()
+            look_for_dead_claims(living)
             await trio.sleep(LEASE + PASS)
         await quiesce()
     assert jobs.count_documents({"status": "completed"}) == 8

@@ -48,10 +48,10 @@ class Threads:
 
 @pytest.fixture
 def threads(monkeypatch: pytest.MonkeyPatch) -> Threads:
-    import trio._threads
+    from trio import _threads as threads_of_trio
 
     made = Threads(trio.lowlevel.start_thread_soon)
-    monkeypatch.setattr(trio._threads, "start_thread_soon", made.start_thread_soon)
+    monkeypatch.setattr(threads_of_trio, "start_thread_soon", made.start_thread_soon)
     monkeypatch.setattr(trio.lowlevel, "start_thread_soon", made.start_thread_soon)
     for module in (claimer, settler):
         monkeypatch.setattr(module, "LONGEST_RETRY", 0.1)

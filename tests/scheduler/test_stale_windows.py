@@ -17,6 +17,7 @@ from bson import ObjectId
 from pymongo.errors import NetworkTimeout
 from trio.testing import MockClock
 
+from tests.support.internals import candidates_of, interference_of, prefetch_of, prefetched, read_at
 from tests.support.meddlers import Meddlers
 from trio_monque import RunningJob
 from trio_monque.jobs.claimable import is_suspect
@@ -177,8 +178,8 @@ class Sight:
     """What the claims of a scheduler were made from."""
 
     def __init__(self, scheduler: Any, others: Meddlers, clock: MockClock) -> None:
-        self._candidates = scheduler._source.claims._candidates
-        self._window = self._candidates._prefetch
+        self._candidates = candidates_of(scheduler)
+        self._window = prefetch_of(self._candidates)
         self._others = others
         self._clock = clock
         self._looked = self._read = 0
@@ -188,7 +189,7 @@ class Sight:
 
     def meddle(self, chance: random.Random) -> None:
         """Now and then one of those is changed that would be claimed next."""
-        ahead = [job.id for group in self._window._groups.values() for job in islice(group, NEXT)]
+        ahead = [job.id for group in prefetched(self._window) for job in islice(group, NEXT)]
         if ahead and chance.random() < 0.15:
             self._others.meddle(chance.choice(ahead))
 
@@ -206,7 +207,7 @@ class Sight:
         @contextmanager
         def asking_for_these(chosen: Sequence[Job]) -> Iterator[Any]:
             self.claims += 1
-            age, read = self._clock.current_time() - self._window._read_at, self._read
+            age, read = self._clock.current_time() - read_at(self._window), self._read
             is_old = age > 0
             self.oldest = max(self.oldest, age)
             self.old += is_old
@@ -273,7 +274,7 @@ async def test_whatever_others_do_to_what_was_read_ahead_each_run_is_exact(
             Trouble(others, chance, "look for due jobs", 0.05),
             Trouble(others, chance, "settle jobs", 0.03),
         ]
-        scheduler._context.jobs.interference.extend(troubles)
+        interference_of(scheduler).extend(troubles)
         judge.limits["all"] = slots
         for number, name in enumerate(NAMES):
             judge.limits[name] = most = max(2, slots // (number + 1))

@@ -124,7 +124,7 @@ def claimed(store: JobCollection) -> list[Job]:
 def moment(monkeypatch: pytest.MonkeyPatch) -> list[float]:
     """The time by which documents are looked at again."""
     now = [1000.0]
-    monkeypatch.setattr(skipped_documents, "_moment", lambda: now[0])
+    monkeypatch.setattr(skipped_documents, "steady_moment", lambda: now[0])
     return now
 
 

@@ -16,6 +16,7 @@ from pymongo import MongoClient
 
 from tests.support.fail_points import refusing_server
 from tests.support.interception import Interceptor, Recorder
+from tests.support.internals import cursor_id_of
 from tests.support.node_peer import NodePeer
 from tests.support.standalone import restricted_server, standalone_server
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
@@ -292,7 +293,7 @@ def test_error_that_may_pass_is_not_taken_for_a_server_without_streams() -> None
 
 def test_server_compares_whole_namespaces_and_tries_each_of_ours_once(store: JobCollection, jobs: Collection) -> None:
     """What each write of the server costs, of each stream: on MongoDB 6, most of it were conditions on `ns.coll`."""
-    pipeline = change_stream._pipeline(jobs, "us")
+    pipeline = change_stream.pipeline_of(jobs, "us")
     explained = jobs.database.command("explain", {"aggregate": 1, "pipeline": pipeline, "cursor": {}})
     plan = repr(explained["stages"][0]["$cursor"]["queryPlanner"]["parsedQuery"])
     assert plan.count(repr({"ns": {"$eq": jobs.full_name}})) == 1
@@ -352,6 +353,6 @@ def test_user_without_the_right_to_the_database_has_no_stream() -> None:
 def test_cursor_that_was_killed_is_an_error(store: JobCollection) -> None:
     with watching(store) as opened:
         database = store.collection.database
-        database.command("killCursors", "$cmd.aggregate", cursors=[opened._cursor.cursor_id])
+        database.command("killCursors", "$cmd.aggregate", cursors=[cursor_id_of(opened)])
         with pytest.raises(MonqueConnectionError, match="could not read changes"):
             opened.read()

@@ -20,7 +20,7 @@ from trio.testing import MockClock
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
-from trio_monque.store.database_threads import Channel, DatabaseThreads, _Handoff
+from trio_monque.store.database_threads import Channel, DatabaseThreads, Handoff
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import quiesce
 
@@ -85,7 +85,7 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
         trio.from_thread.run_sync(orphaned.set, trio_token=token)
 
     with trio.CancelScope() as scope:
-        handoff = _Handoff(lambda: "granted", orphan, lock=cast("threading.Lock", CancellingLock(scope)))
+        handoff = Handoff(lambda: "granted", orphan, lock=cast("threading.Lock", CancellingLock(scope)))
         try:
             await DatabaseThreads().call(handoff.produce, abandon_on_cancel=True)
         except trio.Cancelled:
@@ -109,7 +109,7 @@ async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_
         raise ConnectionError("the answer was lost")
 
     with trio.CancelScope() as scope:
-        handoff = _Handoff(fails, orphan, lock=cast("threading.Lock", CancellingLock(scope)))
+        handoff = Handoff(fails, orphan, lock=cast("threading.Lock", CancellingLock(scope)))
         try:
             await DatabaseThreads().call(handoff.produce, abandon_on_cancel=True)
         except trio.Cancelled:

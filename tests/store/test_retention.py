@@ -12,6 +12,7 @@ from bson.datetime_ms import DatetimeMS
 from bson.raw_bson import RawBSONDocument
 
 from tests.support import node_peer
+from tests.support.internals import context_of
 from tests.support.store import PAST, handle
 from trio_monque import Monque, Retention, open_scheduler
 from trio_monque.jobs.job import JobStatus
@@ -76,7 +77,7 @@ async def test_scheduler_makes_the_index_of_its_retention_and_makes_it_again(db:
         assert "trio_monque_ended" in jobs.index_information()
         assert "trio_monque_ended_by_name" not in jobs.index_information()
         jobs.drop_indexes()
-        scheduler._context.forget_indexes()
+        context_of(scheduler).forget_indexes()
         await scheduler.enqueue("greet")
         assert "trio_monque_ended" in jobs.index_information()
 

@@ -9,6 +9,7 @@ from typing import Any, Final, TypeVar
 
 import trio
 
+from tests.support.internals import interferences_of_claims, parts_of
 from trio_monque import Claim, open_claims
 from trio_monque.claims.claims import RunningClaims
 from trio_monque.events import DocumentClaimLost, DocumentDeadLettered, DocumentFailed, DocumentsRescued
@@ -72,9 +73,10 @@ class _Dead:
 
 async def kill(claims: RunningClaims) -> None:
     """Ends claims as a kill would: nothing is written any more."""
-    claims._parts.locked.interference.append(_Dead())
-    claims._parts.source._leased.interference.append(_Dead())
-    claims._parts.engine.die()
+    parts = parts_of(claims)
+    for interference in interferences_of_claims(parts.source):
+        interference.append(_Dead())
+    parts.engine.die()
     await claims.wait_drained()
 
 

@@ -47,7 +47,7 @@ class RefusingServer:
 @contextmanager
 def refusing_server() -> Iterator[RefusingServer]:
     """One of its own: an ordinary server has no fail points."""
-    command = launcher._command
+    command = launcher.server_command
 
     def with_fail_points(*arguments: Any) -> ServerCommand:
         ordinary = command(*arguments)
@@ -55,7 +55,7 @@ def refusing_server() -> Iterator[RefusingServer]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.delenv("MONQUE_MONGODB_URI", raising=False)
-        patch.setattr(launcher, "_command", with_fail_points)
+        patch.setattr(launcher, "server_command", with_fail_points)
         with embedded_mongod() as server:
             hasten(server)
             yield RefusingServer(server.uri)

@@ -11,10 +11,10 @@ class TextOfItsOwnError(Exception):
 
     def __init__(self, text: Callable[[], Any]) -> None:
         super().__init__()
-        self._text = text
+        self.make_text = text
 
     def __str__(self) -> str:
-        text: str = self._text()
+        text: str = self.make_text()
         return text
 
     __repr__ = __str__
@@ -62,5 +62,5 @@ HOSTILE: Final[dict[str, Callable[[], BaseException]]] = {
 
 def _raising_itself() -> BaseException:
     error = TextOfItsOwnError(lambda: "")
-    error._text = _raises(error)
+    error.make_text = _raises(error)
     return error

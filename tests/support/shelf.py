@@ -15,7 +15,7 @@ from trio_monque.engine.limits import EngineLimits
 from trio_monque.engine.nursery import Engine
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import RunEnd
-from trio_monque.engine.source import Control
+from trio_monque.engine.source import Control, HintStream
 from trio_monque.loop_time import loop_time
 from trio_monque.observations import Sighting
 
@@ -234,7 +234,14 @@ class Shelf:
 ShelfEngine = Engine[int, tuple[int, RunEnd], list[tuple[int, RunEnd]], int, int]
 
 
-def engine_of(shelf: Shelf, *, concurrency: int = 3, rests: bool = False, **limits: Any) -> ShelfEngine:
+def engine_of(
+    shelf: Shelf,
+    *,
+    stream: HintStream[int] | None = None,
+    concurrency: int = 3,
+    rests: bool = False,
+    **limits: Any,
+) -> ShelfEngine:
     """An engine over the shelf; unless it `rests`, it polls and beats under a virtual clock, too."""
     loop_time().is_event_driven = rests
     engine: ShelfEngine = Engine(
@@ -250,6 +257,7 @@ def engine_of(shelf: Shelf, *, concurrency: int = 3, rests: bool = False, **limi
                 **limits,
             }
         ),
+        stream,
     )
     engine.slots.set_limit("all", 100)
     return engine

@@ -39,10 +39,10 @@ def restricted_server() -> Iterator[str]:
 def standalone_server(*arguments: str) -> Iterator[str]:
     """Its connection string, for as long as the block."""
     folder = Path(tempfile.mkdtemp(prefix="trio-monque-standalone-")).resolve()
-    (port,) = launcher._choose_ports(launcher.LaunchOptions(1, None, None))
+    (port,) = launcher.choose_ports(launcher.LaunchOptions(1, None, None))
     data = folder / "data"
     data.mkdir()
-    as_member = launcher._command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
+    as_member = launcher.server_command(find_binary(folder), port, data, replica_set.DEFAULT_NAME)
     alone = [part for part in as_member.command if part not in ("--replSet", replica_set.DEFAULT_NAME)]
     alone += arguments
     server = SupervisedServers([ServerCommand(alone, as_member.environment, as_member.log)], grace=0.0, remove=folder)

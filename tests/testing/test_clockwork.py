@@ -11,6 +11,7 @@ import trio
 from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
+from tests.support.internals import engine_of, open_group, take_all_slots
 from tests.support.node_peer import NodePeer
 from tests.support.run_log import Log
 from trio_monque import Monque, MonqueError, RunningJob, Workers
@@ -187,7 +188,7 @@ async def test_due_job_that_is_not_claimed_is_told(
     async with open_test_scheduler(log.workers, concurrency=1) as scheduler:
         await quiesce()  # Its first look is over.
         with monkeypatch.context() as patched:
-            patched.setattr(scheduler._engine.slots, "_total", 0)
+            take_all_slots(patched, scheduler)
             await scheduler.enqueue("job")
             with pytest.raises(AssertionError, match="is not claimed"):
                 await drain(scheduler)
@@ -380,9 +381,9 @@ async def test_schedulers_of_one_run_hear_of_each_other(
     async with open_test_scheduler(log.workers, base_retry_interval=30, retry_jitter=0) as other:
         async with open_test_scheduler(failing, base_retry_interval=30, retry_jitter=0) as scheduler:
             await quiesce()  # Its first look may be under way still, and would take the job.
-            other._engine.slots.set_limit("job", 0)
+            engine_of(other).slots.set_limit("job", 0)
             await scheduler.enqueue("job")
             await drain(scheduler)
-        other._open_group("job")
+        open_group(other, "job")
         await trio.sleep(100)
     assert log.starts == [60.0]

@@ -21,10 +21,11 @@ GONE = driver.AutoReconnect("gone")
 async def test_call_that_fails_before_it_was_sent_changes_nothing(monque: Monque, jobs: Collection) -> None:
     job = await monque.enqueue("a")
     # Twice: what may have been applied is sent again.
-    fault = fail_next(monque, driver.NotPrimaryError("not primary"), times=2)
+    error = driver.NotPrimaryError("not primary")
+    fault = fail_next(monque, error, times=2)
     with pytest.raises(MonqueConnectionError, match="could not delete the job: not primary") as caught:
         await monque.delete_job(job.id)
-    assert caught.value.__cause__ is fault._error
+    assert caught.value.__cause__ is error
     assert (caught.value.transient, caught.value.unknown_outcome) == (True, True)
     assert fault.happened
     assert fault.hits == ("delete the job", "delete the job")

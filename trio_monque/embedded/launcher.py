@@ -79,7 +79,7 @@ class Launch:
         while True:
             attempts -= 1
             try:
-                return self._attempt(_choose_ports(self._options))
+                return self._attempt(choose_ports(self._options))
             except ServerDiedError as death:
                 if death.cause == "port" and attempts:
                     # Another program took it between the choice and the start.
@@ -95,7 +95,7 @@ class Launch:
         data_folders = data_folder.prepare(folder, self._options.members, self._check_aborted)
         name = self._options.replica_set
         data_folder.keep_name(folder, name)
-        commands = [_command(binary, port, data, name) for port, data in zip(ports, data_folders, strict=True)]
+        commands = [server_command(binary, port, data, name) for port, data in zip(ports, data_folders, strict=True)]
         # What is thrown away needs no orderly end, which would take a second.
         grace = _GRACE_SECONDS if self._options.folder else 0.0
         self._supervised = supervised = SupervisedServers(commands, grace=grace, remove=private)
@@ -135,7 +135,7 @@ class Launch:
             shutil.rmtree(private, ignore_errors=True)
 
 
-def _choose_ports(options: LaunchOptions) -> list[int]:
+def choose_ports(options: LaunchOptions) -> list[int]:
     if options.port is not None:
         return [options.port + index for index in range(options.members)]
     probes = [socket.create_server((replica_set.HOST, 0)) for _ in range(options.members)]
@@ -146,7 +146,7 @@ def _choose_ports(options: LaunchOptions) -> list[int]:
             probe.close()
 
 
-def _command(binary: ServerBinary, port: int, data: Path, name: str) -> ServerCommand:
+def server_command(binary: ServerBinary, port: int, data: Path, name: str) -> ServerCommand:
     command = [
         str(binary.path),
         *("--dbpath", str(data)),

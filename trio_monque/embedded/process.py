@@ -166,7 +166,7 @@ class SupervisedServers:
         """Kill what a supervisor that was itself killed has left running."""
         for index, pid in enumerate(self.pids):
             if index not in self._codes:
-                _kill_if_serving(pid, self._logs[index].parent)
+                kill_if_serving(pid, self._logs[index].parent)
 
 
 def _plain(server: ServerCommand) -> dict[str, Any]:
@@ -197,7 +197,7 @@ def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:
     )
 
 
-def _kill_if_serving(pid: int, data: Path) -> None:
+def kill_if_serving(pid: int, data: Path) -> None:
     """Kill the process only where the data's lock file still names it: its id may have a new owner."""
     try:
         owner = (data / "mongod.lock").read_text().strip()

@@ -102,9 +102,9 @@ def check_timezone(expression: str, timezone: object) -> str:
     """
     if timezone is None or timezone == "UTC":
         return "UTC"  # Known without a database: Windows has none of its own.
-    if isinstance(timezone, str) and timezone in _zone_names():
+    if isinstance(timezone, str) and timezone in zone_names():
         return timezone
-    if not _zone_names():
+    if not zone_names():
         advice = "this machine has no time zone database: install the package tzdata ('pip install tzdata')"
     else:
         advice = "an IANA name such as 'Europe/Berlin' is expected"
@@ -258,7 +258,7 @@ def _reached(wall: datetime, zone: tzinfo) -> datetime:
 
 
 @cache  # It reads about 600 small files: 7 ms if they are in the file cache.
-def _zone_names() -> frozenset[str]:
+def zone_names() -> frozenset[str]:
     return frozenset(available_timezones() - NO_ZONES)
 
 

@@ -152,7 +152,9 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
         codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=MAJORITY
     )
     try:
-        cursor = database.aggregate(_pipeline(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000))
+        cursor = database.aggregate(
+            pipeline_of(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000)
+        )
     except driver.OperationFailure as error:
         if error.code in (_UNAUTHORIZED, _STANDALONE):
             message = str(translated(error, "open the change stream", writes=False))
@@ -188,7 +190,7 @@ def _namespace(collection: Collection) -> Mapping[str, str]:
     return {"db": collection.database.name, "coll": collection.name}
 
 
-def _pipeline(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
+def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
     """The server tries it on every write, as a filter of its log: so its shape has a price, of each job.
 
     Namespaces are compared whole, and once for each collection: of `ns.coll`, and of conditions spread over more

@@ -95,7 +95,7 @@ class DatabaseThreads:
         Exactly one side owns the result. Checking for cancellation after the call would leave a moment
         between the check and the delivery, in which a granted claim is stranded. Only on trio.
         """
-        handoff = _Handoff(function, orphan)
+        handoff = Handoff(function, orphan)
         try:
             return await self.call(handoff.produce, channel=channel, abandon_on_cancel=True)
         except trio.Cancelled:
@@ -169,7 +169,7 @@ class _State(Enum):
 
 
 @dataclass
-class _Handoff(Generic[T]):
+class Handoff(Generic[T]):
     """One result, two possible owners; the lock decides. The thread produces, the task may abandon."""
 
     function: Callable[[], T]

@@ -111,7 +111,7 @@ def _found(
     frontiers = []
     is_capped = False
     for path in _in_turn(jobs, query, session):
-        reader = _Reader(jobs, path, query, cap if path.is_sorted else None, light, session)
+        reader = PageReader(jobs, path, query, cap if path.is_sorted else None, light, session)
         found = reader.read(wanted)
         for job in found.jobs:
             seen.setdefault(job.id, job)
@@ -135,7 +135,7 @@ def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:
 
 
 @dataclass(frozen=True)
-class _Reader:
+class PageReader:
     """Reads along one path.
 
     Attributes:
@@ -163,7 +163,7 @@ class _Reader:
             if self.cap is not None and not is_bounded and max(size, window or 0) >= self.cap:
                 # Where it stops is read first, and is the end of what is read then. By number alone it might lie
                 # behind what was looked at: others delete meanwhile.
-                stopped, window, is_bounded = self._capped_at(), None, True
+                stopped, window, is_bounded = self.capped_at(), None, True
             found, number = self._decoded(size, window, stopped)
             if len(found) >= wanted:
                 found = found[:wanted]
@@ -218,7 +218,7 @@ class _Reader:
             )
         )
 
-    def _capped_at(self) -> Anchor | None:
+    def capped_at(self) -> Anchor | None:
         """The last place that was looked at; None where that was the last there is. Read from the index alone."""
         if self.cap is None:
             return None

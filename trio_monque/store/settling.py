@@ -123,11 +123,11 @@ def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: C
     for statement in statements:
         for claim in statement.claims:
             document = found.get(claim[0])
-            fates[claim] = Fate.LOST if document is None else _fate(statement, document)
+            fates[claim] = Fate.LOST if document is None else fate_of(statement, document)
     return fates
 
 
-def _fate(statement: Statement, document: Mapping[str, Any]) -> Fate:
+def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
     receipt = document.get(FIELD["receipt"])
     if receipt == statement.receipt:
         return Fate.WRITTEN

@@ -83,7 +83,7 @@ class SkippedDocuments(Set[object]):
         key = _key(document_id)
         known = self._entries.get(key)
         if known is None and not self._entries:
-            self._looked_at = _moment()
+            self._looked_at = steady_moment()
         if known is not None or len(self._entries) < MOST_REMEMBERED:
             self.discard(document_id)
             self._entries[key] = _Entry(document_id, problem[:LONGEST_PROBLEM], name)
@@ -91,8 +91,8 @@ class SkippedDocuments(Set[object]):
         return (known is None or known.problem != problem[:LONGEST_PROBLEM]) and self._may_log()
 
     def _may_log(self) -> bool:
-        if abs(_moment() - self._news_since) >= LOOK_AGAIN_AFTER:
-            self._news, self._news_since = 0, _moment()
+        if abs(steady_moment() - self._news_since) >= LOOK_AGAIN_AFTER:
+            self._news, self._news_since = 0, steady_moment()
         self._news += 1
         self._unlogged += self._news > MOST_NEWS
         return self._news <= MOST_NEWS
@@ -116,11 +116,11 @@ class SkippedDocuments(Set[object]):
     def is_old(self) -> bool:
         """Whether it is time to look at them again."""
         # Both ways: a client may have been used in another run, with a clock of its own.
-        return bool(self._entries) and abs(_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
+        return bool(self._entries) and abs(steady_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
 
     def to_look_at(self, most: int) -> list[object]:
         """Return those that were looked at longest ago, and count them as looked at: the next call returns others."""
-        self._looked_at = _moment()
+        self._looked_at = steady_moment()
         found = []
         for key in list(islice(tuple(self._entries), most)):
             entry = self._entries.pop(key, None)
@@ -131,7 +131,7 @@ class SkippedDocuments(Set[object]):
 
     def look_on(self) -> None:
         """Look at the next ones without a pause: some of the last ones were repaired."""
-        self._looked_at = _moment() - LOOK_AGAIN_AFTER
+        self._looked_at = steady_moment() - LOOK_AGAIN_AFTER
 
 
 class Cooldown:
@@ -143,7 +143,7 @@ class Cooldown:
 
     def take(self) -> bool:
         """Whether it is time; then it counts as done."""
-        moment = _moment()
+        moment = steady_moment()
         # Both ways, as above.
         if self._last is not None and abs(moment - self._last) < self._pause:
             return False
@@ -186,6 +186,6 @@ def _key(document_id: object) -> object:
         return repr(document_id)
 
 
-def _moment() -> float:
+def steady_moment() -> float:
     virtual = virtual_time()
     return time.monotonic() if virtual is None else virtual.now().timestamp()

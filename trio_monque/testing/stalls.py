@@ -16,7 +16,7 @@ from ..threads import do_threads_take_turns
 STALLED_AFTER: Final = 30.0
 """Real seconds. Whatever happens at one instant is over by then, unless it never is."""
 
-_LOOK_INTERVAL: Final = 0.5
+LOOK_INTERVAL: Final = 0.5
 
 
 @contextmanager
@@ -65,7 +65,7 @@ def _calling(look: Callable[[], None]) -> Iterator[None]:
 
     def watch() -> None:
         with suppress(trio.RunFinishedError):
-            while not ended.wait(_LOOK_INTERVAL):
+            while not ended.wait(LOOK_INTERVAL):
                 token.run_sync_soon(look, idempotent=True)
 
     threading.Thread(target=watch, name="trio_monque stalls", daemon=True).start()

@@ -46,12 +46,12 @@ def _without_lease(patch: pytest.MonkeyPatch) -> None:
 
 def _without_receipts(patch: pytest.MonkeyPatch) -> None:
     """What was written, and its answer lost, is not known again."""
-    fate = settling._fate
+    fate = settling.fate_of
 
     def blind(statement: settling.Statement, document: Mapping[str, Any]) -> settling.Fate:
         return fate(statement, {**document, "receipt": None})
 
-    patch.setattr(settling, "_fate", blind)
+    patch.setattr(settling, "fate_of", blind)
 
 
 def _without_resolving(patch: pytest.MonkeyPatch) -> None:

@@ -9,6 +9,7 @@ from typing import Any, Final
 
 import trio
 
+from tests.support.internals import engine_of
 from trio_monque import Monque, MonqueError, Scheduler, run_scheduler
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.errors import InstanceCollisionError
@@ -82,7 +83,7 @@ class World:
                 async with self._scheduler(life.id, life.names, options) as scheduler:
                     with trio.move_on_at(life.end):
                         await scheduler.wait_drained()
-                    if not scheduler._engine.stop.draining.is_set():
+                    if not engine_of(scheduler).stop.draining.is_set():
                         asked.append((life.ending, trio.current_time()))
                         self.played.write(life.id, f"is asked to {life.ending}")
                         match life.ending:
@@ -160,7 +161,7 @@ class World:
             who = f"sweeper{number}"
             self.played.options[who] = SWEEPER
             async with self._scheduler(who, NAMES, SWEEPER) as scheduler:
-                while not scheduler._engine.stop.draining.is_set():
+                while not engine_of(scheduler).stop.draining.is_set():
                     wake_all_schedulers()
                     with trio.move_on_after(10):
                         await scheduler.wait_drained()
