@@ -131,7 +131,7 @@ def prove(messages: Collection[Any], service: Service, killed: int) -> bool:
             all(d["answer"] == last[d["address"]] for d in documents) and set(unwritten) <= {killed}
         ),
         "no address was asked for by two at a time": service.overlapped == 0,
-        f"1 is a dead letter after {aside.tries} tries ({aside.document['address']}: {aside.error})": aside.tries == 3,
+        f"1 is a dead letter after 3 attempts ({aside.document['address']}: {aside.error})": aside.attempts == 3,
     }
     print(f"The service refused {dict(service.refused)}, and answered {len(unwritten)} times what was never written.")
     for claim, holds in proven.items():

@@ -216,7 +216,7 @@ class DocumentDeadLettered(Event):
     """A document has no attempts left: no instance claims it until `readmit`. `error` is that of the last attempt."""
 
     document_id: Any
-    tries: int
+    attempts: int
     error: str
 
 

@@ -139,7 +139,7 @@ async def test_document_that_cannot_be_decoded_is_set_aside_alone(
         report = await run_claims(handle, OPEN, finish, wait=False)
     assert report.finished == 3
     (aside,) = await dead_letters(handle)
-    assert (aside.id, aside.document, aside.tries) == ("bad", None, 0)
+    assert (aside.id, aside.document, aside.attempts) == ("bad", None, 0)
     assert "decoded" in (aside.error or "")
     assert "bad" in caplog.text
     bad = things.find_one({"_id": "bad"})

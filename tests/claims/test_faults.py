@@ -375,7 +375,7 @@ async def test_document_that_kills_its_holders_is_set_aside(things: Collection, 
     report = await run_claims(things, OPEN, finish, wait=False, max_attempts=2, listeners=listened(told))
     assert (report.finished, report.rescued, report.dead_lettered) == (0, 1, 1)
     (aside,) = (one for one in told if isinstance(one, DocumentDeadLettered))
-    assert (aside.document_id, aside.tries) == (0, 2)
+    assert (aside.document_id, aside.attempts) == (0, 2)
     assert "died" in aside.error
     assert lock_of(things)["error"] == aside.error
 

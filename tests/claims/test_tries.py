@@ -44,12 +44,12 @@ async def test_tries_are_bounded_and_what_used_them_up_is_set_aside_listed_and_r
     failures = [(one.attempt, one.will_retry) for one in told if isinstance(one, DocumentFailed)]
     assert failures == [(1, True), (2, True), (3, True), (4, False)]
     (last,) = (one for one in told if isinstance(one, DocumentDeadLettered))
-    assert (last.document_id, last.tries, last.error) == (0, 4, "ZeroDivisionError: try 4")
+    assert (last.document_id, last.attempts, last.error) == (0, 4, "ZeroDivisionError: try 4")
     assert lock_of(things) == {"by": None, "until": NEVER, "tries": 4, "error": "ZeroDivisionError: try 4"}
     assert states(things) == ["new", "done"]
 
     (listed,) = await dead_letters(things)
-    assert (listed.id, listed.tries, listed.error) == (0, 4, "ZeroDivisionError: try 4")
+    assert (listed.id, listed.attempts, listed.error) == (0, 4, "ZeroDivisionError: try 4")
     assert listed.document is not None
     assert listed.document["n"] == {"x": [0]}
     assert [one.id for one in await dead_letters(things, {"state": "done"})] == []

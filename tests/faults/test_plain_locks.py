@@ -157,7 +157,7 @@ def test_programs_that_know_only_plain_locks_and_ours_take_nothing_that_the_othe
         scenario.wait(lambda: results_of(scenario, PLAIN[1]) == before + TRIALS, "the thawed one goes on")
         found = trio.run(dead_letters, collection)
         assert {one.id for one in found} == {one["_id"] for one in aside}
-        assert {(one.tries, one.error) for one in found} == {(1, "RuntimeError: no such street")}
+        assert {(one.attempts, one.error) for one in found} == {(1, "RuntimeError: no such street")}
         assert trio.run(readmit, collection, *(one["_id"] for one in aside)) == TRIALS
         helper.open()
         scenario.wait_left(helper)

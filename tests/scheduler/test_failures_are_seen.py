@@ -64,7 +64,7 @@ def test_failures_are_printed_by_a_program_that_says_nothing_about_logging(
     assert "Traceback (most recent call last)" in printed
     assert 'raise ValueError(f"card refused' in printed
     assert re.search(
-        r"^document ObjectId\('\w+'\) \(try 1\) failed, and is now a dead letter: KeyError: 'no such", printed, re.M
+        r"^document ObjectId\('\w+'\) \(attempt 1\) failed, and is now a dead letter: KeyError: 'no such", printed, re.M
     )
     assert 'raise KeyError("no such street")' in printed
     assert "started" not in printed  # INFO is for those who ask for it.

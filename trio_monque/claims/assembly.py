@@ -1,4 +1,4 @@
-"""The parts of claims on a collection, each made with what it needs. Wiring only; nothing runs yet."""
+"""Constructs the parts of claims on a collection and connects them. Nothing runs yet."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ Listeners = Mapping[type[Event], Any]
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the public classes use; the others are held by these."""
+    """The parts that the public classes use. These hold the other parts."""
 
     host: Host[HeldDocument, ClaimsReport]
     source: DocumentSource
@@ -53,7 +53,12 @@ class Parts:
 def assembled(
     collection: object, wanted: object, config: ClaimConfig, listeners: Listeners | None, work: Work
 ) -> Parts:
-    """`wanted` is the filter; `work` is awaited for each claim."""
+    """Check the arguments and construct the parts. `wanted` is the filter; `work` is awaited for each claim.
+
+    Raises:
+        MonqueError: The caller is not in a trio task.
+        InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
+    """
     if not trio.lowlevel.in_trio_task():
         raise MonqueError("documents are claimed inside trio.run: call it in a trio program")
     handle = check_collection(collection)
@@ -96,9 +101,10 @@ def _engine_of(source: DocumentSource, reporter: ClaimsReporter, config: ClaimCo
 
 
 def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:
-    """In a thread: the server's time, and with it whether the database can be used; and whether an index serves."""
+    """In a thread: measure the server's time, which fails if the database cannot be used, and check for an index."""
     time.measure_clock_offset()
-    # Asked in any case: whatever is wrong with the filter, the server says so now, and no loop crashes of it later.
+    # Also with allow_scan: if the filter is invalid, the server refuses this query, and the start fails. Otherwise the
+    # first look would crash a loop of the engine.
     is_served = documents.indexes.is_served(locked, time.clock.now())
     if not (is_served or config.allow_scan) and documents.indexes.is_large(locked):
         raise MissingIndexError(

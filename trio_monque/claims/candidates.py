@@ -1,4 +1,4 @@
-"""Which documents to claim next: those of the filter that are free, in its order."""
+"""Finds the documents to claim next: they match the filter and are free, in the order of `sort`."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ GROUP: Final = "documents"
 
 
 class DocumentFinder:
-    """Finds ids. Used on the run's own thread; the looks go through the door."""
+    """Finds ids. Used on the thread of the trio run; queries run in database threads."""
 
     def __init__(self, locked: LockedCollection, door: DatabaseThreads) -> None:
         self._locked = locked
         self._door = door
 
     def key_of(self, document_id: Any) -> Hashable:
-        # Nearly always, and the encoding would be asked for several times for each.
+        # Most ids are ObjectIds. For these the key costs nothing; `key_of` encodes the id as BSON.
         return document_id if type(document_id) is ObjectId else self._locked.key_of(document_id)
 
     @staticmethod

@@ -1,4 +1,19 @@
-"""What works on a document gets: the document, and the lock that it is under."""
+"""Claim: a document under a lock, as the code that works on it sees it.
+
+What each condition of `finish` and of `async with claim` closes:
+
+- The lock was lost and the work does not know it yet. `finish` raises before it writes, and the write itself has the
+  fence of the claim: a second instance that holds the document now keeps its claim.
+- The answer to `finish` is lost. The engine sends the same settlement again. If the lease ends meanwhile, another
+  instance may have claimed and finished the document. Then no read can tell whose write took the lock away, and the
+  error has `unknown_outcome`.
+- The server refuses the update, for example by a validator. The claim is still held, so the handler may finish with
+  another update. All other errors end the claim.
+- `finish` is called while an end is being written. Both would be fenced by the same claim, and the second would look
+  like a lost lock. So it raises at once.
+- The block is left by an error and by the cancellation of its scope at the same time. The error decides: a failure must
+  not count as a released document.
+"""
 
 from __future__ import annotations
 
@@ -26,10 +41,10 @@ Update = Mapping[str, Any] | Sequence[Mapping[str, Any]]
 
 
 class ClaimEnds(Protocol):
-    """Writes the end of a claim whose work goes on."""
+    """Writes the end of a claim while its work goes on."""
 
     def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
-        """The user's update, checked, as it will be sent."""
+        """Check the user's update and encode it."""
         ...
 
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
@@ -39,11 +54,14 @@ class ClaimEnds(Protocol):
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...)")
 class Claim(Generic[DocT]):
-    """A document under a lock that is renewed until it is let go.
+    """A document under a lock, which is renewed until the claim ends.
 
-    `async with claim:` around the work cancels that when the lock is lost, and raises ClaimLostError then. Left
-    normally, the lock is taken away; left by an error, the try has failed, and the next one comes after a backoff; left
-    by a cancellation, the document is given back uncounted.
+    `async with claim:` surrounds the work. If the lock is lost, it cancels the work and raises ClaimLostError. How the
+    block ends decides what happens to the document:
+
+    - Normally: the lock is removed, as by `finish()`.
+    - By an error: the attempt has failed. The next attempt follows after a backoff.
+    - By a cancellation: the document is released, and the attempt does not count.
 
     Attributes:
         document: The document as it was claimed, its lock included.
@@ -66,12 +84,12 @@ class Claim(Generic[DocT]):
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1: one more than those that failed or died."""
+        """The number of this attempt, from 1: one more than the attempts that failed or whose holder died."""
         return self._run.claim.attempt
 
     @property
     def deadline(self) -> float:
-        """When the work will be cancelled for taking too long, on trio's clock; infinity for never."""
+        """The moment, on trio's clock, at which `timeout` cancels the work; infinity for never."""
         return self._run.deadline
 
     @property
@@ -82,27 +100,27 @@ class Claim(Generic[DocT]):
     # --- Its end ---
 
     async def finish(self, update: Update | None = None) -> None:
-        """Writes the result and takes the lock away, in one write under the lock, acknowledged by a majority.
+        """Write the result and remove the lock, in one write under the lock, acknowledged by a majority.
 
-        The claim has ended then: its work may go on without a lock, within its timeout, and nothing more is written.
-        Cancelled before it was sent, nothing is written; once sent it is awaited.
+        Then the claim has ended. The work may go on without a lock, within its timeout, but cannot write anything under
+        the claim. A cancellation before the write is sent prevents it; once sent, the write is awaited.
 
         Args:
             update: Operators, for example `{"$set": {"status": "done"}}`, or a pipeline; None for no result.
 
         Raises:
-            InvalidOptionError: It is no update of operators, or touches the lock.
-            InvalidPayloadError: It cannot be encoded as BSON.
-            InvalidUpdateError: The server refuses it for this document, which is held as before.
-            ClaimLostError: The lock was not ours any more: nothing was written.
-            MonqueConnectionError: Nobody knows whether it was.
+            InvalidOptionError: `update` has no operators, or changes the lock.
+            InvalidPayloadError: `update` cannot be encoded as BSON.
+            InvalidUpdateError: The server refuses the update for this document. The claim is still held.
+            ClaimLostError: This instance no longer holds the lock. Nothing was written.
+            MonqueConnectionError: The result may or may not be written (`unknown_outcome`).
         """
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
         await self._end(Finished(self._source.encoded(update, self._run.claim)))
 
     async def release(self, delay: float = 0.0) -> None:
-        """Gives the document back uncounted: claimable by anybody, `delay` seconds later.
+        """Release the document without counting the attempt. Any instance may claim it after `delay` seconds.
 
         Raises:
             ClaimLostError, MonqueConnectionError: As for `finish`.
@@ -116,7 +134,9 @@ class Claim(Generic[DocT]):
         if self._run.reason is CancelReason.LOST and not self._run.is_settled:
             raise self._lost()
         if self._work.is_over or self._run.is_settled or self._run.is_settling:
-            raise MonqueError(f"the claim on document {self._run.claim} has ended: nothing can be written under it")
+            raise MonqueError(
+                f"the claim on document {self._run.claim} has ended: call finish() or release() once, inside the block"
+            )
 
     async def _end(self, outcome: Outcome) -> None:
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
@@ -129,18 +149,20 @@ class Claim(Generic[DocT]):
                 self._work.end()
         if is_held:
             problem = None if settlement.settled is None else settlement.settled.error
-            raise InvalidUpdateError(f"the server refuses to write the end of document {shown(self.id)}: {problem}")
+            raise InvalidUpdateError(f"the server refused the update of document {shown(self.id)}: {problem}")
         if not written and settlement.is_unclear:
             raise MonqueConnectionError(
-                f"it is not known whether document {shown(self.id)} was finished: the answer was lost, and "
-                "its lease is over",
+                f"the outcome of finishing document {shown(self.id)} is unknown: the answer was lost, and the "
+                "lease has expired",
                 unknown_outcome=True,
             )
         if not written:
             raise self._lost()
 
     def _lost(self) -> ClaimLostError:
-        return ClaimLostError(f"the lock on document {self._run.claim} is gone, or is no longer sure")
+        return ClaimLostError(
+            f"lost the lock on document {self._run.claim}: it was not renewed in time, or another program took it"
+        )
 
     # --- The work under it ---
 
@@ -163,7 +185,7 @@ class Claim(Generic[DocT]):
         try:
             if self._scope.__exit__(kind, error, trace):
                 left = None
-        except BaseException as rest:  # noqa: BLE001  # What the scope's own cancellation left of a group.
+        except BaseException as rest:  # noqa: BLE001  # The scope takes its own Cancelled out of a group.
             left = rest
         finally:
             self._extension.__exit__(None, None, None)
@@ -180,7 +202,7 @@ class Claim(Generic[DocT]):
         return False
 
     def _leave(self, left: BaseException | None) -> None:
-        """The work is over; where its claim is not, the error decides."""
+        """End the work. Unless the claim has ended before, the error decides what happens to the document."""
         outcome: Exception | None = None
         if left is not None:
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
@@ -193,7 +215,7 @@ class Claim(Generic[DocT]):
             return TimeoutError(f"the work on document {self._run.claim} took longer than its timeout")
         if self._run.reason is CancelReason.LOST:
             return self._lost()
-        return ClaimLostError(f"the claims end: document {self._run.claim} is given back")
+        return ClaimLostError(f"the claims are shutting down: document {self._run.claim} is released")
 
     def __repr__(self) -> str:
         return f"<Claim of {self._run.claim}>"

@@ -1,9 +1,18 @@
-"""How documents are claimed: those that match the filter and are free, as fast as the rate limit allows.
+"""Claims documents that match the filter and are free, as fast as the rate limit allows.
 
-The condition of a claim stands in `store/locked_collection.py`; the account of lost answers in `host/claiming.py`. One
-race is special here. A lock says until when it holds, and foreign programs go by that date alone. So each renewal that
-is about to be sent, the one that resolves a lost answer too, is first noted in the Cycle of the claim: from then on the
-lock may say either date, and every fenced write accepts both.
+The guarded write is in `store/documents/claiming.py`, and the handling of lost answers in `host/claiming.py`. What is
+special for documents, and the race that each part closes:
+
+- A lock holds until the date in it, and foreign programs know only that date. A renewal moves it, and its answer may be
+  lost. So the Cycle of the claim notes each renewal before it is sent, also the one that resolves a lost answer. From
+  then on the lock may have either date, and every fenced write accepts both.
+- A handler finishes a document, and the filter still matches. This instance would claim it again at once, and so
+  without end. ReclaimGuard knows these documents. The first that is claimed again ends the claims with an error; the
+  whole claim is orphaned, so that every document in it is released, and none of them runs.
+- The rate limit admits five starts and the claim brings three. Starts are counted before the claim, as a second claim
+  may begin while the first is in flight; those that did not happen are given back to the limit in `finally`.
+- A document becomes free between the last look and the question what is due next. `next_due` is therefore counted from
+  the moment of that look and not from now: otherwise the document would be neither claimed nor announced.
 """
 
 from __future__ import annotations
@@ -37,17 +46,14 @@ from .reclaim_guard import ReclaimGuard
 from .settlement import DocumentSettlement
 
 ClaimedDocument = tuple[TakenDocument, Cycle]
-"""A document that a claim has taken, and that claim."""
+"""A document that a claim has taken, and the cycle of that claim."""
 
 
 class DocumentClaims:
-    """Claims what matches the filter and is free. See `host.claiming` for what becomes of answers that are lost.
-
-    What is special for documents: the stamp is a Cycle, which knows what the locks of one claim may say since; starts
-    keep to the rate limit; and a document that was finished here and still matches the filter ends the claims.
+    """The claiming half of DocumentSource. Used on the thread of the trio run.
 
     Args:
-        control: The engine's.
+        control: What it may ask of the engine.
     """
 
     def __init__(
@@ -75,7 +81,7 @@ class DocumentClaims:
         self._numbers = count()
 
     def key_of(self, document_id: Any) -> Hashable:
-        """What tells the document from all others."""
+        """Return a hashable value that identifies the document."""
         return self._finder.key_of(document_id)
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
@@ -106,7 +112,7 @@ class DocumentClaims:
         again = next((one for one in held if self._reclaim_guard.is_repeat(one.key)), None)
         if again is None:
             return Granted(held, more=taken.more)
-        # The one that was finished before, and the others of its claim, are released unrun.
+        # Orphaned: the document that was finished before is released, with all others of the same claim, and none runs.
         self._claiming.orphan(again.cycle, ())
         self._control.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
@@ -122,7 +128,7 @@ class DocumentClaims:
     def resolving(self, cycle: Cycle) -> Callable[[], Sequence[ClaimedDocument]]:
         stamp = cycle.stamp
         until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
-        # Before it is sent: an answer that is lost as well may have been applied.
+        # Noted before it is sent: if this answer is lost as well, the renewal may still have been applied.
         cycle.renewing(until)
 
         def resolve() -> Sequence[ClaimedDocument]:
@@ -144,17 +150,17 @@ class DocumentClaims:
     # --- What is due later ---
 
     async def next_due(self, groups: Set[str]) -> Due | None:
-        # Not after now: what came to be free since the look would be neither claimed nor told.
+        # Counted from the last look, and not from now: see the top of this file.
         ask = partial(documents.due.next_due, self._locked, self._candidates.looked_at)
         due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if due is None:
             return None
-        # Nor before the pace allows a look: what has come to be due since the last one would be asked for, and be the
-        # answer, again and again until then.
+        # But not earlier than the rate limit admits a start. A document that is due by now would be the answer to every
+        # question until then, and the engine would ask in a tight loop.
         return Due(max(self._time.clock.on_run_clock(due), self._rate_limit.next_at))
 
     async def is_anything_left(self) -> bool:
-        """Whether there is, or may be again, something to claim."""
+        """Whether a document can be claimed now, or later without a repair. Dead letters do not count."""
         now = await self._time.refreshed(self._door, Channel.CLAIMS)
         ask = partial(documents.due.is_anything_left, self._locked, now)
         return await self._door.call(ask, abandon_on_cancel=True)

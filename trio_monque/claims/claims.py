@@ -21,7 +21,7 @@ from .claim import Claim
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
 from .options import ClaimConfig, ClaimOptions, claim_config
-from .reporting import ClaimsReport
+from .reporting import ClaimsReport, log_fields
 
 logger = logger_of("claims")
 
@@ -30,7 +30,7 @@ DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
 @async_calls("In a thread of trio's, call trio.from_thread.run(claims.{name})")
 class RunningClaims:
-    """Documents are being claimed. Made by `run_claims`, and what `nursery.start` of it returns."""
+    """Claims that are running: the value that `nursery.start(run_claims, ...)` returns."""
 
     def __init__(self, parts: Parts, config: ClaimConfig) -> None:
         self._parts = parts
@@ -43,25 +43,25 @@ class RunningClaims:
 
     @property
     def report(self) -> ClaimsReport | None:
-        """What it did; None until it has ended."""
+        """The report; None until the claims have ended."""
         return self._parts.host.report
 
     def drain(self) -> None:
-        """Begins the orderly end: nothing new is claimed, and what is being worked on gets `shutdown_timeout`.
+        """Begin a graceful shutdown: claim nothing more, and let running work finish within `shutdown_timeout`.
 
-        May be said again, and from any thread; also when all has ended.
+        May be called from any thread, more than once, and after the end.
         """
         self._parts.host.drain()
 
     async def wait_drained(self) -> None:
-        """Returns when it has ended, which somebody must have asked for, or nothing was left."""
+        """Wait until the claims have ended. It does not start a drain."""
         await self._parts.host.ended.wait()
 
 
 class Claims(RunningClaims, Generic[DocT]):
-    """An async iterator of claims. Made by `open_claims` only.
+    """An async iterator of claims. Only `open_claims` makes it.
 
-    Several tasks may ask for the next at once. It ends when nothing is left (`wait=False`), or after `drain()`.
+    Several tasks may iterate at once. The iteration ends when no document is left (`wait=False`), or after `drain()`.
     """
 
     def __init__(self, parts: Parts, config: ClaimConfig, queue: ClaimQueue) -> None:
@@ -76,7 +76,7 @@ class Claims(RunningClaims, Generic[DocT]):
         if claim is not None:
             return claim
         if self._parts.engine.stop.crashes:
-            await trio.sleep_forever()  # Until this body is cancelled for it.
+            await trio.sleep_forever()  # The host cancels this body and raises the crash.
         raise StopAsyncIteration
 
 
@@ -89,27 +89,28 @@ async def open_claims(
     listeners: Listeners | None = None,
     **options: Unpack[ClaimOptions],
 ) -> AsyncIterator[Claims[DocT]]:
-    """Claims documents that match a filter, for as long as the body; at most `concurrency` are given out at a time.
+    """Claim documents that match a filter while the body runs; hand out at most `concurrency` at a time.
 
         async with open_claims(db.messages, {"location": None}, wait=False) as claims:
             async for claim in claims:
                 async with claim:
                     await claim.finish({"$set": {"location": await locate(claim.document["address"])}})
 
-    When the body ends, nothing new is claimed; what nobody works on inside `async with claim` is given back at once,
-    and the rest gets `shutdown_timeout`. When the body raises or is cancelled, that is cancelled and given back.
+    When the body ends, no more documents are claimed. Claims that no task has entered with `async with claim` are
+    released at once; the others may finish within `shutdown_timeout`. When the body raises or is cancelled, work on
+    claims is cancelled, and their documents are released.
 
     Args:
         collection: A `pymongo.collection.Collection` of a client with room for 17 connections.
-        filter: Which documents; finishing one must make it false.
+        filter: Which documents to claim. After `finish`, a document must not match it any more.
         listeners: Functions by event class: DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued.
         options: See ClaimConfig.
 
     Raises:
-        InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
+        InvalidDatabaseError, InvalidOptionError: Raised at once; the message names what is wrong.
         MissingIndexError: No index serves the filter, and the collection is large.
         MonqueConnectionError: The database cannot be reached or used.
-        FilterStillMatchesError: A document that was finished was claimed again, and nobody else had touched it.
+        FilterStillMatchesError: A finished document still matched the filter and was claimed again.
     """
     config = claim_config(options)
     queue = ClaimQueue(config.concurrency)
@@ -123,7 +124,7 @@ async def open_claims(
         queue.close()
         queue.give_back_idle()
 
-    # What a block raises because the claims have crashed says nothing beside that.
+    # After a crash, blocks raise ClaimLostError because their work is cancelled. Only the crash is worth raising.
     body = Body(
         name="open_claims",
         beside=close_when_draining,
@@ -143,15 +144,15 @@ async def run_claims(
     task_status: trio.TaskStatus[RunningClaims] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[ClaimOptions],
 ) -> ClaimsReport:
-    """Claims documents that match a filter, and calls an async handler with each, in a task of its own.
+    """Claim documents that match a filter, and call an async handler with each claim, in a task of its own.
 
-    A handler calls `claim.finish(update)`. One that returns without has the lock taken away; one that raises has
-    failed, and its document is claimed again after a backoff, until `max_attempts`; `Retry`, `Snooze` and `Discard`
-    mean what they mean for jobs. It is cancelled when the lock is lost.
+    A handler calls `claim.finish(update)`. If it returns without that call, the lock is removed. If it raises, the
+    attempt has failed, and the document is claimed again after a backoff, up to `max_attempts`. `Retry`, `Snooze` and
+    `Discard` mean the same as for jobs. A handler is cancelled when the lock is lost.
 
-    Returns what it did, when nothing is left (`wait=False`), or after `drain()` of what `nursery.start` returns.
-    Cancelled, it cuts: handlers are cancelled, their documents given back, and it ends within `cleanup_timeout` plus
-    two seconds. Arguments, options and errors are those of `open_claims`.
+    Returns the report when no document is left (`wait=False`), or after `drain()` of the object that `nursery.start`
+    returns. If the call is cancelled, it cancels the handlers, releases their documents, and ends within
+    `cleanup_timeout` plus two seconds. Arguments, options and errors are those of `open_claims`.
     """
     if problem := problem_of_handler(handler, "claim") or ("" if is_async(handler) else "must be an async function"):
         raise InvalidOptionError("handler", handler, problem)
@@ -176,10 +177,15 @@ async def _work(
     try:
         await handler(claim)
     except ClaimLostError:
-        raise  # It is told by itself.
+        raise  # The engine has reported the loss already.
     except Exception:
-        if work.is_over:  # What becomes of the document does not tell of it any more.
-            logger.error("the work on document %s failed after its claim had ended", claim.id, exc_info=shows_errors)
+        if work.is_over:  # The settlement is made, so no event or report has this error: only this line.
+            logger.error(
+                "the work on document %s failed after its claim had ended; the document does not change",
+                claim.id,
+                exc_info=shows_errors,
+                extra=log_fields(claim.id, claim.attempt),
+            )
         raise
     finally:
         slots.leave(work)

@@ -1,4 +1,4 @@
-"""ClaimsContext: what the parts of claims on a collection that ask the database share."""
+"""ClaimsContext: the collection, the database threads, the server's time and the options, shared by the parts."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ class ClaimsContext:
 
     Attributes:
         locked: The collection, the filter and the lock field.
-        door: Takes blocking calls to threads.
-        time: The server's.
+        door: Runs blocking calls in database threads.
+        time: The server's time.
         config: The options.
-        policy: What becomes of a failed try.
-        leased: The collection, for whatever must be answered within a heartbeat: a later answer comes too late for what
-            it is asked for.
+        policy: What follows a failed attempt.
+        leased: The collection with a timeout of at most a heartbeat interval, for claims and renewals: a later answer
+            would come too late to hold a lock.
     """
 
     locked: LockedCollection

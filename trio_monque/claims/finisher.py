@@ -1,4 +1,4 @@
-"""Ends claims that do not wait for documents to come (`wait=False`), when nothing is left."""
+"""Ends claims with `wait=False` when no document is left."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ class Finisher:
     """A loop beside the engine's own.
 
     Attributes:
-        progress: How it gets on.
+        progress: The health of this loop.
     """
 
     def __init__(self, engine: DocumentEngine, source: DocumentSource) -> None:
@@ -20,17 +20,18 @@ class Finisher:
         self._source = source
 
     async def run(self) -> None:
-        """Drains the engine once nothing is held, nothing is being claimed, and the database has nothing more.
+        """Drain the engine when it holds no document, claims none, and the database has none left.
 
-        Each condition closes a race. A document that is held is left to be done. One that is being claimed may be
-        granted after the question. And between the question and its answer, a claim may have been granted, too.
+        Each condition closes a race. A document that is held is not finished yet, and may be released. A document that
+        is being claimed may be granted after the question was sent. And a claim may be granted between the question and
+        its answer, so the engine is looked at once more.
         """
         engine = self._engine
         while True:
             self.progress.wait_for_others()
             await engine.wait_changed()
-            # A handler that goes on after its document was finished is waited for, too: nothing has asked for an end
-            # that it would have to hurry for.
+            # Wait also for a handler that goes on after `finish`: a drain would start its `shutdown_timeout`, and the
+            # caller has not asked for an end.
             if engine.is_at_work or engine.is_claiming:
                 continue
             self.progress.ask()

@@ -1,4 +1,16 @@
-"""What is held: a document under its lock, and the claim cycle whose lock it is."""
+"""HeldDocument, a document under a lock of this instance, and Cycle, the claim that locked it.
+
+One claim locks many documents with one stamp. The database may have another `until` than this instance knows, as the
+answer to a renewal may be lost or late. What the Cycle keeps against that:
+
+- *Every `until` that was sent and may still be in a lock.* The fence of each write accepts all of them. With only the
+  last one, an instance whose renewal was not applied would take its own lock for a lost one.
+- *For how long no other program can have taken the lock.* If a lock is missing after a lost answer, it was this
+  instance that removed it, provided that this time is not over. Afterwards another instance may have claimed and ended
+  the document, and the outcome is unknown. The time counts from the moment at which a renewal was sent, because the
+  server may have applied it at once.
+- *That time for each document.* One renewal may find some locks of the cycle held and others gone.
+"""
 
 from __future__ import annotations
 
@@ -12,61 +24,61 @@ from ..options import LEASE_IN_BEATS
 from ..safe_text import shown
 
 CLOCKS: Final = 1 / 6
-"""Of a beat: by so much the clock of a program that knows only `by` and `until` may run ahead."""
+"""A share of the heartbeat interval, left for the clock of a program that knows only `by` and `until`."""
 
 
 class Cycle:
-    """One claim's stamp, and what its locks may say since. On the run's own thread.
+    """One claim: its stamp, and the values that its locks may have now. Used on the thread of the trio run.
 
     Attributes:
-        stamp: What it wrote.
-        asked: The ids of what it has asked for.
-        fence: What a lock of it may say now, as far as anybody knows.
+        stamp: What the claim wrote.
+        asked: The ids that the claim asked for.
+        fence: The values that a lock of this claim may have now.
     """
 
     def __init__(self, stamp: LockStamp, asked: Sequence[Any], sent: float) -> None:
-        """`sent` is when the claim was asked for, on trio's clock."""
+        """`sent` is the moment at which the claim was sent, on trio's clock."""
         self.stamp = stamp
         self.asked = asked
         self._untils = [stamp.until]
         self.fence = self._fenced()
         self._sure_until = self._untouched_until(sent)
-        # Of those that a renewal has found held, by their keys: of a cycle, some may be lost and others not.
+        # By key, for the documents that a renewal has found held.
         self._sure_until_of: dict[bytes, float] = {}
 
     def _fenced(self) -> Fence:
         return Fence(self.stamp.by, self.stamp.token, tuple(self._untils))
 
     def renewing(self, until: datetime) -> None:
-        """A renewal is about to be sent: from now on the locks may say this, too."""
+        """Note a renewal before it is sent: from now on the locks may have this `until`, too."""
         self._untils.append(until)
         self.fence = self._fenced()
 
     def renewed(self, until: datetime, sent: float, held: Iterable[bytes]) -> None:
-        """It was answered: what is still held, by these keys, says no less."""
+        """Note the answer: the locks of these documents have this `until`, or that of a later renewal."""
         self._untils = [one for one in self._untils if one >= until]
         self.fence = self._fenced()
         self._sure_until_of.update(dict.fromkeys(held, self._untouched_until(sent)))
 
     def _untouched_until(self, sent: float) -> float:
-        """Nobody takes a lock earlier that was seen held when this was sent; a sixth of a beat is left to clocks."""
+        """Return until when no other program takes a lock that a command of that moment found held."""
         return sent + (LEASE_IN_BEATS - CLOCKS) * self.stamp.every
 
     def is_sure(self, key: bytes, now: float) -> bool:
-        """Whether nobody may have taken that lock yet, so that if it is gone, it is gone by our own hand."""
+        """Whether no other program can have taken that lock yet: if it is gone, this instance removed it."""
         return now < max(self._sure_until, self._sure_until_of.get(key, self._sure_until))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HeldDocument:
-    """A document under a lock of ours.
+    """A document under a lock of this instance.
 
     Attributes:
         id: Its `_id`.
-        key: The same, to be looked up by: an `_id` may be a document.
+        key: The `_id` encoded as BSON: hashable, which an `_id` that is a document is not.
         document: The document as it was claimed.
-        tries: How many tries had failed or died before.
-        cycle: The claim that took it.
+        tries: How many attempts had failed or lost their holder before. The field of the lock has this name.
+        cycle: The claim that locked it.
         order: The number of this claim among all claims of this instance, in the order in which they were made.
     """
 
@@ -79,8 +91,8 @@ class HeldDocument:
 
     @property
     def attempt(self) -> int:
-        """Which try this is, from 1."""
+        """The number of this attempt, from 1."""
         return self.tries + 1
 
     def __str__(self) -> str:
-        return f"{shown(self.id)} (try {self.attempt})"
+        return f"{shown(self.id)} (attempt {self.attempt})"

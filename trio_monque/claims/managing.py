@@ -1,4 +1,4 @@
-"""What operators call for claimed documents: create the index, list dead letters, and free them."""
+"""Calls for operators: create the index for claims, list dead letters, and readmit them."""
 
 from __future__ import annotations
 
@@ -27,13 +27,13 @@ class DeadLetter(Generic[DocT]):
 
     Attributes:
         id: Its `_id`.
-        tries: How many attempts have failed, or lost their holder.
+        attempts: How many attempts have failed, or lost their holder.
         error: The error of the last one.
-        document: The document; None where the codec options of the handle cannot decode it.
+        document: The document; None if the codec options of the collection cannot decode it.
     """
 
     id: Any
-    tries: int
+    attempts: int
     error: str | None
     document: DocT | None
 
@@ -45,14 +45,14 @@ async def create_claim_index(
     lock_field: str = "lock",
     sort: Sort | None = None,
 ) -> str:
-    """Creates the index that serves claims with this filter, lock field and order; returns its name.
+    """Create the index that serves claims with this filter, lock field and order; return its name.
 
-    It is partial on the filter where the server can have such an index: then it holds what is still to be done. For a
-    filter of `$exists: False`, `$ne` or `$nin` it cannot, and the index begins with the fields of the filter.
-    On any anyio backend.
+    If the server supports it for this filter, the index is partial: it has only the documents that are still to be
+    claimed. For `$exists: False`, `$ne` and `$nin` the server does not, and the index begins with the fields of the
+    filter. Works on any anyio backend.
 
     Raises:
-        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
         MonqueConnectionError: The server refuses, or cannot be reached.
     """
     return await DatabaseThreads().call(
@@ -67,10 +67,10 @@ async def dead_letters(
     lock_field: str = "lock",
     limit: int = 100,
 ) -> Sequence[DeadLetter[DocT]]:
-    """Returns at most `limit` dead letters that match the filter. On any anyio backend.
+    """Return at most `limit` dead letters that match the filter. Works on any anyio backend.
 
     Raises:
-        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
         MonqueConnectionError: The database cannot be reached or used.
     """
     check_count("limit", limit, at_least=1)
@@ -87,12 +87,13 @@ async def readmit(
     filter: Mapping[str, Any] | None = None,  # noqa: A002
     lock_field: str = "lock",
 ) -> int:
-    """Frees dead letters, with all their attempts: these, or those that match a filter ({} for all).
+    """Make dead letters claimable again, with all their attempts; return how many.
 
-    Returns how many were freed. Documents that are not dead letters do not change. On any anyio backend.
+    Give the ids of documents, or a filter ({} for all). Documents that are not dead letters do not change. Works on any
+    anyio backend.
 
     Raises:
-        InvalidDatabaseError, InvalidOptionError: Naming what is wrong.
+        InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
         MonqueConnectionError: The database cannot be reached or used.
     """
     if bool(document_ids) == (filter is not None):

@@ -1,4 +1,4 @@
-"""The options of `open_claims` and `run_claims`: checked at once, as all options are."""
+"""The options of `open_claims` and `run_claims`, and their checks."""
 
 from __future__ import annotations
 
@@ -52,31 +52,31 @@ class ClaimConfig:
     """The options, checked. Times are seconds.
 
     Attributes:
-        lock_field: The top-level field that holds the lock; nothing else of a document is ever touched.
-        sort: In which order documents are claimed, as pairs of field and direction; None for any.
-        concurrency: How many documents are worked on at once in this instance. While results are written, it claims as
+        lock_field: The top-level field that holds the lock. Apart from it, only `finish` changes a document.
+        sort: The order in which documents are claimed, as pairs of field and direction; None for any order.
+        concurrency: How many documents this instance works on at once. While it writes results, it claims up to this
             many more.
-        wait: Go on for ever, for documents to come; False ends when nothing is left.
+        wait: Wait for further documents, without end; False ends when no document is left.
         rate_limit: How many runs this instance starts a second at most; None for no limit.
-        timeout: How long the work on one may take; None for no limit.
-        max_attempts: After how many failed attempts (a holder's death is one) a document is a dead letter.
-        backoff: How long a failed one waits for its next try, instead of the exponential backoff: seconds, or a
-            function of the number of failures and the error.
-        base_retry_interval: The backoff before try n + 1 is `2 ** n` times this.
+        timeout: How long the work on one document may take; None for no limit.
+        max_attempts: How many attempts may fail before a document becomes a dead letter. The death of a holder counts.
+        backoff: The pause before the next attempt, instead of the exponential backoff: seconds, or a function of the
+            number of failures and the error.
+        base_retry_interval: The backoff before attempt n + 1 is `2 ** n` times this.
         max_backoff_delay: The longest backoff.
-        retry_jitter: By which share of itself a backoff is varied, up and down. 0 to 1.
-        redact_errors: Called with the reason of each failure before it is stored in a lock or logged. What it returns
-            is kept instead.
+        retry_jitter: The share of a backoff by which it is varied at random, up and down. 0 to 1.
+        redact_errors: Called with the reason of each failure before it is stored in a lock or logged. Its return value
+            replaces the reason.
         heartbeat_interval: How often locks are renewed; a lease is three of them. 0.2 to 300.
-        clock_skew: How far the clock of a program that knows only `by` and `until` may be off: its lock is taken so
-            long after its end.
-        poll_interval: How long to wait before looking again, where nothing was left.
-        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single try.
-        shutdown_timeout: How long what is being worked on may go on when the end is asked for.
+        clock_skew: How far the clock of a program that knows only `by` and `until` may be off. Its lock is taken this
+            long after its `until`.
+        poll_interval: The pause between two looks that find no document.
+        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single attempt.
+        shutdown_timeout: How long work may go on after a drain has begun.
         cleanup_timeout: How long cancelled work may clean up.
         operation_timeout: How long one database command may take.
         instance_id: The name of this instance in locks and logs; the default is readable and unique.
-        allow_scan: Work without an index on a large collection, too.
+        allow_scan: Start also if no index serves the filter and the collection is large.
     """
 
     lock_field: str = "lock"
@@ -129,7 +129,7 @@ class ClaimConfig:
 
 
 def claim_config(given: Mapping[str, Any]) -> ClaimConfig:
-    """Checks the options; raises InvalidOptionError naming the wrong one."""
+    """Check the options. Raises InvalidOptionError, which names the wrong one."""
     # None asks for the default.
     values = {name: value for name, value in given.items() if not (name == "instance_id" and value is None)}
     check_known(values, ClaimOptions.__annotations__, "claims")
@@ -137,7 +137,7 @@ def claim_config(given: Mapping[str, Any]) -> ClaimConfig:
 
 
 def check_lock_field(value: object) -> None:
-    """Unless it can hold a lock, and nothing else is touched by that."""
+    """Raise InvalidOptionError unless the value names a top-level field that can hold a lock."""
     if not isinstance(value, str) or not value or value == "_id" or "." in value or "$" in value or "\0" in value:
         raise InvalidOptionError(
             "lock_field", value, "must be the name of a top-level field: no dots, no '$', and not '_id'"
@@ -145,17 +145,19 @@ def check_lock_field(value: object) -> None:
 
 
 def check_filter(value: object, lock_field: str) -> Mapping[str, Any]:
-    """The filter, unless it is none, or asks for locks, which are seen to by themselves."""
+    """Return the filter. Raises InvalidOptionError if it is not a mapping, or names the lock field."""
     if not isinstance(value, Mapping):
         raise InvalidOptionError("filter", value, "must be a MongoDB filter, for example {'status': 'new'}")
     for name in value:
         if name == lock_field or str(name).startswith(f"{lock_field}."):
-            raise InvalidOptionError("filter", value, f"must not name {lock_field!r}: what is locked is skipped anyway")
+            raise InvalidOptionError(
+                "filter", value, f"must not name {lock_field!r}: locked documents are skipped anyway"
+            )
     return value
 
 
 def checked_sort(value: object) -> tuple[tuple[str, int], ...]:
-    """The order as pairs, none for None."""
+    """Return the order as pairs; no pairs for None."""
     if value is None:
         return ()
     problem = "must be pairs of a field and 1 or -1, for example [('created_at', 1)]"

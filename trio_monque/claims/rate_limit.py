@@ -1,11 +1,12 @@
-"""How many may be started now, where a service must not be hammered. Pure."""
+"""RateLimit: how many runs may start now. Pure."""
 
 from __future__ import annotations
 
 import math
 
 LATE = 0.03
-"""Seconds: who is no later than that keeps to the intervals, and makes up for what was missed; others begin anew."""
+"""Seconds. A start that is at most this late is on schedule, and missed starts are made up for. After a longer pause
+the intervals begin anew: otherwise an idle hour would be followed by an hour's worth of starts at once."""
 
 
 class RateLimit:
@@ -21,11 +22,11 @@ class RateLimit:
 
     @property
     def next_at(self) -> float:
-        """When the next one may be started."""
+        """When the next run may start."""
         return self._next_at
 
     def begin(self, now: float, most: int) -> int:
-        """How many of them may be started now: they count as started."""
+        """Return how many runs may start now, at most `most`. They count as started."""
         if self._rate is None:
             return most
         late = now - self._next_at
@@ -36,6 +37,6 @@ class RateLimit:
         return number
 
     def not_begun(self, number: int) -> None:
-        """So many of them were not, after all."""
+        """Take back that number of starts, which did not happen."""
         if self._rate is not None:
             self._next_at -= number / self._rate

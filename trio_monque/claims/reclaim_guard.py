@@ -1,4 +1,9 @@
-"""Notices documents that were finished and match the filter all the same: they would be claimed without end."""
+"""Detects finished documents that still match the filter: the instance would claim them again without end.
+
+A document that matches later, because another program opened it again, is new work and must not count. So the guard
+looks right after the result was written. Between the result and this look, the document may be claimed again here;
+therefore a document counts from the moment at which it is finished, and stops counting when the look does not find it.
+"""
 
 from __future__ import annotations
 
@@ -17,20 +22,20 @@ from ..store.documents.locked_collection import LockedCollection
 from .locked_document import HeldDocument
 
 MOST_REMEMBERED: Final = 100_000
-"""Documents that still match; the first of them that is claimed again ends the claims."""
+"""A bound on memory: how many documents that still match are kept. The first that is claimed again ends the claims."""
 
 MOST_AT_ONCE: Final = 1000
 
 
 class ReclaimGuard:
-    """Looks at what was finished, right after, and beside everything else: what came to match later is new work.
+    """Looks at finished documents, in a loop of its own, so that no settlement waits for it.
 
     Attributes:
-        progress: How its loop gets on.
+        progress: The health of that loop.
     """
 
     def __init__(self, locked: LockedCollection, door: DatabaseThreads, by: str) -> None:
-        """`by` is the instance."""
+        """`by` is the name of this instance in locks."""
         self.progress = Progress("filter watcher")
         self._locked = locked
         self._door = door
@@ -40,13 +45,13 @@ class ReclaimGuard:
         self._arrived = trio.Event()
 
     def finished(self, documents: Iterable[HeldDocument]) -> None:
-        """They have come to their end, and the lock is gone."""
+        """The results of these documents are written, and their locks are gone."""
         for one in documents:
             self._unseen[one.key] = one.id
             self._arrived.set()
 
     def is_repeat(self, key: bytes) -> bool:
-        """Whether a document that is claimed now was finished here before, and has matched ever since."""
+        """Whether a document that is claimed now was finished here before, and has matched the filter ever since."""
         return key in self._still_matching or key in self._unseen
 
     async def run(self) -> NoReturn:
@@ -57,12 +62,12 @@ class ReclaimGuard:
             ids = [self._unseen[key] for key in keys]
             self.progress.ask()
             try:
-                # What this instance has claimed again meanwhile was there to be claimed.
+                # The lock of this instance does not hide a document: it was claimed again because it still matched.
                 look = partial(documents.due.still_matching, self._locked, ids, self._by)
                 found = await self._door.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 self.progress.fail(error)
-                found = frozenset()  # It is for a mistake of the program's, which it makes again.
+                found = frozenset()  # No retry: a program with a wrong filter makes the same mistake again soon.
             else:
                 self.progress.answered()
             for key in keys:

@@ -1,4 +1,4 @@
-"""What the engine noticed of documents -> events, logs and the report."""
+"""ClaimsReporter turns what the engine observes of documents into events, log records and ClaimsReport."""
 
 from __future__ import annotations
 
@@ -13,6 +13,8 @@ from ..host.reporting import HostEnd, Reporter, named
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import logger_of
+from ..safe_text import shown
+from ..store.types import ObjectId
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, Finished, Released
 
@@ -21,10 +23,17 @@ logger = logger_of("claims")
 
 @dataclass(frozen=True, slots=True)
 class RescuedDocument:
-    """A document whose holder had died."""
+    """A document that was taken from a dead holder.
+
+    Attributes:
+        attempts: How many attempts have failed, this one included.
+        holder: The name of the dead instance or program.
+        is_dead_letter: No attempts are left.
+        error: The error in a dead letter; empty otherwise.
+    """
 
     id: Any
-    tries: int
+    attempts: int
     holder: str
     is_dead_letter: bool
     error: str
@@ -32,18 +41,18 @@ class RescuedDocument:
 
 @dataclass(frozen=True, kw_only=True)
 class ClaimsReport:
-    """What the claims of one instance came to, told when they have ended.
+    """What the claims of one instance did. Made when they have ended.
 
     Attributes:
-        finished: Documents whose lock was taken away with, or without, a result.
-        failed: Tries that failed, with or without tries left.
-        released: Documents that were given back uncounted.
-        lost: Locks that were taken, or could not be renewed in time.
-        rescued: Locks of dead holders that were taken away.
+        finished: Documents whose lock was removed, with or without a result.
+        failed: Attempts that failed, with or without attempts left.
+        released: Documents that were released without counting the attempt.
+        lost: Locks that were not renewed in time, or that another program took.
+        rescued: Documents that were taken from dead holders.
         dead_lettered: Documents that became dead letters: no attempts are left.
-        unfinished: The ids of documents whose locks could not be given back; they end with their leases.
-        crashed: What crashed of the claims themselves.
-        undelivered_events: Events that listeners did not hear, because too many waited or the claims had to end.
+        unfinished: The ids of documents that could not be released. Others claim them when their leases expire.
+        crashed: The errors that ended the claims.
+        undelivered_events: Events that listeners did not receive: too many waited, or the claims had to end.
     """
 
     finished: int = 0
@@ -58,7 +67,7 @@ class ClaimsReport:
 
 
 class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
-    """The observer of the engine: makes events and log records, and counts."""
+    """Observes the engine of claims on documents."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str, error_text: ErrorText) -> None:
         super().__init__(event_delivery, logger, "claims", instance)
@@ -90,23 +99,27 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
     # --- The observer of the engine ---
 
     def run_settled(self, settlement: DocumentSettlement) -> None:
-        self._tell_settled(settlement)
+        self._report_settled(settlement)
 
     def claim_lost(self, claim: HeldDocument) -> None:
         self._lost += 1
-        logger.warning("the lock on document %s was taken, or could not be renewed in time", claim)
+        logger.warning(
+            "lost the lock on document %s (not renewed in time, or taken by another program); work cancelled",
+            claim,
+            extra=log_fields(claim.id, claim.attempt),
+        )
         self._event_delivery.emit(events.DocumentClaimLost(claim.id, claim.attempt))
 
     def runs_cut_short(self, claims: Sequence[HeldDocument]) -> None:
-        logger.warning("the claims end and cut short the work on documents %s", named(claims))
+        logger.warning("cancelled the work on %d documents to shut down: %s", len(claims), named(claims))
 
     def renewal_failed(self, error: Exception) -> None:
-        logger.warning("locks could not be renewed, and will be soon: %s", error)
+        logger.warning("could not renew locks: %s; retrying until their leases run out", error)
 
     def claims_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
-        self._tell_rescued(rescued)
+        self._report_rescued(rescued)
 
-    def _tell_settled(self, settlement: DocumentSettlement) -> None:
+    def _report_settled(self, settlement: DocumentSettlement) -> None:
         held = settlement.held
         match settlement.outcome:
             case Finished():
@@ -116,18 +129,18 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
                 is_last = self._is_dead_letter(settlement)
                 reason = kept_reason(error, self._error_text)
                 log = logger.error if is_last else logger.warning
-                what = "and is now a dead letter" if is_last else "and is claimed again later"
-                # With a hook, what the error itself says is not to be kept anywhere.
+                # With `redact_errors`, no traceback: it would show the text that the hook removes.
                 log(
-                    "document %s failed, %s: %s",
+                    "document %s failed, and %s: %s",
                     held,
-                    what,
+                    "is now a dead letter" if is_last else "will be claimed again after its backoff",
                     reason,
                     exc_info=error if self._error_text.redact is None else None,
+                    extra=log_fields(held.id, held.attempt),
                 )
                 self._event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
-                    self._tell_dead_letter(held.id, held.attempt, reason)
+                    self._report_dead_letter(held.id, held.attempt, reason)
             case Released() | Snoozed() | CutShort():
                 self._released += 1
 
@@ -135,16 +148,32 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
         ending = settlement.ending
         return ending is not None and ending.lock is not None and ending.lock["until"] == NEVER
 
-    def _tell_dead_letter(self, document_id: Any, tries: int, error: str) -> None:
+    def _report_dead_letter(self, document_id: Any, attempts: int, error: str) -> None:
         self._dead_lettered += 1
-        self._event_delivery.emit(events.DocumentDeadLettered(document_id, tries, error))
+        self._event_delivery.emit(events.DocumentDeadLettered(document_id, attempts, error))
 
-    def _tell_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
+    def _report_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
         self._rescued += len(rescued)
         for one in rescued:
             if one.is_dead_letter:
-                logger.error("document %r is now a dead letter: %s", one.id, one.error)
-                self._tell_dead_letter(one.id, one.tries, one.error)
+                logger.error(
+                    "document %r is now a dead letter: %s",
+                    one.id,
+                    one.error,
+                    extra=log_fields(one.id, one.attempts),
+                )
+                self._report_dead_letter(one.id, one.attempts, one.error)
         holders = sorted({one.holder for one in rescued})
-        logger.warning("%d locks of dead holders were taken away: %s", len(rescued), ", ".join(holders))
+        logger.warning(
+            "rescued %d documents from dead holders; each counts as a failed attempt: %s",
+            len(rescued),
+            ", ".join(holders),
+        )
         self._event_delivery.emit(events.DocumentsRescued(len(rescued)))
+
+
+def log_fields(document_id: Any, attempt: int) -> Mapping[str, object]:
+    """Return the `extra` fields of a log record about one document."""
+    # An id may be any BSON value of any size, also text with line breaks.
+    shown_id = str(document_id) if type(document_id) is ObjectId else shown(document_id)
+    return {"document_id": shown_id, "attempt": attempt}

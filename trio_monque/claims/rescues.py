@@ -1,4 +1,20 @@
-"""What is seen of the locks of others, and how those of dead holders are taken away: through the door."""
+"""Observes the locks of other holders, and rescues documents whose holder is dead.
+
+The reaper of the engine decides whom it takes for dead; the guarded write is in `store/documents/rescuing.py`. What
+each condition here closes:
+
+- An instance of this library renews its lock each heartbeat. Clocks may differ, so the `until` of its lock alone proves
+  nothing: it is dead only if a whole lease has passed, on the clock of this instance, without a renewal. At the start
+  there was no time to observe. Then a date that has passed by more than `clock_skew` is enough (`is_stale`).
+- A program that knows only `by` and `until` never renews. All that can be known of it is that date. Its lock is
+  protected until then, plus `clock_skew` for its clock; a lock without an end is protected for ever.
+- A renewal of this instance may be in flight while it looks. `ours` excludes its own locks by document and token: a
+  lock with this instance's name and another token is that of an earlier claim, and is observed like any other.
+- The answer to a rescue is lost. Prepared anew, the second attempt would have another date, and would not recognize
+  what the first one wrote: those documents would be rescued, but neither reported nor announced. So `_unanswered`
+  keeps what was sent, and the same is sent again.
+- A rescued document that waits for its backoff is due later. Other loops do not know that, so `expect` sets a timer.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +33,11 @@ from ..store.documents.rescuing import SeenLock, Takeaway
 from .context import ClaimsContext
 from .locked_document import HeldDocument
 from .reporting import RescuedDocument
-from .settlement import DocumentSettlement, lock_after_try
+from .settlement import DocumentSettlement, lock_after_failure
 
 
 class Rescues:
-    """Looks and takes."""
+    """The rescuing half of DocumentSource. Used on the thread of the trio run."""
 
     def __init__(self, shared: ClaimsContext, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._locked = shared.locked
@@ -33,7 +49,7 @@ class Rescues:
         self._unanswered: Sequence[Takeaway] = ()
 
     async def observe(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
-        """All locks but ours."""
+        """Return the locks of all documents, except those in `ours` (key and token)."""
         look = partial(self._look, ours)
         return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
@@ -44,17 +60,20 @@ class Rescues:
 
     def _sighting(self, seen: SeenLock, now: datetime) -> Sighting[SeenLock]:
         lock = seen.lock
-        assert lock.until is not None, "what is held says until when"
+        assert lock.until is not None, "a lock that is held has an until"
         left = (lock.until - now) / timedelta(seconds=1) + self._skew
         mark = (lock.by, lock.token, lock.until)
         if lock.is_ours:
-            # Seen for a whole lease without a renewal. At the start, what its own date says is enough.
+            # Dead after a whole lease without a renewal; at the start, if its own date has passed.
             return Sighting(seen, seen.key, mark, lock.lease, is_stale=left < 0)
-        # Of whoever knows only this date it is all that there is.
+        # A program that does not renew: only its date counts.
         return Sighting(seen, seen.key, mark, 0.0, protected_for=left if lock.until < NEVER else math.inf)
 
     async def rescue(self, dead: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
-        """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""
+        """Take these locks away; return the documents that had not changed since they were observed.
+
+        After a transient error, the next call sends the same as the first: see the top of this file.
+        """
         if not self._unanswered:
             now = await self._time.refreshed(self._door, Channel.CLAIMS)
             self._unanswered = [self._takeaway(one, now) for one in dead]
@@ -80,5 +99,5 @@ class Rescues:
 
     def _takeaway(self, seen: SeenLock, now: datetime) -> Takeaway:
         lock = seen.lock
-        error = MonqueError(f"its holder {lock.by} died, or has stopped renewing its lock")
-        return Takeaway(seen.id, lock, lock_after_try(lock.tries + 1, error, now, self._policy))
+        error = MonqueError(f"its holder {lock.by} died, or stopped renewing its lock")
+        return Takeaway(seen.id, lock, lock_after_failure(lock.tries + 1, error, now, self._policy))

@@ -1,4 +1,19 @@
-"""How the work on a document ended -> what its lock becomes. Pure: the moment and the policy are given."""
+"""Decides what the end of the work on a document writes: the result, or what its lock becomes. Pure.
+
+What each decision guards against:
+
+- The outcome is decided once, when the run ends. A write whose answer is lost is sent again with the same ending: a
+  second decision would have another date, and could not recognize what the first write left behind.
+- Work that was cancelled because its claim was lost counts as cut short, whatever it raised. Another instance may have
+  the document now; the ending only releases a lock that still has the fence of this claim.
+- A cancelled block raises ClaimLostError in the user's task, who may let it pass on. That error is the echo of the
+  cancellation and not a failure: it must not count as an attempt.
+- A lock that waits for a date beyond `LATEST` would look like a dead letter, which no instance claims. So dates are
+  limited to that.
+- The server refuses a lock with a long error, for example because the document is full. With a short error the lock is
+  smaller than the one that is there. Otherwise no attempt could be counted, and the document would run without end.
+- The caller changes the update object while `finish` waits. It is encoded at the call, and these bytes are sent.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +35,7 @@ from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .locked_document import HeldDocument
 
 LATEST: Final = NEVER - timedelta(seconds=1)
-"""A lock that is free from later on would be that of a dead letter."""
+"""The latest date from which a lock may be free: `until` of a dead letter is later."""
 
 
 _PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
@@ -28,14 +43,14 @@ _PROBLEM: Final = "must be an update of operators, for example {'$set': {'status
 
 @dataclass(frozen=True, slots=True)
 class Finished:
-    """The result is written with the end of the lock. `update` is None for no result."""
+    """The work was done: the result is written, and the lock removed, in one write. `update` is None for no result."""
 
     update: EncodedUpdate | None
 
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """Given back uncounted, to be claimed from so many seconds later on."""
+    """Released without counting the attempt; claimable after `delay` seconds."""
 
     delay: float
 
@@ -44,19 +59,19 @@ Outcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
 
 
 class GivenBackError(Exception):
-    """Nobody works on it: it is given back as if it had never been claimed."""
+    """No work began: the document is released as if it had never been claimed."""
 
 
 @dataclass(slots=True, eq=False)
 class DocumentSettlement:
-    """The end of one claim: what it means, what was sent of that, and what became of it.
+    """The end of one claim, from its outcome to the answer of the server.
 
     Attributes:
-        is_early: Its handler goes on.
-        ending: What is written, once that is decided.
-        settled: What became of it; None while nobody knows.
+        is_early: The handler goes on: it called `finish` or `release`.
+        ending: What is written; None until that is decided.
+        settled: What the server did with it; None until that is known.
         may_be_written: It was sent, and the answer was lost.
-        is_unclear: It may have been written; nobody can tell any more.
+        is_unclear: It may or may not be written, and no read can tell any more.
     """
 
     held: HeldDocument
@@ -69,14 +84,14 @@ class DocumentSettlement:
 
 
 def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
-    """What the end of a run means for its document."""
+    """Decide what the end of a run means for its document."""
     if isinstance(end.error, GivenBackError):
         return CutShort()
     if end.error is None and not end.cancelled:
         return Finished(None)
     if end.reason is CancelReason.LOST:
         return CutShort()
-    # What was cancelled is told so where it works on the document, and may pass that on.
+    # The echo of a cancellation: see the top of this file.
     error = None if end.reason is not None and isinstance(end.error, ClaimLostError) else end.error
     if error is not None:
         verdict = judged(error, policy)
@@ -88,7 +103,7 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
 
 
 def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:
-    """What is written."""
+    """Return what is written for this outcome."""
     if isinstance(outcome, Finished):
         return Ending(held.id, held.cycle.fence, outcome.update)
     return Ending(held.id, held.cycle.fence, None, _lock_after(held, outcome, now, policy))
@@ -107,13 +122,13 @@ def _lock_after(
         case Discarded(error):
             return laid_aside(held.attempt, kept_reason(error, policy.error_text))
         case Failed(error, after):
-            return lock_after_try(held.attempt, error, now, policy, after)
+            return lock_after_failure(held.attempt, error, now, policy, after)
 
 
 def made_lighter(settlement: DocumentSettlement) -> bool:
-    """Shortens the error in a lock that the server refused; whether it did, and the lock is to be written once more.
+    """Shorten the error in a lock that the server refused; return whether the lock should be sent again.
 
-    With so short an error the lock is smaller than the one that is held: a full document has room for it.
+    With the shortened error the lock is smaller than the one in the document, so that a full document has room for it.
     """
     ending, settled = settlement.ending, settlement.settled
     if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:
@@ -125,22 +140,26 @@ def made_lighter(settlement: DocumentSettlement) -> bool:
     return True
 
 
-def lock_after_try(
-    tries: int, error: BaseException, now: datetime, policy: RetryPolicy, after: float | None = None
+def lock_after_failure(
+    attempts: int, error: BaseException, now: datetime, policy: RetryPolicy, after: float | None = None
 ) -> dict[str, object]:
-    """The lock after so many tries, of which the last one failed or died: free later, or that of a dead letter."""
-    if tries >= policy.max_attempts:
-        return laid_aside(tries, kept_reason(error, policy.error_text))
-    delay = policy.delay(tries, error) if after is None else after
-    return freed(tries, now + timedelta(milliseconds=max(1, round(delay * 1000))))
+    """Return the lock after that number of attempts. The last one failed, or its holder died.
+
+    The lock is free after the backoff, or after `after` seconds; without attempts left it is that of a dead letter.
+    """
+    if attempts >= policy.max_attempts:
+        return laid_aside(attempts, kept_reason(error, policy.error_text))
+    delay = policy.delay(attempts, error) if after is None else after
+    # Whole milliseconds, as in BSON: the store compares the lock that it finds with this one.
+    return freed(attempts, now + timedelta(milliseconds=max(1, round(delay * 1000))))
 
 
 def encoded_update(locked: LockedCollection, update: object, document: object) -> EncodedUpdate:
-    """The update of a document as it will be sent, whatever becomes of the caller's object until then.
+    """Check the update that `finish` was given, and encode it.
 
     Raises:
-        InvalidOptionError: It is none, or touches the lock.
-        InvalidPayloadError: It cannot be encoded as BSON, or is larger than a statement may be.
+        InvalidOptionError: The update has no operators, or changes the lock.
+        InvalidPayloadError: The update cannot be encoded as BSON, or is too large for a statement.
     """
     is_pipeline = isinstance(update, list | tuple)
     stages: Iterable[object] = update if isinstance(update, list | tuple) else (update,)
@@ -154,13 +173,16 @@ def encoded_update(locked: LockedCollection, update: object, document: object) -
             for path in _named(operator, named):
                 if path == locked.lock_field or str(path).startswith(f"{locked.lock_field}."):
                     raise InvalidOptionError(
-                        "update", update, f"must not touch {locked.lock_field!r}: the lock is taken away by itself"
+                        "update", update, f"must not change {locked.lock_field!r}: finish() removes the lock"
                     )
     return documents.settling_statements.encoded_update(locked, update, document)
 
 
 def _named(operator: str, named: Any) -> Iterable[Any]:
-    """The paths that it names. What a stage of a pipeline computes is not looked through: the lock goes last."""
+    """Return the paths that the operator names.
+
+    Expressions of a pipeline are not searched: the stage that removes the lock is the last one and wins.
+    """
     if isinstance(named, Mapping):
         return (*named, *named.values()) if operator == "$rename" else named
     if operator == "$unset":

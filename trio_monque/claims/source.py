@@ -1,4 +1,19 @@
-"""The engine's port, for the documents of any collection, over the store."""
+"""DocumentSource: the port of the engine (see `engine/source.py`) for the documents of any collection.
+
+Claiming is in `claiming.py`, rescuing in `rescues.py`, decisions in `settlement.py`. This file settles and renews. The
+races between these two, and with lost answers:
+
+- A renewal is in flight while a settlement is sent. The lock may have the old `until` or the new one, so a settlement
+  takes the fence of its Cycle just before it is sent, and not when it was prepared. If a renewal overtakes it all the
+  same, the store answers MOVED, and it is sent again with the newer fence, up to MOST_ROUNDS times.
+- The answer to a settlement is lost, and the next attempt finds no lock. Either the first attempt removed it, or the
+  lease ended and another instance has claimed and ended the document. As long as the Cycle is sure that no other
+  program can have taken the lock, it was the first attempt: the settlement counts as written. Afterwards the outcome is
+  unclear, and `finish` raises MonqueConnectionError instead of a result that may be wrong.
+- A renewal finds one lock of a claim gone and the others held. Only what it found held is sure for longer.
+- The clock of a foreign program decides when it takes a lock, by `until` alone. So that date is made from the server's
+  time, measured anew if it is stale.
+"""
 
 from __future__ import annotations
 
@@ -39,14 +54,14 @@ Work = Callable[[Claim[Any], ClaimWork], Awaitable[object]]
 """Works on the document of a claim: hands the claim to a task, or calls the handler. Returns when the work is over."""
 
 MOST_ROUNDS: Final = 3
-"""How often an ending is sent again whose lock was renewed meanwhile."""
+"""How often an ending is sent if its lock was renewed meanwhile."""
 
 
 class DocumentSource:
-    """Claims, runs and settles documents. Used on the run's own thread; its store calls go through the door.
+    """Claims, runs, settles, renews and rescues documents. On the thread of the trio run; commands in database threads.
 
     Attributes:
-        reclaim_guard: A loop of its own.
+        reclaim_guard: Detects documents that are claimed without end. The engine runs its loop.
     """
 
     _control: Control[HeldDocument, DocumentSettlement]
@@ -69,7 +84,7 @@ class DocumentSource:
         self._control = control
         self._rescues = Rescues(self._shared, control)
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
-        # Timers were set by the time that was taken for the server's.
+        # If the server's time turns out to be another, all timers that were set by it are wrong: look at once.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
     # --- What a claim is ---
@@ -101,7 +116,7 @@ class DocumentSource:
         return await self._claims.next_due(groups)
 
     async def is_anything_left(self) -> bool:
-        """Whether there is, or may be again, something to claim."""
+        """Whether a document can be claimed now, or later without a repair. Dead letters do not count."""
         return await self._claims.is_anything_left()
 
     # --- Running ---
@@ -111,11 +126,11 @@ class DocumentSource:
         return self._work(Claim(run, self, work), work)
 
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
-        """Settles a claim while the work on it goes on; see `Control.settle_early`."""
+        """Settle a claim while its work goes on; see `Control.settle_early`."""
         return await self._control.settle_early(run, settlement)
 
     def encoded(self, update: Update | None, held: HeldDocument) -> EncodedUpdate | None:
-        """The user's update, checked, as it will be sent."""
+        """Check the update that `finish` was given, and encode it."""
         return None if update is None else encoded_update(self._locked, update, held.document)
 
     # --- Settling ---
@@ -145,13 +160,13 @@ class DocumentSource:
     async def _settle(self, left: Sequence[DocumentSettlement]) -> None:
         endings = []
         for one in left:
-            assert one.ending is not None, "it was prepared"
+            assert one.ending is not None, "prepare comes before settle"
             if one.ending.fence is not one.held.cycle.fence:
-                # What a renewal has sent meanwhile the lock may say, too.
+                # A renewal was sent since: the lock may have that date, too.
                 one.ending = replace(one.ending, fence=one.held.cycle.fence)
             endings.append(one.ending)
         try:
-            told = await self._door.call(
+            answers = await self._door.call(
                 partial(documents.settling.settle, self._locked, endings),
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
@@ -160,10 +175,10 @@ class DocumentSource:
             for one in left:
                 one.may_be_written |= error.unknown_outcome
             raise
-        for one, settled in zip(left, told, strict=True):
+        for one, settled in zip(left, answers, strict=True):
             one.settled = settled
             if settled.fate is Fate.GONE and one.may_be_written:
-                # While nobody else could have taken the lock, it was this that took it away, and the answer was lost.
+                # Gone by our own first attempt, as long as no other program can have taken the lock.
                 one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
                 one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
 
@@ -178,7 +193,7 @@ class DocumentSource:
         if not claims:
             return []
         every = self._config.heartbeat_interval
-        # A program that knows only `until` goes by that date.
+        # Programs that know only `by` and `until` compare that date with their clock: it must be the server's time.
         now = await self._time.refreshed(self._door, Channel.RENEWALS)
         until = renewed_until(self._beats.next(now), every)
         sent = trio.current_time()
@@ -206,7 +221,7 @@ class DocumentSource:
         return await self._rescues.rescue(claims)
 
     def rescue_abandoned(self) -> None:
-        """No other loop waits for what may be free now: the next look finds it."""
+        """Do nothing: the next look of any instance finds what is free."""
 
     def has_orphaned_claims(self) -> bool:
         return self._claims.has_orphaned()
@@ -217,17 +232,17 @@ class DocumentSource:
     # --- Errors ---
 
     def is_transient(self, error: Exception) -> bool:
-        # No refusal of the server is a bug of ours once it has accepted the filter at the start: the filter is the
-        # program's, and with `$expr` one document may make it fail. The claims go on when that document is repaired.
+        # The server accepted the filter at the start. If it refuses it later, one document makes it fail, for example
+        # by a division in `$expr`. That is an outage and not a bug: claims go on when the document is repaired.
         return isinstance(error, MonqueConnectionError) or is_shortage(error)
 
 
 def _was_written(settlement: DocumentSettlement) -> bool | None:
-    assert settlement.settled is not None, "it was told of each"
+    assert settlement.settled is not None, "settled before it is asked for"
     if settlement.settled.fate is Fate.REFUSED and settlement.is_early:
         return None
     return settlement.settled.fate is Fate.WRITTEN
 
 
 DocumentEngine = Engine[HeldDocument, DocumentSettlement, Sequence[DocumentSettlement], SeenLock, RescuedDocument]
-"""The engine, for documents."""
+"""The engine, with the types of documents."""

@@ -1,1 +1,1 @@
-"""One life for whatever is claimed and run: it gets ready, runs an engine, delivers events, and reports."""
+"""Runs any kind of claimed work: starts, runs an engine, delivers events, shuts down and reports."""

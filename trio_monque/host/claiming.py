@@ -1,19 +1,19 @@
-"""How items are claimed, whatever they are: choose candidates, take them, and account for each answer that is lost.
+"""Claims items of any kind: chooses candidates, takes them, and resolves answers that are lost.
 
-A claim is one guarded write. Four things can happen to its answer, and each has its own way here:
+A claim is one guarded write. Four things can happen to its answer, and this file has a case for each:
 
 - *It arrives.* What it granted is held from the moment at which the write was sent.
-- *The caller was cancelled meanwhile.* The write may have been applied, and the thread still runs: what it grants is
-  released in that thread (`DatabaseThreads.hand_over`). Otherwise it would bear a live instance's name, and no handler.
+- *The caller was cancelled meanwhile.* The write may have been applied, and the thread still runs. The thread releases
+  what it grants (`DatabaseThreads.hand_over`). Otherwise the item would be claimed by a live instance, and never run.
 - *It is lost* (a timeout, an election), so that the outcome is unknown. A read alone proves nothing: on a primary that
   was cut off, it shows a claim that is then rolled back, and two handlers run. So `resolving` renews by the whole
-  fence, acknowledged by a majority: what that finds is held.
+  fence, acknowledged by a majority. The items that this finds are held.
 - *It is lost, and some items are not found.* The write may still be on its way, and be applied after the resolution.
-  These are orphaned claims: whatever bears the stamp, except for what is held, is released at each heartbeat for one
-  lease. After that, the observation of any other instance is over, and its reaper takes them.
+  These are orphaned claims: for one lease, each heartbeat releases every item with this stamp that is not held. After
+  that, any other instance has observed the claim for a whole lease, and its reaper takes the item.
 
-The stamp of a claim is new each time. A repeated write with the same stamp could be applied twice, the second time
-after a release: two claims would be one to every fence.
+Each claim has a new stamp. A repeated write with the same stamp could be applied twice, the second time after a
+release. No fence could tell these two claims apart.
 """
 
 from __future__ import annotations
@@ -48,9 +48,8 @@ class Taken(Generic[TakenT]):
 
     Attributes:
         items: Held from now on.
-        more: Whether it is worth claiming again at once.
-        tried: How many it asked for, and could have got if no other instance had been faster; None for all that were
-            chosen.
+        more: Whether another claim is worthwhile at once.
+        tried: How many items it asked for and would have got without competition; None for all that were chosen.
     """
 
     items: Sequence[TakenT]
@@ -59,34 +58,34 @@ class Taken(Generic[TakenT]):
 
 
 class ClaimKind(Protocol[ItemT_contra, StampT, TakenT]):
-    """What differs between kinds of work: how a claim is stamped, found again, and released."""
+    """What each kind of work implements: how to stamp, resolve and release a claim."""
 
     def stamp(self, chosen: Sequence[ItemT_contra], now: datetime) -> StampT:
-        """A new stamp for a claim of these, which is about to be sent."""
+        """Make a new stamp for a claim of these items, which is about to be sent."""
         ...
 
     def resolving(self, stamp: StampT) -> Callable[[], Sequence[TakenT]]:
-        """A blocking function that renews by the whole fence, and returns what bears the stamp and is held."""
+        """Return a blocking function: it renews by the whole fence, and returns the items held under the stamp."""
         ...
 
     def release(self, stamp: StampT, held: Sequence[Any], now: datetime) -> int:
-        """In a thread: releases all that bears the stamp, except for these ids; returns how many."""
+        """In a thread: release all items with this stamp, except for these ids; return how many."""
         ...
 
     def released(self) -> None:
-        """In a thread, after `release` may have released something: it can be claimed again."""
+        """In a thread, after `release`: items may be claimable again."""
         ...
 
     def id_of(self, taken: TakenT) -> Any:
-        """The id by which `release` excepts it."""
+        """Return the id by which `release` excepts the item."""
         ...
 
 
 class Claiming(Generic[ItemT, StampT, TakenT]):
-    """Claims for one source. Used on the run's own thread; the commands go through the door.
+    """Claims for one source. Used on the thread of the trio run; commands run in database threads.
 
     Args:
-        lease: Seconds for which a claim lives without a renewal.
+        lease: Seconds after which a claim without a renewal expires.
     """
 
     def __init__(
@@ -109,7 +108,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
     async def claim(
         self, demand: Demand, now: datetime, take: Callable[[Sequence[ItemT], StampT], Taken[TakenT]]
     ) -> Taken[TakenT]:
-        """Claims as many as there are, at most what is demanded; `take` is the guarded write, called in a thread."""
+        """Claim up to the demanded number of items. `take` is the guarded write, called in a thread."""
         chosen = await self._candidates.choose(demand, now)
         may_be_more = len(chosen) < demand.total and self._candidates.may_be_more(demand)
         if not chosen:
@@ -122,7 +121,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         return replace(taken, more=taken.more or may_be_more)
 
     async def take(self, take: Callable[[], Taken[TakenT]], stamp: StampT, number: int) -> Taken[TakenT]:
-        """What `take` took, which asks for that number of items; resolved where the answer was lost."""
+        """Call `take`, which asks for that number of items; if its answer is lost, resolve which of them are held."""
         try:
             return await self._hand_over(take, stamp)
         except MonqueConnectionError as error:
@@ -131,7 +130,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
             held = await self._resolve(stamp, number)
             if not held:
                 raise
-            # What was not found can be claimed as before, as far as is known.
+            # The items that were not found may still be claimable, so another claim is worthwhile.
             return Taken(held, more=len(held) < number)
 
     async def _resolve(self, stamp: StampT, number: int) -> Sequence[TakenT]:
@@ -143,7 +142,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         return held
 
     def orphan(self, stamp: StampT, held: Sequence[TakenT], *, for_seconds: float = 0.0) -> None:
-        """Of what bears the stamp, only these are held: the others are released, once at least, and for that long."""
+        """Release all items with this stamp except those that are held: once, and again for that many seconds."""
         ids = [self._kind.id_of(one) for one in held]
         self._orphaned.add(stamp, ids, until=trio.current_time() + for_seconds)
 
@@ -151,7 +150,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         return await self._door.hand_over(call, partial(self._release_late, stamp), channel=Channel.CLAIMS)
 
     def _release_late(self, stamp: StampT, _late: object) -> None:
-        """In a thread whose caller was cancelled."""
+        """In a thread, after its caller was cancelled."""
         self._kind.release(stamp, (), self._time.clock.now())
         self._kind.released()
 
@@ -161,7 +160,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         return bool(self._orphaned)
 
     async def release_orphaned(self) -> None:
-        """About once per heartbeat. Measures the server's time as well: the thread asks the server anyway."""
+        """Release orphaned claims and measure the server's time, in one call of a thread. About once per heartbeat."""
         if self._orphaned or virtual_time() is None:
             release = partial(self._release_orphaned, trio.current_time())
             await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)

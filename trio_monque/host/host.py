@@ -1,20 +1,20 @@
-"""Host: one life of an engine. It gets ready, listens, runs, leaves and reports; written once for every kind of work.
+"""Host: runs an engine once, from the start to the report; written once for every kind of work.
 
-    get ready            retried for start_timeout; nothing is held yet
+    get ready            retried for start_timeout; no claim is held yet
     └── reachable        others of this trio run reach it (a scheduler on the board of local wakeups)
-        └── events       shielded: listeners hear what happens while all else is being cancelled
+        └── events       shielded: listeners receive what happens while everything else is cancelled
             └── engine   see engine/nursery.py
-    last words           0.4 s in which listeners hear the rest, and `leave` undoes what the start did
+    last words           0.4 s for listeners to receive the rest, and for `leave` to undo what the start did
     report
 
-How it ends, and what the caller gets:
+How it ends, and what the caller sees:
 
-- *Drain*: the body of `async with` has ended, or `drain()` was called. Nothing more is claimed; runs may go on for
-  `shutdown_timeout`.
-- *Cut*: the body has raised, or was cancelled. Runs are cancelled at once. The error of the body goes on to the caller.
-- *Crash*: a loop of the host itself has failed. It cuts, cancels the body as a child that fails cancels its nursery,
-  and raises the crashes as a group, together with what cancelled the host meanwhile, if anything did. A group of one
-  is taken apart at the border: nothing in the caller's program made it.
+- *Drain* (graceful shutdown): the body of `async with` has ended, or `drain()` was called. The engine claims nothing
+  more; runs may go on for `shutdown_timeout`.
+- *Cut*: the body has raised, or was cancelled. Runs are cancelled at once, and the caller gets the error of the body.
+- *Crash*: a loop of the host itself has failed. The host cuts, cancels the body as a failed child cancels its nursery,
+  and raises a group of the crashes and of what cancelled the host meanwhile. A group of one error is unwrapped at the
+  border of the library: no nursery of the caller made it.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
 
 LAST_WORDS: Final = 0.5 - GRACE
-"""Seconds that listeners have, when all else has ended, to hear of it. With the engine's hard bound two in all."""
+"""Seconds for listeners to receive the last events. Together with the engine's hard bound: two seconds."""
 
 
 async def _nothing() -> None:
@@ -47,15 +47,15 @@ async def _nothing() -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Life:
-    """What is special in the life of one kind of work.
+    """What each kind of work adds to the start and the end of a host.
 
     Attributes:
-        name: What crashes, in words: "the scheduler".
+        name: The name in error messages: "the scheduler".
         get_ready: Asks the database whether the work can begin, and registers the instance, if it has an entry. Called
-            again after an outage, until `start_timeout` is over. It may be cancelled, and then leaves nothing behind.
-        described: For the line of the start: the collection, and what is run.
-        reachable: Entered while the engine runs.
-        leave: At the very end, within `LAST_WORDS`: undoes what `get_ready` did and the engine has not undone.
+            again after an outage, until `start_timeout` is over. If it is cancelled, it leaves nothing behind.
+        described: For the log line of the start: the collection, and what is run.
+        reachable: A context that is entered while the engine runs.
+        leave: Undoes what `get_ready` did and the engine has not undone. Called last, within `LAST_WORDS`.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Life:
 
 @dataclass(frozen=True, kw_only=True)
 class Body:
-    """What is special in the body of an `async with` around one kind of work.
+    """What each kind of work adds to the body of its `async with`.
 
     Attributes:
         name: The function that opens it, for log lines.
-        beside: Runs beside the body, with a shielded scope that is cancelled when the body has ended.
+        beside: A task beside the body. It gets a shielded scope that is cancelled when the body has ended.
         at_end: Called when the body has ended without an error, before the drain.
-        is_echo: Whether an error of the body only repeats that the host has crashed: then the crash alone is raised.
+        is_echo: Whether an error of the body only follows from a crash of the host. Then only the crash is raised.
     """
 
     name: str
@@ -86,9 +86,9 @@ class Host(Generic[ClaimT, ReportT]):
     """Runs an engine, once.
 
     Attributes:
-        engine: What it runs.
-        report: What it did; None until it has ended.
-        ended: Set when it has ended, after the report was made.
+        engine: The engine that it runs.
+        report: The report; None until the host has ended.
+        ended: Set when the host has ended and the report is made.
     """
 
     def __init__(
@@ -110,13 +110,14 @@ class Host(Generic[ClaimT, ReportT]):
         self._has_begun = False
 
     def drain(self) -> None:
-        """Begins the orderly end. From any thread; calling it again, or after the end, changes nothing."""
+        """Begin a graceful shutdown. From any thread; a second call, or one after the end, changes nothing."""
         self.engine.on_trio_thread(self.engine.stop.drain)
 
     async def run(self, started: Callable[[], None]) -> ReportT:
-        """The whole life: returns the report when it has ended, raises the crashes of its own loops.
+        """Start, run to the end, and return the report. Calls `started` when the engine works.
 
-        Calls `started` when it is ready and works.
+        Raises:
+            BaseExceptionGroup: Loops of the host crashed.
         """
         stop = self.engine.stop
         try:
@@ -136,7 +137,7 @@ class Host(Generic[ClaimT, ReportT]):
         return report
 
     async def run_unwrapped(self, started: Callable[[], None]) -> ReportT:
-        """The same as a task of the caller's: a group of one error is that error."""
+        """The same for a call in a task of the caller: a group of one error is raised as that error."""
         try:
             return await self.run(started)
         except BaseExceptionGroup as group:
@@ -144,7 +145,7 @@ class Host(Generic[ClaimT, ReportT]):
 
     @asynccontextmanager
     async def opened(self, special: Body) -> AsyncIterator[None]:
-        """Runs for as long as the body. Left by an error or a cancellation, it cuts; otherwise it drains."""
+        """Run while the body runs. If the body ends by an error or a cancellation, cut; otherwise drain."""
         stop, body_error = self.engine.stop, None
         in_body = trio.CancelScope(shield=True)
         try:
@@ -157,7 +158,7 @@ class Host(Generic[ClaimT, ReportT]):
                         yield
                         special.at_end()
                         stop.drain(f"the body of {special.name} has ended")
-                        # Unshielded: cancellation arrives here, and makes the drain a cut.
+                        # Not shielded: a cancellation of the caller ends this wait, and turns the drain into a cut.
                         await self.ended.wait()
                     except BaseException as error:
                         body_error = error
@@ -170,7 +171,7 @@ class Host(Generic[ClaimT, ReportT]):
             raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
 
     async def run_in_nursery(self, *, task_status: trio.TaskStatus[None]) -> None:
-        """For `nursery.start`, which returns when the host is ready and works."""
+        """For `nursery.start`, which returns when the engine works."""
         await self.run(task_status.started)
 
     async def _end_body_when_crashed(self, body: trio.CancelScope) -> None:
@@ -214,7 +215,7 @@ class Host(Generic[ClaimT, ReportT]):
                 hearing.cancel(reason=f"{self._life.name} has ended")
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
-        # Shielded: what happens while everything else is being cancelled is what listeners want to hear of.
+        # Shielded: listeners want the events of a cancellation most, and these come while everything else is cancelled.
         with trio.CancelScope(shield=True) as scope:
             task_status.started(scope)
             await self._event_delivery.run()

@@ -1,4 +1,4 @@
-"""The options that every host has, and the limits that an engine gets from them."""
+"""The options that every host has, and the engine limits that follow from them."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from ..engine.limits import EngineLimits
 
 
 class HostOptions(Protocol):
-    """What the options of each kind of work have in common. Times are seconds; see the options of the same names."""
+    """The options that all kinds of work share. Times are seconds; see the options of the same names."""
 
     @property
     def poll_interval(self) -> float: ...
@@ -30,11 +30,11 @@ class HostOptions(Protocol):
 
 
 def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced: bool = True) -> EngineLimits:
-    """The limits of an engine; a kind that has more to say replaces some of them.
+    """Return the limits of an engine. A kind of work may replace some of them.
 
     Args:
         options: The times.
-        concurrency: How many may run at once; None for no limit but that of each group.
+        concurrency: How many runs may go on at once; None for no limit but that of each group.
         is_announced: See EngineLimits.
     """
     return EngineLimits(

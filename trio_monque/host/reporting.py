@@ -1,4 +1,4 @@
-"""What every host logs, counts and reports, whatever it runs: its start, its drain and its end."""
+"""Reporter: the log lines of the start, the drain, outages and the end, which are the same for every kind of work."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
 
 MOST_NAMED: Final = 10
-"""Items in one log record; events and reports have all of them."""
+"""How many items one log record names; events and reports have all of them."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -22,8 +22,8 @@ class HostEnd(Generic[ClaimT]):
     """How a host ended.
 
     Attributes:
-        cause: Why, in words.
-        unfinished: Claims that were neither settled nor released; they end with their leases.
+        cause: The reason, in words.
+        unfinished: Claims that were neither settled nor released. Other instances take them when their leases expire.
         crashed: The errors that ended the host.
         loop_blocked: How many times something blocked the event loop for longer than a second.
     """
@@ -52,18 +52,18 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
 
     @abstractmethod
     def report(self, end: HostEnd[ClaimT]) -> ReportT:
-        """The report of this kind of work."""
+        """Return the report of this kind of work."""
 
     @abstractmethod
     def counts(self, report: ReportT) -> Mapping[str, int]:
-        """The numbers of the last line, by their names, in order."""
+        """Return the numbers of the last log line, by their names, in order."""
 
     def log_started(self, where: str, work: str) -> None:
-        """The host is ready.
+        """Log that the host is ready.
 
         Args:
             where: The collection, with its database.
-            work: What it runs, and how much at a time.
+            work: What the host runs, and how much at a time.
         """
         logger = self._logger
         logger.info(
@@ -81,9 +81,9 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
         logger.info("%s %s stopped claiming and drains: %s", self._kind, self._instance, cause, extra=extra)
 
     def outage(self, error: Exception) -> None:
-        """A claim, a settlement or a rescue failed in an outage; the engine tries again."""
+        """Log an outage: a claim, a settlement or a rescue failed, and the engine retries."""
         logger = self._logger
-        logger.warning("%s; it is tried again", error)
+        logger.warning("%s; retrying", error)
 
     def claiming_failed(self, error: Exception) -> None:
         self.outage(error)
@@ -94,7 +94,7 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
     def rescue_delayed(self, error: Exception) -> None:
         self.outage(error)
 
-    # A kind without a stream of hints hears nothing of these.
+    # Only a kind of work with a change stream overrides these.
 
     def stream_connected(self) -> None:
         pass
@@ -109,7 +109,7 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
         pass
 
     def log_ended(self, report: ReportT, cause: str) -> None:
-        """The host has ended, also by a crash."""
+        """Log the end of the host, also after a crash."""
         logger, counts = self._logger, self.counts(report)
         logger.info(
             "%s %s ended (%s): %s",
@@ -122,6 +122,6 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
 
 
 def named(items: Sequence[object]) -> str:
-    """The items in words, the first ten of them."""
+    """Return the first ten items in words, and the number of the others."""
     first = ", ".join(str(one) for one in items[:MOST_NAMED])
     return first if len(items) <= MOST_NAMED else f"{first} and {len(items) - MOST_NAMED} more"
