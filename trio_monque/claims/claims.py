@@ -21,7 +21,7 @@ from .claim import Claim
 from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
 from .options import ClaimConfig, ClaimOptions, claim_config
-from .reporting import ClaimsReport, log_fields
+from .reporting import ClaimsReport, log_extra
 
 logger = logger_of("claims")
 
@@ -184,7 +184,7 @@ async def _work(
                 "the work on document %s failed after its claim had ended; the document does not change",
                 claim.id,
                 exc_info=shows_errors,
-                extra=log_fields(claim.id, claim.attempt),
+                extra=log_extra(claim.id, claim.attempt),
             )
         raise
     finally:

@@ -106,7 +106,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
         logger.warning(
             "lost the lock on document %s (not renewed in time, or taken by another program); work cancelled",
             claim,
-            extra=log_fields(claim.id, claim.attempt),
+            extra=log_extra(claim.id, claim.attempt),
         )
         self._event_delivery.emit(events.DocumentClaimLost(claim.id, claim.attempt))
 
@@ -136,7 +136,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
                     "is now a dead letter" if is_last else "will be claimed again after its backoff",
                     reason,
                     exc_info=error if self._error_text.redact is None else None,
-                    extra=log_fields(held.id, held.attempt),
+                    extra=log_extra(held.id, held.attempt),
                 )
                 self._event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
@@ -160,7 +160,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
                     "document %r is now a dead letter: %s",
                     one.id,
                     one.error,
-                    extra=log_fields(one.id, one.attempts),
+                    extra=log_extra(one.id, one.attempts),
                 )
                 self._report_dead_letter(one.id, one.attempts, one.error)
         holders = sorted({one.holder for one in rescued})
@@ -172,7 +172,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
         self._event_delivery.emit(events.DocumentsRescued(len(rescued)))
 
 
-def log_fields(document_id: Any, attempt: int) -> Mapping[str, object]:
+def log_extra(document_id: Any, attempt: int) -> Mapping[str, object]:
     """Return the `extra` fields of a log record about one document."""
     # An id may be any BSON value of any size, also text with line breaks.
     shown_id = str(document_id) if type(document_id) is ObjectId else shown(document_id)

@@ -44,6 +44,6 @@ def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced
         cleanup_timeout=options.cleanup_timeout,
         concurrency=concurrency,
         is_announced=is_announced,
-        # A command may take this long, twice where it is sent again; a heartbeat has its own bound.
+        # A command may take the timeout twice if it is sent again; a heartbeat has its own bound.
         stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
     )
