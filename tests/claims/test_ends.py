@@ -195,7 +195,7 @@ async def test_entered_block_that_is_cut_raises_and_is_given_back(
     steps = []
     async with open_claims(things, OPEN, shutdown_timeout=4.0) as claims:
         async for claim in claims:
-            with pytest.raises(ClaimLostError, match="given back"):
+            with pytest.raises(ClaimLostError, match="is released"):
                 async with claim:
                     claims.drain()
                     try:

@@ -8,7 +8,7 @@ What each condition of `finish` and of `async with claim` closes:
   instance may have claimed and finished the document. Then no read can tell whose write took the lock away, and the
   error has `unknown_outcome`.
 - The server refuses the update, for example by a validator. The claim is still held, so the handler may finish with
-  another update. All other errors end the claim.
+  another update.
 - `finish` is called while an end is being written. Both would be fenced by the same claim, and the second would look
   like a lost lock. So it raises at once.
 - The block is left by an error and by the cancellation of its scope at the same time. The error decides: a failure must
@@ -134,9 +134,7 @@ class Claim(Generic[DocT]):
         if self._run.reason is CancelReason.LOST and not self._run.is_settled:
             raise self._lost()
         if self._work.is_over or self._run.is_settled or self._run.is_settling:
-            raise MonqueError(
-                f"the claim on document {self._run.claim} has ended: call finish() or release() once, inside the block"
-            )
+            raise MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
     async def _end(self, outcome: Outcome) -> None:
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)

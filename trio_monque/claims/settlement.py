@@ -6,8 +6,8 @@ What each decision guards against:
   second decision would have another date, and could not recognize what the first write left behind.
 - Work that was cancelled because its claim was lost counts as cut short, whatever it raised. Another instance may have
   the document now; the ending only releases a lock that still has the fence of this claim.
-- A cancelled block raises ClaimLostError in the user's task, who may let it pass on. That error is the echo of the
-  cancellation and not a failure: it must not count as an attempt.
+- A cancelled block raises ClaimLostError in the user's task, which may let it propagate. That error is the echo of
+  the cancellation and not a failure: it must not count as an attempt.
 - A lock that waits for a date beyond `LATEST` would look like a dead letter, which no instance claims. So dates are
   limited to that.
 - The server refuses a lock with a long error, for example because the document is full. With a short error the lock is
