@@ -28,7 +28,7 @@ class ClaimWork:
     """Whether the work has begun, whether it is over, and with which error.
 
     Attributes:
-        order: The number of the claim among all claims of this instance, in the order in which they were made.
+        order: See `HeldDocument.order`.
         is_over: The claim was finished, released or lost, or its work has ended. A later error changes nothing.
     """
 

@@ -79,7 +79,7 @@ class HeldDocument:
         document: The document as it was claimed.
         tries: How many attempts had failed or lost their holder before. The field of the lock has this name.
         cycle: The claim that locked it.
-        order: The number of this claim among all claims of this instance, in the order in which they were made.
+        order: The number of this document among all that this instance has claimed, in the order of the claims.
     """
 
     id: Any
