@@ -56,7 +56,7 @@ async def test_instance_id_of_a_live_idle_scheduler_is_refused_in_real_time_too(
         # More than a lease later it still lives, by its beats.
         while (await first.instances())[0].last_heartbeat < before + timedelta(seconds=0.8):
             await trio.sleep(0.02)
-        with pytest.raises(InstanceCollisionError, match=r"has it, and gave a sign of life \d\.\d s ago"):
+        with pytest.raises(InstanceCollisionError, match=r"has it, and sent a heartbeat \d\.\d s ago"):
             async with open_scheduler(db, instance_id="us", heartbeat_interval=0.2):
                 pytest.fail("both run")
 
@@ -230,14 +230,14 @@ async def test_instance_whose_id_was_taken_finishes_what_it_runs_and_ends_with_t
         await go_on.wait()
         ends.append("whole")
 
-    with pytest.raises(InstanceCollisionError, match="this one ends") as caught:
+    with pytest.raises(InstanceCollisionError, match="this instance drains") as caught:
         async with open_scheduler(db, workers, instance_id="us", heartbeat_interval=0.2) as first:
             await first.enqueue("job")
             while jobs.count_documents({"status": "processing"}) == 0:
                 await trio.sleep(0.01)
             taken = {"$set": {"incarnation": "another", "host": "there", "pid": 9}}
             db["monque_jobs.instances"].update_one({"_id": "us"}, taken)
-            while not any("this one ends" in record.message for record in caplog.records):
+            while not any("this instance drains" in record.message for record in caplog.records):
                 await trio.sleep(0.01)
             go_on.set()
             await trio.sleep_forever()

@@ -64,7 +64,7 @@ def test_document_of_its_id_that_is_not_an_entry_ends_the_start_with_an_error(
     entry: InstanceEntry, entries: Collection
 ) -> None:
     entries.insert_one({"_id": "us"})
-    with pytest.raises(InstanceCollisionError, match="the document of that _id"):
+    with pytest.raises(InstanceCollisionError, match="the document with this _id"):
         entry.enter([])
 
 

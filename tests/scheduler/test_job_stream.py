@@ -164,17 +164,17 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
 async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
     async with opened(db) as our:
         context = context_of(our.monque)
-        told = [our.paused.is_told]
+        told = [our.paused.is_announced]
         assert our.paused.look_up(context.jobs) == frozenset()
         assert await our.monque.pause("greet")
         assert (await our.next()).look
         # At once, and not after the half second for which an answer is good.
         assert our.paused.look_up(context.jobs) == {"greet"}
         await our.stream.close()
-        told.append(our.paused.is_told)
+        told.append(our.paused.is_announced)
         assert await our.monque.resume("greet")
         await our.stream.open()
-        told.append(our.paused.is_told)
+        told.append(our.paused.is_announced)
         assert told == [True, False, True]
         assert our.paused.look_up(context.jobs) == frozenset()
 

@@ -1,4 +1,4 @@
-"""The engine, for jobs: where the two columns meet."""
+"""Schedulers: the engine (`engine/`) runs the jobs of a collection (`jobs/`, `store/`)."""
 
 from ..engine.run_end import CancelReason
 from .health import Health, LoopHealth

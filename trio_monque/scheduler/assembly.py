@@ -1,4 +1,4 @@
-"""What a scheduler is made of, and who is given whom. Wiring only."""
+"""Makes the parts of a scheduler and connects them. Wiring only."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from .workers import Workers
 
 @dataclass(frozen=True)
 class Parts:
-    """What a scheduler holds on to; the rest is held by these."""
+    """The parts that the scheduler itself uses; these hold the others."""
 
     source: JobSource
     engine: JobEngine
@@ -53,7 +53,8 @@ def assembled(
     shared = SchedulerContext(context, door, workers, config, paused, reporter)
     source = JobSource(shared, running_job)
     stream = JobStream(context, door, workers, paused, config.instance_id, recent_ids)
-    # In virtual time everything is told in the run itself: what the server says belongs to no moment of it.
+    # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
+    # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
     engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None)
     presence = Presence(

@@ -1,4 +1,12 @@
-"""Which jobs to claim next: those that are due, of names that nobody has paused, in turn by name."""
+"""JobFinder: reads the jobs that are due, and chooses which of them to claim next.
+
+A look reads jobs of the names that have free slots and are not paused. The choice then shares the slots among the
+names: a higher priority first, equal names in turn, so that a name with many jobs does not starve the others. A suspect
+(a job whose holder died) is chosen alone, so that a job that kills its process takes no other job with it.
+
+A look decides nothing. Until the write that claims them, the jobs may be claimed, changed or paused by others; the
+races of that gap are listed in `claiming.py`.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +42,7 @@ class JobKey:
 
 
 class JobFinder:
-    """Used on the run's own thread; the looks go through the door."""
+    """Called on the thread of the run; looks are sent from database threads."""
 
     def __init__(self, shared: SchedulerContext) -> None:
         self._context = shared.client
@@ -53,7 +61,7 @@ class JobFinder:
         return job.name
 
     def groups(self, demand: Demand) -> Mapping[str, int]:
-        # As far as is known: whoever claims must look that up.
+        # By the cached answer. It may be outdated: the thread that claims looks the pauses up again.
         paused = self._paused.names
         return {name: count for name, count in demand.groups.items() if name not in paused} if paused else demand.groups
 
@@ -63,7 +71,7 @@ class JobFinder:
     def choose(self, found: Sequence[Job], demand: Demand) -> Sequence[Job]:
         fair = self._turns.share(found, demand.total, self.group_of, self._priority_of)
         if demand.suspects:
-            # Of those that are due at one moment, the one that was made first.
+            # Of suspects that are due at the same moment, the one that was created first.
             return suspect_alone(fair, found, is_suspect, lambda job: (job.next_run_at, job.id))
         return fair
 
@@ -79,7 +87,7 @@ class JobFinder:
         def look() -> tuple[Mapping[str, int], Seen]:
             paused = self._paused.look_up(self._leased)
             groups = {name: count for name, count in wanted.items() if name not in paused}
-            # Drawn before it was known what is paused.
+            # The engine counted these before this thread looked the pauses up.
             behind = {name: count for name, count in passed_over.items() if name in groups}
             survey = partial(
                 due.survey,

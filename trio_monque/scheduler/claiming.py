@@ -1,9 +1,21 @@
-"""How a scheduler claims jobs: candidates of names that are not paused, or one job that it knows to be due.
+"""JobClaims: claims jobs that are due, or the one job that is known to be due.
 
-The condition of a claim stands in `store/claiming.py` and `jobs/claimable.py`; the account of lost answers in
-`host/claiming.py`. Two races are closed here. A name may be paused between the look and the write: the pause is looked
-up in the thread of the write. And another instance may claim, run and put off a job after it was seen to be due:
-`claim_one` repeats how often the job had been claimed by then (`attempts`).
+A look finds candidates, and a later write claims them; others act in between. What each condition closes:
+
+- *A name is paused after the look.* The thread of the write looks the pauses up right before it. Otherwise jobs of a
+  paused name would be claimed for as long as looks that began before the pause are on their way.
+- *Another instance claims the job first.* The write repeats the whole condition of a claim (`store/claiming.py`,
+  `jobs/claimable.py`), so only one instance matches. The other one looks again (`more`).
+- *Another instance claims, runs and postpones the job.* It is pending again and looks unchanged to a timer that was set
+  before. So `claim_one` also compares how often the job had been claimed by then (`JobKey.attempts`).
+- *The server's clock is measured again while a timer runs.* The timer may end too early. `claim_one` sleeps in its
+  thread for a few milliseconds, but leaves a job that is due later than LONGEST_WAIT to a new look.
+- *The collection is dropped.* `with_indexes` creates the indexes again before the write. Without the unique index, two
+  jobs with one key could be inserted.
+- *The server refuses the claim on one job* (a validator, a full document). The job is set aside; otherwise it would be
+  chosen first in every look, and the jobs behind it would never run.
+
+Answers that are lost are the subject of `host/claiming.py`.
 """
 
 from __future__ import annotations
@@ -33,18 +45,17 @@ from ..store.types import ObjectId
 from .candidates import JobFinder, JobKey
 from .context import SchedulerContext
 
-# In its thread, a claim waits so many seconds for its moment: the timer was set by clocks that are read one by one.
+# Seconds that `claim_one` sleeps in its thread, at most. Its timer was set from clocks that cannot be read at the same
+# time, and so may end a little early.
 LONGEST_WAIT: Final = 2 * HEAD_START
 
 
 class JobClaims:
-    """Claims what is due. See `host.claiming` for what becomes of answers that are lost.
-
-    What is special for jobs: a pause is looked up in the thread of the claim, right before the write, and so holds for
-    every claim that begins after it was known; and a job on which the server refuses every claim is set aside.
+    """Claims jobs for one scheduler; the `ClaimKind` of `host.claiming` for jobs.
 
     Attributes:
-        leased: The collection, for whatever must be answered within a beat.
+        leased: The collection, with a timeout of at most one heartbeat interval: the lease of a claim begins when it is
+            sent, so a later answer comes too late.
     """
 
     def __init__(
@@ -69,7 +80,7 @@ class JobClaims:
 
     @property
     def contention(self) -> Contention:
-        """How much other instances take of what is seen here."""
+        """How many of the jobs that this instance saw were claimed by others first."""
         return self._candidates.contention
 
     async def claim(self, demand: Demand) -> Granted[Job]:
@@ -77,7 +88,7 @@ class JobClaims:
         aside = list[SetAside]()
 
         def take(chosen: Sequence[Job], stamp: ClaimStamp) -> Taken[Job]:
-            # Where the collection was dropped or renamed, its indexes are made first; that costs nothing otherwise.
+            # If the collection was dropped or renamed, this creates its indexes first. Otherwise it costs nothing.
             return self._context.with_indexes(lambda: self._take(chosen, stamp, now, aside))
 
         taken = await self._claiming.claim(demand, now, take)
@@ -85,20 +96,20 @@ class JobClaims:
         return self._granted(taken)
 
     def _take(self, chosen: Sequence[Job], stamp: ClaimStamp, now: datetime, aside: list[SetAside]) -> Taken[Job]:
-        """In a thread."""
+        """Runs in a database thread."""
         asked = chosen
         if paused := self._paused.look_up(self.leased):
             asked = [job for job in chosen if job.name not in paused]
         taken = claiming.take(self.leased, asked, now, stamp) if asked else claiming.Taken([])
         if taken.refused:
             aside += self._set_aside(taken, now)
-        # Behind those that were paused since they were seen, others may wait. And what the server refuses was not
-        # lost to another instance.
+        # More jobs may wait behind those whose names were paused since the look. Refused jobs do not count as tried: no
+        # other instance took them, so they are not a sign of contention.
         more = taken.more or len(asked) < len(chosen)
         return Taken(taken.jobs, more=more, tried=len(asked) - len(taken.refused))
 
     def _set_aside(self, taken: claiming.Taken, now: datetime) -> Sequence[SetAside]:
-        """In a thread. What cannot be written now is refused again, and set aside, by a later claim."""
+        """Runs in a database thread. If this write fails, a later claim is refused again and sets the job aside."""
         try:
             return refused_claims.set_jobs_aside(self.leased, taken.refused, now, others_were_claimed=bool(taken.jobs))
         except MonqueConnectionError:
@@ -108,7 +119,7 @@ class JobClaims:
         key, now = item.key, await self._context.refreshed(self._door, Channel.CLAIMS)
         assert isinstance(key, JobKey)
         if self._context.clock.seconds_until(key.due) > LONGEST_WAIT:
-            return Granted([], more=True)  # The server's time was measured anew.
+            return Granted([], more=True)  # The server's clock was measured again.
         if demand.withholds(key.id):
             return Granted([])
         now = max(now, key.due)
@@ -126,7 +137,7 @@ class JobClaims:
     def _granted(self, taken: Taken[Job]) -> Granted[Job]:
         if taken.items:
             self._claimed()
-        # A suspect was claimed alone: others may wait behind it.
+        # A suspect is claimed alone, so other due jobs may wait behind it.
         return Granted(taken.items, more=taken.more or any(map(is_suspect, taken.items)))
 
     # --- The kind of claim: see ClaimKind ---
@@ -152,7 +163,8 @@ class JobClaims:
     # --- What is due later ---
 
     async def next_due(self, groups: Set[str]) -> Due | None:
-        # Not after now: what came to be due since the look would be neither claimed nor told.
+        # After the last look and not after now: the look did not see a job that became due in between, and a question
+        # about the time after now would skip it as well.
         found = await self._next_due(groups, self._candidates.looked_at)
         if found is None:
             return None
@@ -160,7 +172,7 @@ class JobClaims:
         return Due(moment, None if one is None else KnownItem(JobKey(one.id, found.moment, one.attempts), one.name))
 
     async def earliest_pending(self) -> datetime | None:
-        """When the first job is or was due of all that could be claimed here."""
+        """When the earliest job is or was due that this scheduler may claim; None if there is none."""
 
         def ask() -> datetime | None:
             names = sorted(set(self._workers.names) - self._paused.look_up(self.leased))
@@ -170,8 +182,9 @@ class JobClaims:
 
     async def _next_due(self, groups: Iterable[str], after: datetime) -> NextDue | None:
         def ask() -> NextDue | None:
-            # Looked up: a resume is told while the claim before is under way, which has not seen it, and the next
-            # claim may see it after this question.
+            # Look the pauses up here too. A resume may be announced while the last claim is on its way, which did not
+            # see it; the next claim may come after this question. With the cached answer, no timer would be set for
+            # the resumed name.
             names = sorted(set(groups) - self._paused.look_up(self.leased))
             return due.next_due(self._context.jobs, names, after)
 

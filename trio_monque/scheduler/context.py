@@ -1,4 +1,4 @@
-"""SchedulerContext: what the parts of a scheduler that ask the database share."""
+"""SchedulerContext: what the parts of a scheduler share that use the database."""
 
 from __future__ import annotations
 
@@ -15,17 +15,17 @@ from .workers import Workers
 
 @dataclass(frozen=True, eq=False)
 class SchedulerContext:
-    """Made once for each scheduler.
+    """The shared parts of one scheduler.
 
     Attributes:
-        client: The collection, the server's time, and the indexes.
-        door: Takes blocking calls to threads.
-        workers: What it can run.
+        client: The collection, the server's time, and its indexes.
+        door: Runs blocking calls in database threads.
+        workers: The workers of the scheduler.
         config: Its options.
-        paused: What is paused.
-        reporter: Events, log records and counts.
-        leased: The collection, for whatever must be answered within a heartbeat: a later answer comes too late for what
-            it is asked for.
+        paused: The names that are paused.
+        reporter: Makes events, log records and counts.
+        leased: The collection, with a timeout of at most one heartbeat interval: for claims and renewals, which are of
+            no use when they are answered later.
     """
 
     client: ClientContext

@@ -1,4 +1,4 @@
-"""How a scheduler gets on: the answer of `Scheduler.health`."""
+"""Health: the answer of `Scheduler.health`."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from ..engine.health import Examined, LoopExamined
 
 @dataclass(frozen=True, kw_only=True)
 class LoopHealth:
-    """One of a scheduler's own loops. Moments are UTC by the server's clock, times are seconds.
+    """The health of one of the scheduler's loops. Moments are UTC by the server's clock; durations are in seconds.
 
     Attributes:
         name: claimer, waker, settler, heartbeat, orphan releaser (releases claims whose answer was lost), reaper;
             and those beside them, such as the pruner (retention).
-        healthy: Whether it gets on. One that waits on purpose does.
-        reason: Why not; None where it is healthy.
-        last_progress: When it did something last, the start of the scheduler included.
-        last_progress_age: How long ago that was. Grows while the loop waits on purpose.
-        last_error: The last error that it met, also if it has got over it; None if there was none.
-        last_error_at: When.
-        lag: How late it is: since the act that it planned was due, or since it began the first attempt that has
-            not succeeded. 0 while it waits on purpose.
+        healthy: Whether the loop makes progress, or waits on purpose.
+        reason: Why it is not healthy; None if it is.
+        last_progress: When it last made progress; the start of the scheduler counts.
+        last_progress_age: How long ago that was. It grows while the loop waits on purpose.
+        last_error: The last error that it met, also if it has recovered; None if there was none.
+        last_error_at: When it met that error.
+        lag: How late it is: the time since its next planned action was due, or since its first try that has not
+            succeeded yet. 0 while it waits on purpose.
     """
 
     name: str
@@ -39,22 +39,22 @@ class LoopHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """How a scheduler gets on, at one moment. Moments are UTC by the server's clock, times are seconds.
+    """The health of a scheduler at one moment. Moments are UTC by the server's clock; durations are in seconds.
 
     Attributes:
-        healthy: Whether it does what it is there for. Not before it has started, and not after it has ended.
-        reasons: Why not, one sentence each, for an operator; empty where it is healthy.
-        warnings: What needs an operator although the scheduler is healthy, and no restart would help: schedules that
-            ended, as their stored line cannot be understood. The last ten.
-        draining: It claims nothing more and ends. That alone is healthy.
-        loops: Each loop that has begun, in the order of their beginning.
-        event_loop_lag: How long the event loop has not answered the watchdog, or took to answer last. None in virtual
-            time, where nobody asks.
-        broken: Documents that this scheduler has met and passes over: broken documents, pending jobs that bear an
-            owner, and jobs on which the server refuses every claim. `get_broken_documents` lists them. They alone are
-            healthy: all other jobs run.
-        last_database_contact: When the database last answered one of the loops; None before the start.
-        last_database_contact_age: How long ago that was. An idle scheduler in virtual time asks nothing.
+        healthy: Whether it works. False before it has started and after it has ended.
+        reasons: Why it is not healthy, one sentence each, for operators; empty if it is healthy.
+        warnings: What an operator must repair although the scheduler is healthy, and a restart would not help: the last
+            ten schedules that ended because their stored cron expression or time zone is invalid.
+        draining: It shuts down and claims no more jobs. This alone is healthy.
+        loops: The loops that have started, in the order of their start.
+        event_loop_lag: How long the event loop has not answered the watchdog, or how long its last answer took. None in
+            virtual time, where the watchdog does not run.
+        broken: The number of documents that this scheduler has met and skips: broken documents, pending jobs that have
+            an owner, and jobs on which the server refuses every claim. `get_broken_documents` lists them. This alone is
+            healthy, as all other jobs run.
+        last_database_contact: When the database last answered a loop; None before the start.
+        last_database_contact_age: How long ago that was. An idle scheduler in virtual time sends no commands.
     """
 
     healthy: bool
@@ -69,14 +69,14 @@ class Health:
 
 
 def health_of(found: Examined, now: datetime, warnings: tuple[str, ...], broken: int) -> Health:
-    """The answer of `Scheduler.health`: what its loops came to at that moment, by the server's time `now`."""
+    """Return the answer of `Scheduler.health`; `now` is the server's time of the examination."""
     has_begun = found.answered_at > -math.inf
     return Health(
         healthy=not found.reasons,
         reasons=found.reasons,
         warnings=warnings,
         draining=found.is_draining,
-        loops=tuple(_told_loop(loop, found.now, now) for loop in found.loops),
+        loops=tuple(_loop_health(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,
         broken=broken,
         last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
@@ -84,7 +84,7 @@ def health_of(found: Examined, now: datetime, warnings: tuple[str, ...], broken:
     )
 
 
-def _told_loop(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:
+def _loop_health(loop: LoopExamined, found_at: float, now: datetime) -> LoopHealth:
     return LoopHealth(
         name=loop.name,
         healthy=loop.complaint is None,

@@ -1,4 +1,15 @@
-"""This instance's entry among the instances: whose an id is, and that it is nobody else's. Blocking."""
+"""InstanceEntry: the document by which one instance owns its id in the fleet. Blocking.
+
+Claims, log lines and the fleet name an instance by its id, so two live instances must not share one. What each step
+closes:
+
+- *Two instances start at once with one id.* The id is the `_id` of the entry: the insert of one of them fails. It then
+  reads the entry, and replaces it only if the holder is dead and the entry is unchanged since the read.
+- *The holder's entry is gone, but it still runs jobs* (an operator deleted it, or the holder is Monque for Node). So
+  the start also looks for live claims under the id.
+- *The answer of the insert is lost.* The entry may exist, and the next start would collide with it. The incarnation,
+  which is one for all tries of a start, shows that the entry is our own; after an error the entry is removed again.
+"""
 
 from __future__ import annotations
 
@@ -23,32 +34,32 @@ from ..store import instances
 
 logger = logger_of("scheduler")
 
-# Others come and go with the same id between our two commands. It cannot go on for ever by chance.
+# Another instance with the same id may come and go between two of our commands. More rounds than this are not chance.
 MOST_ROUNDS: Final = 10
 
 
 class InstanceEntry:
-    """One entry, from the time it is written until it is removed. Its calls block, but for `renewed`."""
+    """The entry of this instance, from its start to its end. All methods but `renewed` block."""
 
     def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
         self._context = context
         self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
-        # One for all tries of a start: where the entry of an earlier try was written after all, it is our own.
+        # One for all tries of a start: an entry that an earlier try wrote, without an answer, is recognised as our own.
         self._incarnation = secrets.token_hex(8)
         self._entry: Instance | None = None
 
     @property
     def is_there(self) -> bool:
-        """It was written, and is not known to be removed."""
+        """Whether the entry was written, and this instance has not removed it."""
         return self._entry is not None
 
     def enter(self, names: Sequence[str]) -> None:
-        """Writes the entry.
+        """Write the entry.
 
         Raises:
-            InstanceCollisionError: Another instance that lives has this id, or holds a job under it.
+            InstanceCollisionError: Another live instance has this id, or holds a job under it.
         """
         now = self._context.now()
         self._beats.claimed(now)
@@ -57,7 +68,7 @@ class InstanceEntry:
             incarnation=self._incarnation,
             host=socket.gethostname(),
             pid=os.getpid(),
-            names=_told_of(names),
+            names=_listed(names),
             started_at=now,
             last_heartbeat=now,
             heartbeat_interval=self._interval,
@@ -69,8 +80,8 @@ class InstanceEntry:
                 return
         raise InstanceCollisionError(
             self._id,
-            f"the document of that _id in {instances.name_of_collection(self._context.jobs.collection.name)!r} is none "
-            "of a dead instance",
+            f"the document with this _id in {instances.name_of_collection(self._context.jobs.collection.name)!r} "
+            "is not the entry of a dead instance",
         )
 
     def _check_claims(self) -> None:
@@ -88,7 +99,7 @@ class InstanceEntry:
             entered = self._enter(entry)
         except MonqueConnectionError as error:
             if error.unknown_outcome:
-                # It may be there, and would keep the next start with this id off.
+                # The entry may have been written, and the next start with this id would collide with it.
                 self._entry = entry
                 self.leave()
             raise
@@ -102,16 +113,16 @@ class InstanceEntry:
             return True
         seen = instances.read(jobs, self._id)
         if seen is None:
-            return False  # It has left meanwhile.
+            return False  # The other instance left between the two commands: insert again.
         if seen.incarnation == entry.incarnation:
-            return True  # The driver had sent it twice.
+            return True  # The driver sent the insert twice, or an earlier try of this start wrote the entry.
         now = self._context.now()
         if seen.id in local_instance_ids(jobs.collection.full_name) or is_alive(
             seen.last_heartbeat, seen.heartbeat_interval, now
         ):
             ago = (now - seen.last_heartbeat) / timedelta(seconds=1)
             raise InstanceCollisionError(
-                self._id, f"process {seen.pid} on {seen.host} has it, and gave a sign of life {ago:.1f} s ago"
+                self._id, f"process {seen.pid} on {seen.host} has it, and sent a heartbeat {ago:.1f} s ago"
             )
         if not instances.replace_if_unchanged(jobs, seen, entry):
             return False
@@ -119,7 +130,7 @@ class InstanceEntry:
         return True
 
     def leave(self) -> None:
-        """Removes the entry. Never raises: one that stays is told as dead, and is removed by others."""
+        """Remove the entry. If that fails, it is logged, and another instance removes the entry later."""
         entry = self._entry
         if entry is None:
             return
@@ -131,23 +142,24 @@ class InstanceEntry:
             self._entry = None
 
     def beat(self, entry: Instance) -> Instance | None:
-        """Writes it as it is now; whose the id is, if not ours."""
+        """Write this state of the entry. Return the entry of the other instance if it has taken the id."""
         jobs = self._context.jobs
         if instances.beat(jobs, entry):
             return None
-        # It is gone: somebody took us for dead, or has dropped the collection.
+        # The entry is gone: another instance removed it as dead, or the collection was dropped. A draining instance
+        # does not insert it again, as it is about to remove it.
         if not entry.draining and instances.insert(jobs, entry):
             return None
         seen = instances.read(jobs, entry.id)
         return None if seen is None or seen.incarnation == entry.incarnation else seen
 
     def renewed(self, names: Sequence[str], held: Sequence[Job], now: datetime, *, draining: bool) -> Instance:
-        """What the next beat writes; `now` is the server's time."""
+        """Return the entry that the next heartbeat writes; `now` is the server's time."""
         assert self._entry is not None, "it enters first"
         self._entry = replace(
             self._entry,
             last_heartbeat=self._beats.next(now),
-            names=_told_of(names),
+            names=_listed(names),
             draining=draining,
             held=len(held),
             held_by_name=most_held(job.name for job in held),
@@ -155,7 +167,7 @@ class InstanceEntry:
         return self._entry
 
 
-def _told_of(names: Sequence[str]) -> tuple[str, ...]:
+def _listed(names: Sequence[str]) -> tuple[str, ...]:
     return tuple(sorted(names)[:MOST_NAMES])
 
 

@@ -1,4 +1,4 @@
-"""Calls the handler, and says what its end means."""
+"""Calls the handler of a job, and decides what the end of its run means (the verdict)."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ logger = logger_of("scheduler")
 
 _SUCCEEDED: Final = Succeeded()
 
-# After a thread that could not be started. The others that this process runs have to end first, which takes a moment.
+# Seconds until the next try to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 
@@ -38,9 +38,10 @@ LONGEST_PAUSE: Final = 5.0
 def call_handler(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> Awaitable[object]:
-    """To be awaited at once, for what the handler returns or raises; an async one as it is, a plain one in a thread.
+    """Call the handler; await the result at once, for what the handler returns or raises.
 
-    No coroutine of its own: each that waits with a handler is a quarter of a kilobyte.
+    An async handler is called directly, a plain one in a thread. This is not a coroutine itself: each coroutine that
+    waits beside a handler takes a quarter of a kilobyte.
     """
     if worker.payload is not None:
         running_job.data = worker.loaded(running_job.job.data)
@@ -52,8 +53,8 @@ def call_handler(
 async def _called_in_thread(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> object:
-    """A thread cannot be cancelled: it is awaited, shielded by the run's patience, and hears of a
-    cancellation through `check_cancelled`.
+    """Run a plain handler in a thread. A thread cannot be cancelled: after a cancellation it is awaited for as long as
+    the run's patience, and ends early if the handler calls `check_cancelled`.
     """
     has_begun = False
 
@@ -72,22 +73,22 @@ async def _called_in_thread(
             break
         except ShortageError as error:
             if has_begun:
-                raise  # Of a call that the handler made.
-            # A shortage is not a failed try of the job: its run waits, as long as it may take.
+                raise  # The handler itself raised it.
+            # No thread is not a failure of the job: its run waits for one, without a limit.
             logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
         run.forget_patience()
-        await trio.sleep(delay)  # Unshielded: a run that is cancelled while it waits is over.
+        await trio.sleep(delay)  # Not shielded: a run that is cancelled while it waits ends.
         delay = min(2 * delay, LONGEST_PAUSE)
     run.abandoned = run.patience.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
-    # What its thread has seen, a renewal that was answered at the same moment must not undo.
+    # The handler has ended for the cancellation. A renewal that is answered at this moment must not undo it.
     run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
     return None
 
 
-# Our own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.
+# The loops of the engine are protected from Ctrl-C, and handlers would inherit that protection.
 @trio.lowlevel.disable_ki_protection
 async def _unprotected(handler: Callable[..., Any], running_job: RunningJob[Any]) -> object:
     try:
@@ -113,7 +114,7 @@ def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tup
 
 
 def _without_unwinding(error: BaseException | None) -> BaseException | None:
-    """What a cancelled run raised, beside the RunCancelled by which `check_cancelled` ended a thread of its own."""
+    """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
     leaves = [] if error is None else leaves_of(error)
     others = [leaf for leaf in leaves if not isinstance(leaf, RunCancelled)]
     if len(others) == len(leaves):
@@ -122,18 +123,18 @@ def _without_unwinding(error: BaseException | None) -> BaseException | None:
 
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
-    """What the end of a run means for its job."""
+    """Decide what the end of a run means for its job."""
     if end.error is None and not end.cancelled:
         return Succeeded(end.value) if store_result else _SUCCEEDED
     if end.reason is CancelReason.LOST and (end.cancelled or end.error is not None):
-        # It fenced itself, and its clean-up may have failed for that: no failure of the job's.
+        # The run was cancelled as its claim was lost. An error of its clean-up is not a failure of the job.
         return CutShort()
     error = end.error if end.reason is None else _without_unwinding(end.error)
     if error is not None:
         return judged(error, policy)
     if end.reason is CancelReason.TIMEOUT:
         return judged(TimeoutError(f"the run took longer than {time_limit:g} s"), policy)
-    # Where somebody asked for the cancellation, the request is found, and written instead of the release.
+    # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
     return CutShort()
 
 

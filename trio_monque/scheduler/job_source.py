@@ -1,4 +1,4 @@
-"""The engine's port, for jobs, over the store."""
+"""JobSource: the engine's port for jobs. It claims, runs, settles, renews and rescues them through the store."""
 
 from __future__ import annotations
 
@@ -45,19 +45,20 @@ from .worker import Worker
 
 logger = logger_of("scheduler")
 
-# The rest of lock_timeout is for clocks, and for a Node peer with the same setting, which takes by its own.
+# A run may hold its job for this share of `lock_timeout`. The rest allows for clocks that differ: a Node process takes
+# a job away after `lock_timeout` by its own clock.
 SHARE_OF_LOCK_TIMEOUT = 0.9
 
 
-# Between a look at a schedule and the write that depends on it, the schedule may change: not for ever by chance.
+# The schedule may change between the read and the write that depends on it. More rounds than this are not chance.
 MOST_ROUNDS: Final = 10
 
 
 class JobSource:
-    """Claims, runs and settles jobs. Used on the run's own thread; its store calls go through the door.
+    """A `Source` of jobs. Called on the thread of the run; it sends commands from database threads.
 
     Attributes:
-        claims: Made when the engine attaches itself.
+        claims: Available from `attach` on.
     """
 
     claims: JobClaims
@@ -72,7 +73,7 @@ class JobSource:
         self._workers = shared.workers
         self._config = config = shared.config
         self._running_job = running_job
-        self._threads = HoldingLimiter(math.inf)  # The slots limit them.
+        self._threads = HoldingLimiter(math.inf)  # The slots limit the number of threads.
         self._policies = Policies(config)
         lock_timeout = config.lock_timeout
         self._longest_hold = math.inf if lock_timeout is None else SHARE_OF_LOCK_TIMEOUT * lock_timeout
@@ -84,17 +85,17 @@ class JobSource:
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
-        # Timers were set by the time that was taken for the server's.
+        # Timers were set by the old offset to the server's clock.
         self._context.when_clock_moves(partial(self._announce, None))
 
     def _announce(self, jobs: Sequence[Job] | None) -> None:
-        """From any thread: tells the schedulers of the run of these jobs; None for jobs that nothing is known of."""
+        """Announce these jobs to the schedulers of this run; None for unknown jobs. May be called from any thread."""
         announcer = self._announcer
         announce = announcer.announce_unknown if jobs is None else partial(announcer.announce, jobs)
         self._control.on_trio_thread(announce)
 
     def _has_claimed(self) -> None:
-        """The others of the run watch what this scheduler holds."""
+        """The other schedulers of this run watch the claims of this one, to take them if it dies."""
         for scheduler in local_schedulers(self._context.jobs.collection.full_name):
             scheduler.watch(self._control.is_idle)
 
@@ -146,10 +147,10 @@ class JobSource:
         try:
             verdict = verdict_of(end, self.time_limit(claim), policy, store_result=settings.store_result)
             if isinstance(verdict, Succeeded) and verdict.result is not None:
-                # A result is encoded before it joins a batch: one that cannot be stored fails its own job and no
-                # other, and what becomes of the handler's object until it is written changes nothing.
+                # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
+                # the handler's object may change until the batch is sent without changing what is stored.
                 verdict = Succeeded(self._snapshot(verdict.result, "result"))
-        except BaseException as error:  # noqa: BLE001  # A fault in what a user's code gave: its own job has failed.
+        except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
 
@@ -170,7 +171,7 @@ class JobSource:
             for settlement in batch.settlements:
                 fate = fates.get(settlement.claim)
                 if fate is None:
-                    continue  # Told by an earlier round.
+                    continue  # An earlier round decided it.
                 if fate is Fate.WRITTEN or not is_undecided(settlement, fate):
                     settlement.fate = fate
                 elif rounds < MOST_ROUNDS:
@@ -182,7 +183,8 @@ class JobSource:
                         extra=log_extra(settlement.job),
                     )
                     settlement.fate = Fate.LOST
-            # What is decided is not sent again: its receipt may be overwritten meanwhile, and its fate is known.
+            # Send only the undecided ones. The next claim on a settled job may have overwritten its receipt, and a
+            # second send would report it as lost.
             batch.statements = await self._decide_again(undecided, fates) if undecided else []
         again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
         if again:
@@ -190,7 +192,7 @@ class JobSource:
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
     async def _decide_again(self, undecided: Sequence[JobSettlement], fates: Mapping[ClaimId, Fate]) -> list[Statement]:
-        """The statements that write these after all."""
+        """Decide these again; return the statements that write them."""
         for settlement in undecided:
             if fates[settlement.claim] is Fate.REFUSED:
                 refused_once_more(settlement)
@@ -203,14 +205,14 @@ class JobSource:
         return (await self.prepare(undecided)).statements
 
     async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
-        """Reads the schedule anew, as the server compares it: the next write is compared with that."""
+        """Read the schedule as the server compares it: the guard of the next write contains exactly this."""
         found = await self._door.call(
             partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )
         if found is None:
-            return  # Deleted: the next attempt finds the claim lost.
+            return  # The job was deleted: the next write finds the claim lost.
         current, settlement.doubled_field = found
         settlement.job = replace(
             settlement.job,
@@ -267,10 +269,12 @@ class JobSource:
     # --- Reporting ---
 
     async def report(self, run: Run[Job], name: str, value: Any) -> Any:
-        """Writes what a handler saves or reports of its run; see `RunningJob.save`."""
+        """Write a checkpoint or progress under the claim, and return it as stored; see `RunningJob.save`."""
         value = self._snapshot(value, name)
         if run.reason is CancelReason.LOST:
-            raise ClaimLostError(f"the claim on job {run.claim} is gone, or is no longer sure: nothing was saved")
+            raise ClaimLostError(
+                f"the claim on job {run.claim} was lost or could not be renewed in time: nothing was saved"
+            )
         transition = transitions.report(run.claim, self._context.clock.now(), **{name: value})
         try:
             is_held = await self._door.call(partial(job_changes.report_if_held, self._context.jobs, transition))
@@ -279,7 +283,7 @@ class JobSource:
             raise InvalidPayloadError(f"the {what} cannot be stored in job {run.claim}: {error}") from error
         if not is_held:
             run.lose()
-            raise ClaimLostError(f"the claim on job {run.claim} is gone: nothing was saved")
+            raise ClaimLostError(f"the claim on job {run.claim} was lost: nothing was saved")
         return value
 
     # --- Errors ---

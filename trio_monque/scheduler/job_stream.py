@@ -1,4 +1,7 @@
-"""The engine's stream of hints, for jobs, over the database's change stream."""
+"""JobStream: turns the database's change stream into hints for the engine: when to look, and which job is due.
+
+Hints never decide anything: a lost one is made up for by polls, and a wrong one costs a look.
+"""
 
 from __future__ import annotations
 
@@ -27,15 +30,16 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class _Digest:
-    """What one answer of the server comes to.
+    """The summary of one batch of changes.
 
     Attributes:
-        is_anything: Something may be due, nobody knows when.
-        due: The earliest moment at which a job is due.
-        count: How many are due some time.
-        new: Which of them are new.
-        item: The last new one.
-        cancelled: Whose runs somebody wants to end.
+        is_anything: A job may be due, at an unknown moment: look now.
+        due: When the earliest of the jobs is due.
+        last_due: When the latest of the jobs is due.
+        count: The number of pending jobs.
+        new: The ids of those that were inserted.
+        item: The last one that was inserted.
+        cancelled: The ids of jobs whose cancellation was requested.
     """
 
     is_anything: bool = False
@@ -48,7 +52,7 @@ class _Digest:
 
 
 class JobStream:
-    """Used on the run's own thread; each wait is in a thread of its own, through the door."""
+    """A `HintStream`. Called on the thread of the run; it waits for changes in a database thread of its own."""
 
     def __init__(
         self,
@@ -71,9 +75,9 @@ class JobStream:
     async def open(self) -> None:
         self._watch = await self._call(partial(change_stream.open_watch, self._context.jobs, self._instance_id), _close)
         self._was_open = True
-        # What was paused or resumed before it was open nobody has told.
+        # Pauses and resumes from before the stream was open were not announced: the next claim must ask.
         self._paused.forget()
-        self._paused.is_told = True
+        self._paused.is_announced = True
 
     async def next(self, wait: float) -> Hints[Job]:
         opened = self._opened
@@ -81,7 +85,7 @@ class JobStream:
         cancelled = digest.cancelled
         item = digest.item if digest.count == 1 else None
         if item is not None and digest.new[0] in self._recent_ids:
-            digest.due = item = None  # The client's word came while this one was read.
+            digest.due = item = None  # A local wakeup announced it while this batch was read.
         self._recent_ids.add(digest.new)
         return Hints(
             look=digest.is_anything,
@@ -96,7 +100,7 @@ class JobStream:
         try:
             await self._door.call(
                 partial(change_stream.end_wait, self._context.jobs, self._instance_id),
-                # All is settled when this is called: nothing waits there, and so nothing keeps it from being sent.
+                # The channel of renewals: everything is settled at this point, so no other command delays this one.
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
             )
@@ -104,7 +108,7 @@ class JobStream:
             raise StreamFailedError(error) from error
 
     async def close(self) -> None:
-        self._paused.is_told = False
+        self._paused.is_announced = False
         opened, self._watch = self._opened, None
         await self._call(opened.close, lambda _: None)
 
@@ -114,22 +118,24 @@ class JobStream:
         return self._watch
 
     async def _call(self, function: Callable[[], T], orphan: Callable[[T | None], None]) -> T:
-        """In the stream's own thread; where nobody waits any more when it ends, `orphan` lets go of the cursor."""
+        """Call a function in the stream's thread. If the caller is cancelled meanwhile, `orphan` closes the cursor."""
         try:
             return await self._door.hand_over(function, orphan, channel=Channel.WATCH)
         except NoStreamError as error:
-            # A right that the user had before was revoked: an outage, after which the stream is opened again.
+            # If the stream was open before, the database user lost a privilege since: treated as an outage, not as
+            # final.
             raise StreamFailedError(error, is_final=not (error.is_of_user and self._was_open)) from error
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
 
     def _digest(self, changes: Sequence[change_stream.Change]) -> _Digest:
-        """In the thread: thousands of changes come to little, and the event loop need not see them."""
+        """Runs in the thread of the stream, so that thousands of changes do not block the event loop."""
         digest = _Digest()
         for change in changes:
             match change.kind:
                 case Kind.GONE:
-                    # Before the look that follows: every claim and every enqueue of this scheduler makes them first.
+                    # The collection was dropped: the claim of the next look, and each enqueue, creates the indexes
+                    # first.
                     self._context.forget_indexes()
                     digest.is_anything = True
                 case Kind.PAUSE:

@@ -1,4 +1,20 @@
-"""Which names nobody is to claim: looked up before a claim, where what is known is too old."""
+"""PausedNames: the names whose jobs must not be claimed, with a short-lived cache.
+
+The thread that sends a claim looks the pauses up first, so a pause holds for every claim that begins KNOWN_FOR seconds
+after it, on all instances. A question for each claim would double its cost; so an answer is reused for that time.
+Pauses and answers cross each other on the way, from several threads:
+
+- *A change is announced while a question is on its way.* The answer may or may not contain it. So each announcement
+  raises a counter (`forget`), an answer is stored with the counter's value from before its question, and an answer with
+  an older value is not used again.
+- *Two questions overlap, and the older answer arrives last.* It must not replace the newer one: only an answer with a
+  higher counter, or asked later, does.
+- *A name is resumed while nothing of it is claimed.* No claim asks, so nothing would notice. Without a change stream,
+  `run` asks while a name is paused, and wakes the scheduler.
+- *A claim notices the resume first*, and so the cache already contains it when `run` asks. That claim set no timer for
+  jobs of the name that are due later. So `run` compares with all names that were ever seen paused (`_were_paused`)
+  since its last comparison, not with the cache, and wakes the scheduler all the same.
+"""
 
 from __future__ import annotations
 
@@ -19,24 +35,26 @@ from ..store.database_threads import Channel, DatabaseThreads
 from ..store.job_collection import JobCollection
 
 KNOWN_FOR: Final = 0.5
-"""Seconds for which an answer is good: a pause holds for every claim that begins so much later."""
+"""Seconds for which an answer is reused: a pause holds for every claim that begins this much later."""
 
 LOOK_FOR_RESUMES: Final = 0.9
-"""Seconds between two looks while something is paused: who claims nothing must hear of a resume, too."""
+"""Seconds between two questions while a name is paused, so that an idle scheduler notices that it is resumed."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Known:
     names: frozenset[str]
-    told: int
+    announced: int
     asked_at: float
 
 
 class PausedNames:
-    """What is known of the pauses. Asked and told from any thread; in virtual time, known until told otherwise.
+    """The paused names, as far as this scheduler knows. Called from any thread.
+
+    In virtual time the answer is reused until a change is announced.
 
     Attributes:
-        is_told: A change stream tells of every change (`forget`), so that nothing need be looked up for that.
+        is_announced: A change stream announces every change (by `forget`), so `run` need not ask.
     """
 
     def __init__(self, door: DatabaseThreads, *, time_of_loops: LoopTime | None = None) -> None:
@@ -44,55 +62,58 @@ class PausedNames:
         self._door = door
         self._time = time_of_loops or loop_time()
         self._lock = threading.Lock()
-        self._told = 0
+        self._announced = 0
         self._known = _Known(frozenset(), -1, 0.0)
         self._were_paused: frozenset[str] = frozenset()
-        self.is_told = False
+        self.is_announced = False
 
     @property
     def names(self) -> frozenset[str]:
-        """As they were looked up last."""
+        """The last answer, which may be outdated."""
         return self._known.names
 
     def forget(self) -> None:
-        """Somebody has paused or resumed something: the next claim looks again."""
+        """A name was paused or resumed: the next claim asks the database again."""
         with self._lock:
-            self._told += 1
+            self._announced += 1
 
     def look_up(self, jobs: JobCollection) -> frozenset[str]:
-        """In a thread: what is paused now, or was half a second ago.
+        """Return the names that are paused now, or were at most KNOWN_FOR seconds ago.
+
+        Runs in a database thread.
 
         Raises:
-            MonqueConnectionError: It cannot be known. Nothing must be claimed then.
+            MonqueConnectionError: The database did not answer. The caller must not claim then.
         """
-        known, told, now = self._known, self._told, time.monotonic()
-        if known.told == told and (self._time.is_event_driven or now - known.asked_at < KNOWN_FOR):
+        known, announced, now = self._known, self._announced, time.monotonic()
+        if known.announced == announced and (self._time.is_event_driven or now - known.asked_at < KNOWN_FOR):
             return known.names
-        # As of before the question: what is told while it is under way may or may not be in the answer.
-        fresh = _Known(instances.paused(jobs), told, now)
+        # The counter and the time from before the question: the answer may not contain a change that is announced
+        # meanwhile.
+        fresh = _Known(instances.paused(jobs), announced, now)
         with self._lock:
-            if (fresh.told, fresh.asked_at) > (self._known.told, self._known.asked_at):
+            if (fresh.announced, fresh.asked_at) > (self._known.announced, self._known.asked_at):
                 self._known = fresh
             self._were_paused |= fresh.names
         return fresh.names
 
     async def run(self, jobs: JobCollection, look: Callable[[], None]) -> None:
-        """While something is paused and no stream tells of changes: looks what was resumed, and then has `look` called.
+        """While a name is paused and no change stream is open, ask for resumed names, and call `look` for these.
 
-        Not in virtual time: there, a resume is announced.
+        Returns at once in virtual time, where local wakeups announce each resume.
         """
         while not self._time.is_event_driven:
             await trio.sleep(LOOK_FOR_RESUMES)
-            # Not what is known now: a claim that saw the resume first has not asked what is due later.
+            # Not the cached names: a claim that noticed the resume first set no timer for jobs that are due later.
             before = self._were_paused
-            if not before or self.is_told:
+            if not before or self.is_announced:
                 continue
             self.progress.ask()
             try:
                 now = await self._door.call(partial(self.look_up, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 self.progress.fail(error)
-                continue  # The claims meet the same, and tell of it.
+                continue  # The claims meet the same fault, and report it.
             self.progress.answered()
             with self._lock:
                 self._were_paused = (self._were_paused - before) | now

@@ -1,6 +1,16 @@
-"""The life of this instance's entry among the instances: a beat, and a look at the others.
+"""Presence: renews this instance's entry in the fleet, and removes the entries of dead instances.
 
-Nothing rests on it but who sees whom. A presence that fails harms no job; the fence needs none.
+The entries show operators who lives, and keep two instances from using one id. No job depends on them: claims have
+their own fences and leases, so a presence that fails is logged and retried, and harms no run. Its races:
+
+- *A heartbeat arrives after the entry was removed.* It would insert the entry again, of an instance that has left. So
+  `end` awaits a heartbeat that is on its way before it removes the entry, and if the caller of a heartbeat was
+  cancelled, the thread that still runs removes the entry itself (`orphan`).
+- *The instance was silent, and another one took its id.* The heartbeat matches only its own incarnation. It finds the
+  other one then, and this scheduler drains with an InstanceCollisionError, as claims and log
+  lines name an instance by its id.
+- *An entry looks dead, and its instance wakes up.* The entry is removed only if its last heartbeat is still the one
+  that was observed, for ten of its own intervals by this process's clock alone.
 """
 
 from __future__ import annotations
@@ -30,23 +40,23 @@ from .instance_entry import InstanceEntry
 logger = logger_of("scheduler")
 
 PRUNED_AFTER_BEATS: Final = 10
-"""Heartbeat intervals of its own after which an entry that was not seen to change is removed, by whoever saw it."""
+"""An entry is removed when it was not seen to change for this number of its own heartbeat intervals."""
 
-# A failed beat is tried again after this share of the interval.
+# A failed heartbeat is sent again after this share of the interval, at most after LONGEST_RETRY seconds.
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
-# Seconds to be off the list. In a cut well within the engine's hard bound; otherwise the shutdown's own time is left.
+# Seconds to remove the entry at the end. After a cut, well within the engine's hard bound; a drain has more time.
 PATIENCE_IN_A_CUT: Final = 0.5
 PATIENCE: Final = 2.0
 
 
 class Presence:
-    """Keeps the entry. `enter` and `leave` block, in a thread; `run` is one of the scheduler's services.
+    """The loop that renews the entry. `enter` and `leave` block: call them in a database thread.
 
     Args:
-        names: What the scheduler runs now.
-        held: What it holds now.
+        names: The names that the scheduler runs now.
+        held: The jobs that it holds now.
     """
 
     def __init__(
@@ -75,20 +85,20 @@ class Presence:
         self._ended = trio.Event()
 
     def enter(self) -> None:
-        """Writes the entry; see `InstanceEntry.enter`."""
+        """Write the entry; see `InstanceEntry.enter`."""
         self._entry.enter(self._names())
 
     def leave(self) -> None:
-        """Removes the entry. Never raises: one that stays is told as dead, and is removed by others."""
+        """Remove the entry. If that fails, it is logged, and another instance removes the entry later."""
         self._entry.leave()
 
     @property
     def is_there(self) -> bool:
-        """The entry was written, and is not known to be removed."""
+        """Whether the entry was written, and this instance has not removed it."""
         return self._entry.is_there
 
     async def run(self) -> None:
-        """Until `end`, or until the id was taken by somebody else, which is told and ends the scheduler in order."""
+        """Send heartbeats until `end`, or until another instance has taken the id, which drains the scheduler."""
         try:
             with self._ending:
                 await self._run()
@@ -96,7 +106,7 @@ class Presence:
             self._ended.set()
 
     async def end(self) -> None:
-        """Ends `run`, and removes the entry; bounded. A beat that is under way is awaited: it must not come after."""
+        """End `run` and remove the entry, in bounded time. A heartbeat on its way is awaited first: see above."""
         with trio.move_on_after(self._patience):
             self._is_ending = True
             if not self._is_beating:
@@ -107,7 +117,7 @@ class Presence:
     @property
     def _patience(self) -> float:
         if self._time.is_event_driven:
-            return math.inf  # What is under way holds the clock.
+            return math.inf  # A call that is on its way holds the virtual clock.
         return PATIENCE_IN_A_CUT if self._stop.cutting.is_set() else PATIENCE
 
     async def _run(self) -> None:
@@ -115,10 +125,10 @@ class Presence:
         while not self._is_ending:
             beat_at = max(beat_at + self._pause(after_fault=failed), trio.current_time())
             draining = self._stop.draining
-            is_told = draining.is_set()
+            knew_of_drain = draining.is_set()
             with trio.move_on_at(beat_at):
-                # The end is told at once, and then from beat to beat.
-                await (trio.Event() if is_told else draining).wait()
+                # The beginning of a drain is written at once; after that, heartbeats come at their interval again.
+                await (trio.Event() if knew_of_drain else draining).wait()
             failed = not await self._try_to_beat(again=failed)
 
     def _pause(self, *, after_fault: bool) -> float:
@@ -149,7 +159,7 @@ class Presence:
         entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
         other = await self._door.hand_over(
             partial(self._entry.beat, entry),
-            # Too late: what it wrote would be the entry of somebody who has left.
+            # The caller was cancelled: the heartbeat may have written the entry of an instance that has left.
             orphan=lambda _: self.leave(),
             channel=Channel.CLAIMS,
         )
@@ -160,14 +170,14 @@ class Presence:
 
     def _lost(self, other: Instance) -> None:
         error = InstanceCollisionError(
-            self._id, f"this instance was silent for so long that {other} has taken it: this one ends"
+            self._id, f"{other} took it, as this instance sent no heartbeat for too long; this instance drains"
         )
         logger.error("%s", error)
         self._is_ending = True
         self._stop.end_with(error)
 
     async def _remove_the_dead(self) -> None:
-        """Removes entries that nobody has touched for long, as seen from here: no wall clock plays a part."""
+        """Remove entries that did not change for long, as observed by this process. Wall clocks are not compared."""
         jobs = self._context.jobs
         seen = await self._door.call(partial(instances.read_all, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True)
         sightings = [

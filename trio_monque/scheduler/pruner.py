@@ -1,7 +1,7 @@
-"""Deletes what retention no longer keeps: at the start, and from then on at every interval.
+"""Pruner: deletes ended jobs that retention no longer keeps, at the start and at every interval.
 
-One instance of the fleet at a time, by a lock that frees itself. It saves work and nothing else: two who delete at
-once are harmless, as each statement repeats its whole condition.
+One instance of the fleet deletes at a time, by a lock that expires. The lock only saves work: two instances that delete
+at once do no harm, as each delete repeats its whole condition. So a job that is retried after it was chosen stays.
 """
 
 from __future__ import annotations
@@ -35,27 +35,27 @@ T = TypeVar("T")
 LOCK: Final = "retention"
 
 RENEWED_AFTER: Final = instances.LOCK_LEASE.total_seconds() / 3
-"""Seconds after which the lock is renewed, between two batches."""
+"""Seconds after which the lock is renewed, between two batches of deletes."""
 
 LONGEST_RETRY: Final = 60.0
-"""Seconds after which it is tried again where the database could not answer, if the interval is not shorter."""
+"""Seconds until the next try after a fault, unless the interval is shorter."""
 
 JITTER: Final = 0.1
-"""By which share an interval is varied, so that instances that started together do not stay together."""
+"""The share by which intervals vary, so that instances that started together drift apart."""
 
 PATIENCE: Final = 0.5
-"""Seconds that a drain lets the lock be given back; otherwise it frees itself."""
+"""Seconds that a shutdown waits for the release of the lock; after that the lock expires."""
 
 
 class _LockLostError(Exception):
-    """It was not renewed in time, and somebody else has it."""
+    """The lock was not renewed in time, and another instance has it."""
 
 
 class Pruner:
-    """The loop. It may be cancelled at any time: what was sent is applied or not, and no job depends on it.
+    """The loop. It may be cancelled at any time, as no running job depends on it.
 
     Args:
-        by: This instance's id, for whoever looks at the lock.
+        by: The id of this instance; it is stored in the lock, for operators.
     """
 
     def __init__(self, context: ClientContext, door: DatabaseThreads, stop: Stop, by: str, wanted: Retention) -> None:
@@ -77,7 +77,7 @@ class Pruner:
             await trio.sleep_until(moment)
 
     async def _take_turn(self) -> float:
-        """Deletes what is to go, if nobody else does. When to come again, on trio's clock."""
+        """Delete expired jobs, unless another instance does. Return when the next turn is, on trio's clock."""
         began, again = trio.current_time(), self.progress.is_failing
         self.progress.ask()
         try:
@@ -97,8 +97,8 @@ class Pruner:
         return self._time.jittered(seconds, JITTER)
 
     async def _prune_alone(self) -> float | None:
-        """None, or when the lock frees itself that somebody else holds."""
-        # A new one each time: what was sent under an older one may still arrive.
+        """Delete under the lock. Return when the lock expires if another instance holds it; otherwise None."""
+        # A new token each time: a command with an older one may still be on its way.
         self._token = secrets.token_hex(8)
         now = await self._call(self._take_lock)
         if now is None:
@@ -118,7 +118,7 @@ class Pruner:
         return None
 
     def _take_lock(self) -> datetime | None:
-        """In a thread: the server's time where the lock was free, and is ours now."""
+        """Runs in a database thread. Return the server's time if the lock is ours now; None if another has it."""
         now = self._context.now()
         return now if instances.take_lock(self._jobs, LOCK, self._token, self._by, now) else None
 
@@ -147,8 +147,8 @@ class Pruner:
             count = await self._call(partial(retention.delete_if_expired, self._jobs, expired, batch.ids))
             deleted[expired.status.value] += count
             self.progress.answered(count)
-            # None of a whole batch of one moment: somebody else is at them, or they are not jobs, and would be
-            # chosen again for ever.
+            # Nothing of a whole batch of the same moment was deleted: another instance deletes them, or they are not
+            # jobs. Without this condition, the same batch would be chosen for ever.
             if batch.is_last or (not count and batch.last_ended_at == since):
                 return
             since = batch.last_ended_at
@@ -166,7 +166,7 @@ class Pruner:
         return instances.renew_lock(self._jobs, LOCK, self._token, self._context.now())
 
     async def _give_back(self) -> None:
-        """Not in a cut, which has no time for it."""
+        """Release the lock, except after a cut, which has no time for it."""
         if self._stop.cutting.is_set():
             return
         with trio.move_on_after(PATIENCE, shield=True):
@@ -176,5 +176,5 @@ class Pruner:
                 logger.debug("could not release the lock of retention: %s; it expires by itself", error)
 
     async def _call(self, function: Callable[[], T]) -> T:
-        # In the channel of ordinary commands: claims and renewals never wait behind it.
+        # The channel of ordinary commands: claims and renewals never wait behind deletes.
         return await self._door.call(function, channel=Channel.COMMANDS, abandon_on_cancel=True)

@@ -1,4 +1,17 @@
-"""What a scheduler sees of the claims of others, and how it takes dead ones away: through the door."""
+"""Rescues: finds claims of dead instances and takes them away, for one scheduler.
+
+Which claim is dead is decided by observation alone (`observations.py`). The write takes a claim away only if its owner,
+token, moment and last renewal are still those that were seen: an instance that renews after the look keeps its job.
+
+What is left is the answer of that write. If it is lost, the rescue may or may not be applied:
+
+- The same statements are sent again, and the receipts in the documents prove which changes were our own. New statements
+  would match nothing, and a job that was rescued would never be reported.
+- Until then, only the jobs whose fate is known are announced to local schedulers. One that claims and ends a job writes
+  its own receipt over ours, and the repeated rescue could not find out what it had done.
+- If the scheduler leaves meanwhile, the thread still gets the answer. It reports it, and wakes the schedulers that go
+  on: otherwise the rescued jobs would wait for a poll, and in virtual time for ever.
+"""
 
 from __future__ import annotations
 
@@ -21,11 +34,11 @@ from .context import SchedulerContext
 from .settlement import JobSettlement
 
 REMINDED_AFTER_BEATS: Final = 10
-"""Heartbeat intervals after which a shared instance id is logged again, or is no longer a reason to be unhealthy."""
+"""Heartbeat intervals for which a shared instance id makes the scheduler unhealthy, and is not logged again."""
 
 
 class Rescues:
-    """Looks and takes; what the database has accepted is told and announced, whoever still waits for the answer."""
+    """Reports and announces each rescue that the database accepted, also if its caller was cancelled meanwhile."""
 
     def __init__(
         self,
@@ -45,7 +58,7 @@ class Rescues:
         self._unanswered: Taking | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
-        """All claims but ours. Reports another process that uses this instance's id."""
+        """Return a sighting of each claim that is not ours. Report another process that uses this instance's id."""
         look = partial(self._look, ours)
         sightings, proof = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if proof is not None:
@@ -54,7 +67,7 @@ class Rescues:
         return sightings
 
     def _look(self, ours: Set[ClaimId]) -> tuple[Sequence[Sighting[Job]], Job | None]:
-        """In a thread: where there are thousands, even this would keep the loop busy."""
+        """Runs in a database thread: for thousands of claims, even this would block the event loop."""
         found = self._rescuer.look()
         now = self._context.now()
         sightings = [self._rescuer.sighting(job, now) for job in found if claim_id(job) not in ours]
@@ -62,13 +75,16 @@ class Rescues:
         return sightings, next((job for job in under_our_id if is_of_a_stranger(job, now)), None)
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
-        """Takes these away; asked again after an error that passes, it sends the same: so it knows what was its own."""
+        """Take these claims away. After a transient error, call it again: it repeats what was sent."""
         taking = self._unanswered = self._unanswered or self._rescuer.taking(claims)
         try:
-            await self._door.hand_over(taking.run, orphan=lambda _late: self._tell_late(taking), channel=Channel.CLAIMS)
+            await self._door.hand_over(
+                taking.run, orphan=lambda _late: self._report_late(taking), channel=Channel.CLAIMS
+            )
         except MonqueConnectionError:
-            # Nobody is woken yet: who ran these jobs would overwrite the receipts by which the next try knows its own.
-            self._tell(self._announced(taking))
+            # Announce only the jobs whose fate is known. A scheduler that ran one of the others would overwrite the
+            # receipt by which the next try recognises its own change.
+            self._report(self._announced(taking))
             raise
         self._unanswered = None
         return self._announced(taking)
@@ -78,12 +94,12 @@ class Rescues:
         self._announce(pending_again(rescued))
         return rescued
 
-    def _tell_late(self, taking: Taking) -> None:
-        """In a thread that nobody waits for: the scheduler leaves."""
+    def _report_late(self, taking: Taking) -> None:
+        """Runs in a database thread whose caller was cancelled: the scheduler leaves."""
         if taking.is_unknown:
             self._announce(None)
-        self._control.on_trio_thread(partial(self._tell, self._announced(taking)))
+        self._control.on_trio_thread(partial(self._report, self._announced(taking)))
 
-    def _tell(self, rescued: Sequence[Rescued]) -> None:
+    def _report(self, rescued: Sequence[Rescued]) -> None:
         if rescued:
             self._reporter.claims_rescued(rescued)

@@ -1,4 +1,4 @@
-"""What a handler gets: the job, and the run that it is in."""
+"""RunningJob: the argument of a handler. The claimed job, and the calls that affect its run."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from ..threads import call_on_run
 from .scheduler_client import SchedulerClient
 
 if TYPE_CHECKING:
-    # Every type checker brings it along; at run time it is not needed.
+    # Every type checker includes typing_extensions; it is not needed at run time.
     from typing_extensions import TypeVar as TypeVarWithDefault
 
     Resources = TypeVarWithDefault("Resources", default=Any)
@@ -31,18 +31,21 @@ T = TypeVar("T")
 R = TypeVar("R")
 
 
-class RunCancelled(BaseException):  # It is no error: it unwinds a thread, as Cancelled unwinds a task.
-    """Raised by `check_cancelled` to end a plain handler. No Exception, so that no handler swallows it by accident."""
+class RunCancelled(BaseException):  # Not an error: it unwinds a thread, as trio.Cancelled unwinds a task.
+    """Raised by `check_cancelled` to end a plain handler.
+
+    It is not an `Exception`, so that `except Exception` in a handler does not swallow it.
+    """
 
 
 class Reporting(Protocol):
-    """Writes what a run reports, under its claim; returns it as it was stored."""
+    """Writes a checkpoint or progress of a run under its claim; returns it as it was stored."""
 
     async def __call__(self, run: Run[Job], name: str, value: Any) -> Any: ...
 
 
 def with_any(arguments: Any, number: int) -> tuple[Any, ...]:
-    """The arguments of a generic class, with Any for those that were left out: before Python 3.13, none may be."""
+    """The arguments of a generic class, with Any for the missing ones. Before Python 3.13, all must be given."""
     given = arguments if isinstance(arguments, tuple) else (arguments,)
     return (*given, *(Any,) * (number - len(given)))
 
@@ -55,7 +58,7 @@ class RunningJob(Generic[T, Resources]):
         job: The job, exactly as it was claimed.
         data: The payload: as it was stored, or what the worker's `payload` made of it.
         scheduler: The scheduler that runs it, typed as a SchedulerClient; enqueue further jobs through it.
-        resources: What was given to `open_scheduler`.
+        resources: The `resources=` of `open_scheduler`.
     """
 
     __slots__ = (
@@ -102,7 +105,7 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def attempt(self) -> int:
-        """Which claim of this job it is, from 1: strictly grows, also over crashes."""
+        """The number of this claim on the job, from 1. It always grows, also after crashes."""
         return self.job.attempts
 
     @property
@@ -112,12 +115,12 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def fail_reason(self) -> str | None:
-        """Why the last try failed."""
+        """Why the last failed try failed."""
         return self.job.fail_reason
 
     @property
     def next_run_at(self) -> datetime:
-        """When it was due."""
+        """When this run was due (UTC)."""
         return self.job.next_run_at
 
     @property
@@ -130,14 +133,14 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def errors(self) -> Sequence[Mapping[str, Any]]:
-        """The last errors, oldest first: each with `at`, `attempt`, `error` and, if it is stored, `traceback`."""
+        """The last errors, oldest first, each with `at`, `attempt`, `error` and, if stored, `traceback`."""
         return self.job.errors
 
     # --- The run ---
 
     @property
     def deadline(self) -> float:
-        """When the run will be cancelled for taking too long, on trio's clock; infinity for never."""
+        """When the run is cancelled for its timeout, on trio's clock; infinity without one."""
         return self._run.deadline
 
     @property
@@ -147,36 +150,39 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def saved(self) -> Any:
-        """What this or an earlier try saved last; None where nothing was.
+        """The last checkpoint that this or an earlier try saved; None if there is none.
 
-        Of a recurring job only what was saved in the present occurrence. After Monque for Node has run the job in
-        between, or the job was rescheduled or retried by hand, this library cannot prove that: then None, too.
+        For a recurring job, only a checkpoint of the same occurrence counts. It is None, too, if that is unknown: when
+        Monque for Node has run the job in between, or the job was rescheduled or retried by hand.
         """
         return self._saved
 
     async def save(self, state: Any) -> None:
-        """Saves a checkpoint, which the next try gets as `job.saved`. Under the claim, acknowledged by a majority.
+        """Save a checkpoint, which the next try gets as `job.saved`. The write is acknowledged by a majority.
 
-        Cancelled before it was sent, nothing is saved; once sent it is awaited.
+        A call that is cancelled before it is sent saves nothing; a call that was sent is awaited.
 
         Args:
-            state: Any BSON value; it replaces what was saved before.
+            state: Any BSON value; it replaces the last checkpoint.
 
         Raises:
-            ClaimLostError: The claim is gone: nothing was saved, and the run is cancelled.
-            InvalidPayloadError: It cannot be stored.
-            MonqueConnectionError: The database did not take it.
+            ClaimLostError: The claim was lost. Nothing was saved, and the run is cancelled.
+            InvalidPayloadError: The checkpoint cannot be stored.
+            MonqueConnectionError: The database did not accept it.
         """
         self._saved = await self._report(self._run, "saved", state)
 
     async def set_progress(self, value: Any) -> None:
-        """Stores how far the run is, for whoever looks at the job. Like `save`, but not given to the next try."""
+        """Store the progress of the run, for programs that look at the job. Errors as in `save`.
+
+        The next try does not get it: use `save` for that.
+        """
         await self._report(self._run, "progress", value)
 
     def cleanup(self, seconds: float) -> AbstractContextManager[trio.CancelScope]:
-        """`with job.cleanup(5): ...` shields its body from the run's cancellation for that long at most.
+        """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.
 
-        And no longer than `cleanup_timeout` after the run was cancelled, however much is asked for.
+        The shield ends at the latest `cleanup_timeout` seconds after the run was cancelled.
         """
         check_seconds("seconds", seconds, zero=True)
         return self._run.cleaning_up(seconds, self._cleanup_timeout)
@@ -184,7 +190,7 @@ class RunningJob(Generic[T, Resources]):
     # --- For plain handlers, from their thread ---
 
     def check_cancelled(self) -> None:
-        """Ends a plain handler here if its run is cancelled. Call it now and then."""
+        """End a plain handler here if its run is cancelled. Call it regularly in a long handler."""
         if self._run.reason is not None:
             raise RunCancelled
 
@@ -195,10 +201,10 @@ class RunningJob(Generic[T, Resources]):
     def from_thread(self, function: Callable[..., R], /, *args: Any) -> R: ...
 
     def from_thread(self, function: Callable[..., Any], /, *args: Any) -> Any:
-        """Calls a function of the trio side from a plain handler: an async one is awaited, `job.save` for example.
+        """Call a function on the event loop from a plain handler. An async function, such as `job.save`, is awaited.
 
-        What is awaited is cancelled with the run, which ends the handler here as `check_cancelled` does;
-        shield a clean-up inside it with `job.cleanup`. The thread does not hold virtual time meanwhile.
+        The call is cancelled with the run, which ends the handler here as `check_cancelled` does. Shield a clean-up
+        inside the call with `job.cleanup`. The thread does not hold virtual time meanwhile.
         """
         return call_on_run(self._in_the_run, function, args)
 

@@ -42,7 +42,7 @@ Listeners = Mapping[type[Event], Any]
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
 class Scheduler(SchedulerClient):
-    """A client that also runs workers. Made by `open_scheduler` and `run_scheduler` only.
+    """A client that also runs workers. Only `open_scheduler` and `run_scheduler` create it.
 
     Attributes:
         id: This instance's id in the database and in logs.
@@ -77,7 +77,7 @@ class Scheduler(SchedulerClient):
         self._reporter = JobReporter(self._event_delivery, config.instance_id)
         parts = assembled(self._context, self._door, config, self._workers, self._reporter, self._running_job)
         self._source = parts.source
-        self._report = parts.source.report  # One bound method for all runs.
+        self._report = parts.source.report  # One bound method for all runs, as each access would create another.
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._door, self._workers, parts.presence, self._sync)
         life = Life(
@@ -126,9 +126,9 @@ class Scheduler(SchedulerClient):
         replace: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> Any:
-        """Registers a worker with this scheduler, while it runs; see `Workers.register`.
+        """Register a worker with this scheduler while it runs; see `Workers.register`.
 
-        The runs of a handler that is replaced go on, and are counted and awaited as before.
+        Runs of a replaced handler go on, and are counted and awaited as before.
         """
 
         def add(function: Callable[..., Any]) -> Worker[Any]:
@@ -175,22 +175,22 @@ async def open_scheduler(
     listeners: Listeners | None = None,
     **options: Unpack[SchedulerOptions],
 ) -> AsyncIterator[Scheduler]:
-    """Runs a scheduler for as long as the body.
+    """Run a scheduler for as long as the body of `async with`.
 
-    When the body ends, nothing new is claimed and running jobs get `shutdown_timeout`; when the body
-    raises, is cancelled or interrupted, they are cancelled at once and their jobs are pending again.
+    When the body ends, the scheduler claims no more jobs, and running jobs get `shutdown_timeout` to end. When the body
+    raises, is cancelled or interrupted, it cancels running jobs at once, and their jobs are pending again.
 
     Args:
         db: A `pymongo.database.Database` of a client with room for 17 connections.
-        workers: What it can run; copied.
-        resources: Given to every handler as `job.resources`.
-        listeners: Event classes and who hears of them, from the first event on.
+        workers: The workers that it runs; they are copied.
+        resources: Every handler gets it as `job.resources`.
+        listeners: Event classes and their listeners, which receive all events from the start on.
         options: See SchedulerConfig.
 
     Raises:
-        InvalidDatabaseError, InvalidOptionError: At once, naming what is wrong.
+        InvalidDatabaseError, InvalidOptionError: An argument is invalid; raised before any command is sent.
         MonqueConnectionError: The database cannot be reached or used.
-        InstanceCollisionError: Another scheduler that lives has the same `instance_id`.
+        InstanceCollisionError: Another live scheduler has the same `instance_id`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     async with scheduler._host.opened(scheduler._body):  # noqa: SLF001
@@ -206,11 +206,10 @@ async def run_scheduler(
     task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[SchedulerOptions],
 ) -> SchedulerReport:
-    """The same as a task of your own nursery: `scheduler = await nursery.start(run_scheduler, db, workers)`.
+    """Run a scheduler as a task of your nursery: `scheduler = await nursery.start(run_scheduler, db, workers)`.
 
-    Returns what it did when `scheduler.drain()` was said and it has ended. Cancelled, it cuts: running
-    jobs are cancelled, and it ends within `cleanup_timeout` plus two seconds. Arguments, options and
-    errors are those of `open_scheduler`.
+    It ends after `scheduler.drain()`, and returns its report. If it is cancelled, it cancels running jobs and ends
+    within `cleanup_timeout` plus two seconds. Arguments, options and errors are those of `open_scheduler`.
     """
     scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
     return await scheduler._host.run_unwrapped(partial(task_status.started, scheduler))  # noqa: SLF001

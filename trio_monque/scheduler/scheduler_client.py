@@ -1,7 +1,7 @@
-"""SchedulerClient: a client of a scheduler that runs. What `job.scheduler` is, and the base of Scheduler.
+"""SchedulerClient: the client of a running scheduler. It is the type of `job.scheduler`, and the base of Scheduler.
 
-It stands apart from Scheduler because a handler's type names it: RunningJob knows this class, the workers know
-RunningJob, and Scheduler, which registers workers, knows both.
+It is a class of its own to avoid an import circle: RunningJob names this class, workers name RunningJob, and Scheduler
+registers workers.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ from .statistics import Statistics, statistics_of
 
 @async_calls("In a plain handler, call job.from_thread(job.scheduler.{name})")
 class SchedulerClient(Monque):
-    """A client of a scheduler that runs: what a handler gets as `job.scheduler`.
+    """The client of a running scheduler: what a handler gets as `job.scheduler`.
 
-    It is the Scheduler itself, typed without `register`.
+    The object is the Scheduler itself; this type has no `register`.
 
     Attributes:
         id: This instance's id in the database and in logs.
@@ -34,7 +34,7 @@ class SchedulerClient(Monque):
     def _runs_on(
         self, host: Host[Job, SchedulerReport], reporter: JobReporter, virtual: VirtualTime | None, instance_id: str
     ) -> None:
-        """Called once, by the constructor of Scheduler, which makes these parts."""
+        """Set the parts that the constructor of Scheduler made; it calls this once."""
         self.id = instance_id
         self._host = host
         self._engine = host.engine
@@ -43,27 +43,27 @@ class SchedulerClient(Monque):
 
     @property
     def report(self) -> SchedulerReport | None:
-        """What the scheduler did; None until it has ended."""
+        """What the scheduler did; None until the scheduler has ended."""
         return self._host.report
 
     def drain(self) -> None:
-        """Begin the orderly end: the scheduler claims nothing more, and running jobs get `shutdown_timeout`.
+        """Begin a graceful shutdown: the scheduler claims no more jobs, and running jobs get `shutdown_timeout`.
 
-        Calling it again changes nothing. It may be called from any thread, a plain handler's for example.
+        A second call changes nothing. It may be called from any thread, such as the thread of a plain handler.
         """
         self._host.drain()
 
     async def wait_drained(self) -> None:
-        """Return when the scheduler has ended. It does not ask for the end: `drain` does."""
+        """Return when the scheduler has ended. Call `drain` to end it."""
         await self._host.ended.wait()
 
     def is_healthy(self) -> bool:
-        """Whether `health().reasons` is empty. From any thread; it reads memory only, and does not wait."""
+        """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
         found = self._engine.vitals.examine()
         return not found.reasons and not self._reporter.complaints(found.now)
 
     def health(self) -> Health:
-        """How the scheduler gets on, and why it does not. From any thread; it reads memory only, and does not wait.
+        """Whether the scheduler works, and why not. Call it from any thread; it only reads memory, and does not wait.
 
         A loop is unhealthy when its `lag` is longer than twice `operation_timeout`, and no shorter than
         `heartbeat_interval`; the heartbeat, when it is longer than `heartbeat_interval`, and as soon as a run was
@@ -78,7 +78,7 @@ class SchedulerClient(Monque):
         return health_of(found, self._server_time(), tuple(self._reporter.ended_schedules), broken)
 
     def statistics(self) -> Statistics:
-        """What the scheduler has done since its start, and does now. From any thread; it reads memory only.
+        """What the scheduler has done since its start, and does now. Call it from any thread; it only reads memory.
 
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
@@ -86,6 +86,7 @@ class SchedulerClient(Monque):
         return statistics_of(self._engine, self._reporter.tally, self._context.jobs.count_skipped())
 
     def _server_time(self) -> datetime:
-        # The run's time is known: a thread that asked the run for it would wait for a loop that may be blocked.
+        # Use the known time of the run: a thread that asked the run for it would wait for an event loop that may be
+        # blocked.
         with in_time_of(self._virtual):
             return self._context.clock.now()

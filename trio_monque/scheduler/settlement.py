@@ -1,4 +1,18 @@
-"""The ends of runs, on their way to the database: what each means, and the batches that write them."""
+"""JobSettlement: the end of a run on its way to the database, and the batches that write many ends.
+
+The verdict of a run is final. How it is written may change until the database accepts it. What each step closes:
+
+- *Another instance took the claim.* Every statement has the claim as its fence (`store/settling.py`); the fate is LOST,
+  and nothing of the run is written over the new holder's job.
+- *The answer is lost.* The batch is sent again exactly as it is. Its receipts are how the second try recognises what
+  the first one wrote, so a batch is never prepared a second time while its outcome is unknown.
+- *The schedule changed while the job ran.* The next occurrence was computed from the old one, so the statement does not
+  match (SCHEDULE_CHANGED). The source reads the schedule, and the end is decided again.
+- *The server refuses the write* (a full document, a validator). The next try stores less (`lightened`), and the last
+  one stores a failure with that reason. Otherwise the job would run again each time its lease expires.
+- *Code of the user raises while the end is decided* (a backoff function, the text of an exception). The job fails with
+  that error; otherwise one job would stop the batch that many others are in.
+"""
 
 from __future__ import annotations
 
@@ -30,20 +44,20 @@ MOST_REFUSALS: Final = LIGHTEST + 1
 
 @dataclass(slots=True, eq=False)
 class JobSettlement:
-    """One run's verdict, on its way to the database. The verdict is final; how it is written follows.
+    """The verdict of one run, and what becomes of it.
 
     Attributes:
-        job: As it was claimed.
-        verdict: What the run's end means.
-        policy: By which the verdict is written.
-        duration: The run's, in seconds.
-        claim: Which claim it ends.
+        job: The job as it was claimed.
+        verdict: What the end of the run means for the job.
+        policy: The retry policy of the worker.
+        duration: How long the run took, in seconds.
+        claim: The claim that it ends.
         transition, receipt: How it is written; set when its batch is prepared.
-        fate: What became of it.
+        fate: What became of the write; None until that is known.
         refusals: How often the server has refused to write it. Each time it is made lighter; see `lightened`.
-        doubled_field: The name of a field of its schedule that the document has twice. Which one is meant, nothing
-            tells: the job fails for good.
-        schedule_ended: The job fails for good, whatever the verdict: its next occurrence cannot be computed.
+        doubled_field: The name of a field of its schedule that the document contains twice. The job fails for good, as
+            it is unknown which one is meant.
+        schedule_ended: Why the next occurrence cannot be computed: the job fails for good, with any verdict.
     """
 
     job: Job
@@ -63,7 +77,7 @@ class JobSettlement:
 
 
 class SettlementRefusedError(Exception):
-    """The server refuses what a run's end would store; it becomes the reason of the failure that is stored instead."""
+    """The server refuses to store the end of a run. This error is the reason of the failure that is stored instead."""
 
     def __init__(self, verdict: Verdict) -> None:
         what = reason_of(verdict.error)[:200] if isinstance(verdict, Failed | Discarded) else "it had succeeded"
@@ -72,21 +86,21 @@ class SettlementRefusedError(Exception):
 
 @dataclass(slots=True)
 class Batch:
-    """Settlements and the statements that write them; sent again as it is after an unknown outcome."""
+    """Settlements and the statements that write them. After an unknown outcome it is sent again as it is."""
 
     settlements: Sequence[JobSettlement]
     statements: list[Statement]
 
 
 JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]
-"""The engine, for jobs."""
+"""The engine with the types of jobs."""
 
 
 def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix: str) -> Batch:
-    """Decides what is written for each, and the fewest statements that write it.
+    """Decide what is written for each settlement, and make the fewest statements that write all of it.
 
-    One-off jobs that succeed with nothing to store end alike where one cycle claimed them, and most jobs are such:
-    for these it is decided once.
+    Most jobs are one-off jobs that succeed without a result. All of these that one claim took end with the same write,
+    so it is decided once.
     """
     completions: dict[str | None, Transition] = {}
     ends = []
@@ -112,14 +126,14 @@ def _stores_nothing(verdict: Verdict) -> bool:
 
 
 def decided(settlement: JobSettlement, now: datetime) -> Transition:
-    """What is written. An error of a user's making must not be able to spoil the batch that its job is in."""
-    settlement.schedule_ended = None  # It may have been corrected since it was decided first.
+    """Return what is written. An error in code of the user fails its own job, and does not stop the batch."""
+    settlement.schedule_ended = None  # The stored schedule may have been corrected since the last decision.
     try:
         transition = _decided(settlement, now)
         return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
     except MemoryError:
-        raise  # It is not about the job: the settler tries again.
-    except BaseException as error:  # Also what a user's exception raises that is no Exception.
+        raise  # Not a fault of the job: the settler tries again.
+    except BaseException as error:  # BaseException: the user's code may raise anything.
         logger.exception(
             "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
@@ -140,17 +154,19 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
 
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
+    """Whether another write must follow: nothing is stored yet, and a different write can succeed."""
     return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
 
 
 def refused_once_more(settlement: JobSettlement) -> None:
-    """The next attempt is lighter. What cannot be stored however light it is becomes a failure that can."""
+    """Make the next write lighter. After the lightest one, store a failure in place of the verdict."""
     settlement.refusals += 1
     if settlement.refusals == MOST_REFUSALS:
         settlement.verdict = Failed(SettlementRefusedError(settlement.verdict))
 
 
 def is_pending_again(settlement: JobSettlement) -> bool:
+    """Whether the job runs again: a retry, a snooze, a release or the next occurrence."""
     return settlement.transition is not None and settlement.transition.set.get("status") is JobStatus.PENDING
 
 
@@ -160,6 +176,6 @@ def settled(settlement: JobSettlement) -> Job:
     transition = settlement.transition
     if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
         transition = transition.otherwise
-    # The statement is signed with its receipt, beside what the transition says.
+    # The statement writes its receipt in addition to the transition.
     left = applied(settlement.job, transition)
     return Job.of({**vars(left), "receipt": settlement.receipt})

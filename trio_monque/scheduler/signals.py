@@ -1,4 +1,4 @@
-"""A worker process: runs until it is told to stop."""
+"""run_until_signalled: a worker process that shuts down gracefully at SIGTERM or SIGINT."""
 
 from __future__ import annotations
 
@@ -27,11 +27,11 @@ async def run_until_signalled(
     task_status: trio.TaskStatus[Scheduler] = trio.TASK_STATUS_IGNORED,
     **options: Unpack[SchedulerOptions],
 ) -> SchedulerReport:
-    """Runs a scheduler until SIGTERM or SIGINT: the first one drains it, the second cuts it short.
+    """Run a scheduler until SIGTERM or SIGINT: the first signal drains it, the second one cuts it short.
 
-    `trio.run(partial(run_until_signalled, db, workers))` is a worker process. Only in the main thread, as
-    Python delivers signals there. A signal during the start ends it: `nursery.start` then returns a scheduler that has
-    ended. Arguments, options and errors are those of `open_scheduler`.
+    `trio.run(partial(run_until_signalled, db, workers))` is a worker process. Call it in the main thread, as Python
+    delivers signals only there. A signal during the start ends the start: `nursery.start` then returns a scheduler that
+    has ended. Arguments, options and errors are those of `open_scheduler`.
     """
     if not trio.lowlevel.in_trio_task():
         raise CallContextError(
@@ -59,7 +59,7 @@ async def run_until_signalled(
     except BaseExceptionGroup as group:
         raise_unwrapped(group)
     if not started.is_set():
-        # A signal ended it before it began. `nursery.start` needs an answer: a scheduler that has ended is one.
+        # A signal ended the start. `nursery.start` needs an answer all the same: a scheduler that has ended.
         task_status.started(scheduler)
     return scheduler.report or SchedulerReport()
 

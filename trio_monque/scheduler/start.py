@@ -1,4 +1,4 @@
-"""How a scheduler gets ready, and how it undoes that: the indexes, its entry among the instances, its schedules."""
+"""SchedulerStart: gets a scheduler ready (indexes, its entry in the fleet, its schedules), and undoes that."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from .workers import Workers
 
 
 class SchedulerStart:
-    """What the host asks for at the start and at the end of a scheduler."""
+    """The steps that the host calls at the start and at the end of a scheduler."""
 
     def __init__(
         self, context: ClientContext, door: DatabaseThreads, workers: Workers, presence: Presence, sync: SyncMonque
@@ -29,14 +29,14 @@ class SchedulerStart:
         self._sync = sync
 
     async def get_ready(self) -> None:
-        # Nothing is held yet, so this wait may be cut short at any time.
+        # No job is held yet, so this call may be cancelled at any time; `orphan` then removes the entry.
         await self._door.hand_over(self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS)
 
     def _get_ready(self) -> None:
-        """In a thread: the server's time, the indexes, and with them whether the database can be used at all.
+        """Measure the server's clock, create the indexes, write the entry, declare the schedules. In a database thread.
 
-        Then the entry of this instance, whose id must not be another's, and the declared schedules. However many
-        instances declare one at once, one job of it exists.
+        The indexes come first: they show whether the database can be used at all. Several instances may declare a
+        schedule at once; its unique key keeps it at one job.
         """
         self._context.measure_clock_offset()
         self._context.ensure_indexes()
@@ -61,13 +61,13 @@ class SchedulerStart:
             )
 
     async def leave(self) -> None:
-        """Removes the entry where the engine ended out of order, and could not."""
+        """Remove the entry if the engine crashed or was cut before `Presence.end` could."""
         if self._presence.is_there:
             await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @contextmanager
     def reachable(self, wakeups: EngineWakeups) -> Iterator[None]:
-        """While it runs, the clients of this trio run wake it."""
+        """For as long as the block, clients of this trio run wake the scheduler."""
         try:
             with receiving_wakeups(self._context.jobs.collection.full_name, wakeups):
                 yield
@@ -75,7 +75,7 @@ class SchedulerStart:
             self._context.forget_statistics()
 
     async def bound_calls_of_body(self, cutting: trio.Event, cleanup_timeout: float, in_body: trio.CancelScope) -> None:
-        """When all is cut, calls of the body are awaited no longer than clean-ups are."""
+        """After a cut, calls of the body on this client are awaited no longer than clean-ups of handlers."""
         with in_body:
             await cutting.wait()
             await trio.sleep(cleanup_timeout)

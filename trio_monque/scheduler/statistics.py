@@ -1,4 +1,4 @@
-"""What a scheduler has done since its start, and does now."""
+"""Statistics: what a scheduler has done since its start, and does now."""
 
 from __future__ import annotations
 
@@ -10,36 +10,38 @@ from .settlement import JobEngine
 
 @dataclass(frozen=True, kw_only=True)
 class Statistics:
-    """What a scheduler has done since its start, and does now. Times are seconds.
+    """What a scheduler has done since its start, and does now. Durations are in seconds.
 
-    Each run is counted once by how it ended, when the database has accepted that: `completed`, `failed`, `snoozed`,
-    `released` or `cancelled`. Where it has not, its claim was lost.
+    A run is counted once, when the database has accepted its end: as `completed`, `failed`, `snoozed`, `released` or
+    `cancelled`. If the database did not accept it, the claim was lost.
 
     Attributes:
         uptime: Seconds since the start, until the end.
         claimed: Jobs claimed.
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
-        retried: Of these: their jobs are pending again.
-        discarded: Of these: given up although there were tries left, by `Discard` or `discard_on`.
+        retried: Failed runs whose jobs are pending again.
+        discarded: Failed runs whose jobs get no more tries although some were left, by `Discard` or `discard_on`.
         snoozed: Runs that asked to be run again later.
-        released: Runs whose claims were given back uncounted. `SchedulerReport.released` counts the snoozed, too.
-        cancelled: Runs whose jobs somebody cancelled. Pending jobs that were cancelled are not counted.
-        claims_lost: Runs that were stopped since their claims were gone, or could not be renewed in time. Of the
-            latter, those whose claims could be given back after all are counted there, too.
-        schedules_ended: Recurring jobs that failed for good, as this library does not understand their stored cron
-            expression or time zone. The runs are counted as failed too.
-        rescued: Claims of dead instances that this one took away.
-        unclaimable: Pending jobs that were failed because the server refuses every claim on them. They were not run.
-        broken: Documents that are passed over, of those that this scheduler has met; see `Health.broken`.
-        renewals: Claims renewed; each is counted at every heartbeat.
+        released: Runs whose claims were released without counting a try. `SchedulerReport.released` includes the
+            snoozed.
+        cancelled: Runs whose jobs a client cancelled. Cancelled pending jobs are not counted.
+        claims_lost: Runs that were cancelled because their claims were lost or could not be renewed in time. If such a
+            claim could be released after all, the run is counted as released, too.
+        schedules_ended: Recurring jobs that failed for good, as their stored cron expression or time zone is invalid
+            for this library. Their runs are counted as failed, too.
+        rescued: Claims of dead instances that this scheduler took away.
+        unclaimable: Pending jobs that became failed without a run, as the server refuses every claim on them.
+        broken: Documents that this scheduler has met and skips; see `Health.broken`.
+        renewals: Renewed claims; each one counts at every heartbeat.
         running: Runs whose handlers have not ended.
-        running_by_name: The same by the name of the job, without those of none.
-        unsettled: Runs whose handlers have ended, and whose ends are not written yet.
-        free_slots: How many more could start now.
-        claim_batches, largest_claim_batch: In how many answers something was claimed, and how much at most in one.
-        settlement_batches, largest_settlement_batch: The same of settlements.
-        start_lag_average, start_lag_max: From asking for a claim to the start of its handler; 0 where none started.
+        running_by_name: The same by name, without names that have no running job.
+        unsettled: Runs whose handlers have ended, and whose settlements are not written yet.
+        free_slots: How many more runs could start now.
+        claim_batches, largest_claim_batch: The number of commands that claimed something, and the most jobs in one.
+        settlement_batches, largest_settlement_batch: The same for settlements.
+        start_lag_average, start_lag_max: From the request of a claim to the start of its handler; 0 if none has
+            started.
     """
 
     uptime: float

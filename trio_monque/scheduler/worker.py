@@ -1,4 +1,4 @@
-"""One worker: a handler under its name, and what it makes of the data of its jobs."""
+"""Worker: a handler registered under a name, and how the payload of its jobs is stored and read."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class Worker(Generic[T, Result_co]):
         name: The name of the jobs that it runs.
         handler: The function.
         is_async: Whether the handler is async; a plain one runs in a thread.
-        settings: How it wants to be run.
+        settings: The options of the worker.
     """
 
     if not TYPE_CHECKING:
@@ -58,14 +58,15 @@ class Worker(Generic[T, Result_co]):
 
     @property
     def payload(self) -> Any:
-        """What makes `job.data`; where it is a type, `enqueue` accepts nothing else."""
+        """What makes `job.data`. If it is a type, `enqueue` accepts only values of this type."""
         return self.settings.payload
 
     def stored(self, data: T, /) -> Any:
-        """The data as it is stored: plain BSON. Enqueuing by the worker stores it so.
+        """Return the data as `enqueue` stores it: plain BSON.
 
         Raises:
-            InvalidPayloadError: It is not what `payload` declares, or cannot be stored; names where.
+            InvalidPayloadError: The data is not of the type that `payload` declares, or cannot be stored; names the
+                path.
         """
         payload = self.settings.payload_type
         if payload is not None and not payload.takes(data):
@@ -76,10 +77,10 @@ class Worker(Generic[T, Result_co]):
             return stored_instance(data) if payload is None else payload.store(data)
 
     def loaded(self, stored: Any, /) -> T:
-        """`job.data`, of what is stored.
+        """Return `job.data` for the stored data.
 
         Raises:
-            UnreadablePayloadError: It is not what `payload` reads; names where.
+            UnreadablePayloadError: `payload` cannot read the stored data; names the path.
             Retry, Snooze, Discard: `payload` raised it.
         """
         payload = self.settings.payload_type

@@ -1,4 +1,4 @@
-"""The options of a worker: which there are, and their checks."""
+"""WorkerSettings: the options of a worker, and their checks."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from ..jobs.retry_policy import ErrorTypes
 from ..payloads.payload_type import PayloadType
 
 HIGHEST_PRIORITY = 10
-"""And the lowest is its negative: a name waits for so many slots twice, and for its turn among its equals."""
+"""The lowest priority is -10. The range bounds how long a name with a low priority waits while others have due jobs."""
 
 
 class PlainWorkerOptions(TypedDict, total=False):
-    """The options of a worker but `payload`, which decides the type of its data."""
+    """The options of a worker without `payload`, which determines the type of its data."""
 
     concurrency: int | None
     timeout: float | None
@@ -30,20 +30,20 @@ class PlainWorkerOptions(TypedDict, total=False):
 
 
 class WorkerOptions(PlainWorkerOptions, total=False):
-    """The options of a worker; the scheduler decides what is left out."""
+    """The options of a worker; the options of the scheduler are the defaults."""
 
     payload: Any
 
 
 class RegisterOptions(PlainWorkerOptions, total=False):
-    """What `register` and `cron` take beside the payload."""
+    """The options of `register` and `cron` without `payload`."""
 
     replace: bool
 
 
 @dataclass(frozen=True, kw_only=True)
 class WorkerSettings:
-    """The options of a worker, checked; None leaves it to the scheduler.
+    """The checked options of a worker; None means the option of the scheduler.
 
     Attributes:
         concurrency: How many of its jobs run at a time in one scheduler.
@@ -57,7 +57,8 @@ class WorkerSettings:
             enqueued by the worker, and read from what is stored. Or a callable that makes `job.data` of
             the stored value. Data that cannot be read is a failed try.
         priority: Who starts first when there are fewer slots than due jobs: the greater one, from -10 to 10.
-            So many slots more than a name of priority 0 does a name of less wait, and then has its turn.
+            A name of a lower priority waits for that number of slots more than a name of priority 0, and then has its
+            turn.
         store_result: Store what the handler returns; it must be a BSON value.
     """
 
@@ -94,7 +95,7 @@ _OF_SCHEDULES = frozenset(("cron", "schedule", "timezone"))
 def checked_settings(
     name: object, options: WorkerOptions, example: str, own: Collection[str] = ("replace",)
 ) -> WorkerSettings:
-    """Checks what a decorator was given; `own` are its arguments beside the options, which messages list too."""
+    """Check the arguments of a decorator; `own` are those that are not worker options, and messages list them too."""
     if callable(name):
         raise WorkerRegistrationError(
             getattr(name, "__name__", repr(name)), f"its decorator needs the name of its jobs: write {example}"

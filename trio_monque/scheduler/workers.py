@@ -1,4 +1,4 @@
-"""Workers: which handlers there are, and how each wants to be run. A declaration, copied when a scheduler opens."""
+"""Workers: the registered handlers with their options and schedules. A scheduler copies them when it opens."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class CronDeclaration:
 
 
 class Workers(Generic[Resources]):
-    """A set of workers. Made at a module's top level, given to any number of schedulers.
+    """A set of workers. Make it at the top level of a module, and pass it to any number of schedulers.
 
     A scheduler copies the set when it opens: it does not run a handler that is registered here later. Register with the
     scheduler then (`scheduler.register`).
@@ -97,7 +97,7 @@ class Workers(Generic[Resources]):
         Raises:
             InvalidJobIdentifierError: No job can have that name.
             WorkerRegistrationError: The name is taken, or the handler cannot be called.
-            InvalidOptionError: An option cannot be.
+            InvalidOptionError: An option is invalid; the message names it.
         """
         settings = checked_settings(name, options, "@workers.register('send-email')")
 
@@ -200,7 +200,7 @@ class Workers(Generic[Resources]):
 
     @classmethod
     def copied(cls, given: Workers[Resources] | None) -> Workers[Resources]:
-        """A copy of what a caller gave, which may be nothing; raises InvalidOptionError for anything else."""
+        """Return a copy; an empty set for None. Raise InvalidOptionError for anything else."""
         if given is None:
             return cls()
         if not isinstance(given, cls):
