@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import runpy
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
 
-from tests.support.pages import rows
+from tests.support.pages import DOCS, rows
 from trio_monque.store.fields import FIELD
 
 PACKAGE = Path(__file__).parents[1] / "trio_monque"
@@ -297,6 +298,23 @@ def test_page_on_architecture_has_every_room_and_what_it_may_import() -> None:
         (f"`{room}`", _listed(targets), _listed(name for name, rooms in MAY_IMPORT_LIBRARY.items() if room in rooms))
         for room, targets in MAY_IMPORT.items()
     ]
+
+
+def test_picture_of_the_rooms_is_drawn_from_the_same_table() -> None:
+    drawn = runpy.run_path(str(DOCS / "room_diagram.py"))
+    picture = drawn["PICTURE"].read_text(encoding="utf-8")
+    assert picture == drawn["diagram"](MAY_IMPORT), "run python -m docs.room_diagram"
+
+
+@pytest.mark.parametrize(
+    ("room", "may_import", "complaint"),
+    [("jobs", {"store"}, "must stand in a row below it"), ("brokers", set[str](), "brokers")],
+    ids=["upward", "unknown"],
+)
+def test_picture_refuses_an_import_upward_and_an_unknown_room(room: str, may_import: set[str], complaint: str) -> None:
+    drawn = runpy.run_path(str(DOCS / "room_diagram.py"))
+    with pytest.raises(AssertionError, match=complaint):
+        drawn["diagram"]({**MAY_IMPORT, room: may_import})
 
 
 def _listed(names: Iterable[str]) -> str:
