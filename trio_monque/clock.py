@@ -57,7 +57,7 @@ class VirtualTime:
 
 
 class _Unknown:
-    """A thread of which nobody has said for whom it works."""
+    """A thread that is not known to work for a run."""
 
 
 _UNKNOWN: Final = _Unknown()
@@ -113,7 +113,7 @@ def begin_virtual_time(start: datetime) -> VirtualTime:
     """Chooses what `now` is at this instant of the run, once, before anybody has asked for it.
 
     Raises:
-        MonqueError: The run's clock is no virtual one, or its time has begun with another moment.
+        MonqueError: The run's clock is not virtual, or its time has begun with another moment.
     """
     clock = trio.lowlevel.current_clock()
     if not is_virtual(clock):
@@ -199,7 +199,7 @@ class ClockReadings(NamedTuple):
 def do_clocks_agree(before: ClockReadings, now: ClockReadings) -> bool:
     """Whether all clocks have measured the same time between two readings.
 
-    They have not where the wall clock was stepped, or the machine was suspended. Both also tell of what stops every
+    They have not where the wall clock was stepped, or the machine was suspended. Both also show what stops every
     clock but the one that is then set right: a virtual machine that was paused, or moved to another host. So an offset
     to the server's clock that was measured before is not to be relied on.
     """

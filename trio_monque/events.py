@@ -185,7 +185,7 @@ class ChangeStreamClosed(Event):
 class ChangeStreamFallback(Event):
     """There is no change stream: on this server, for this user, or after three failures in a row. Polls take over.
 
-    Told once; in the last case the stream is tried for ever all the same.
+    Announced once; in the last case the scheduler keeps trying to open the stream.
     """
 
     error: BaseException

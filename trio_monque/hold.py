@@ -51,7 +51,7 @@ class ClockHold:
                 self._clock.autojump_threshold = math.inf
 
     def release(self) -> None:
-        assert self._holders > 0, "released by somebody who did not hold it"
+        assert self._holders > 0, "released without having been acquired"
         self._holders -= 1
         if self._holders == 0:
             self._free.set()
@@ -59,7 +59,7 @@ class ClockHold:
                 self._clock.autojump_threshold = self._threshold
 
     async def wait_free(self) -> None:
-        """Returns when nobody holds the clock, without giving it a chance to jump before."""
+        """Returns when the clock is not held any more, before it can jump."""
         await self._free.wait()
 
     @contextmanager
@@ -101,7 +101,7 @@ def clock_hold() -> ClockHold:
 
 @contextmanager
 def real_timeout(seconds: float) -> Iterator[None]:
-    """Ends its body after so many seconds, real ones, in which virtual time stands still.
+    """Ends its body after `seconds` real seconds, in which virtual time stands still.
 
     For what waits until a fault of the real world has passed: an outage of a third of a second must not
     burn a virtual hour of retries.
@@ -135,6 +135,6 @@ def real_timeout(seconds: float) -> Iterator[None]:
 
 
 async def real_pause(seconds: float) -> None:
-    """Sleeps so many seconds, real ones; see `real_timeout`."""
+    """Sleeps for `seconds` real seconds; see `real_timeout`."""
     with real_timeout(seconds):
         await trio.Event().wait()

@@ -1,6 +1,6 @@
 """Every option of the library: its meaning, unit and default, and what is wrong with a wrong one.
 
-Validated in one place and at once, so that a mistake is told where it was made, and not by the first
+Validated in one place and at once, so that a mistake raises where it was made, and not in the first
 job that meets it.
 """
 
@@ -70,7 +70,7 @@ class Retention:
             check_count("keep_last", self.keep_last, at_least=1)
         elif not any(age is not None for age in given.values()):
             raise InvalidOptionError(
-                "completed", None, "says nothing, as all else: give the age of one status at least, or keep_last"
+                "completed", None, "needs at least one of completed=, failed=, cancelled= (seconds) or keep_last="
             )
         check_number("interval", self.interval, above=0)
 
@@ -129,7 +129,7 @@ class ClientConfig:
         collection_name: The collection that holds the jobs.
         max_payload_size: The largest `data`, in bytes as BSON; None for what a document can hold.
         operation_timeout: How long one database command may take, in seconds.
-        skip_index_creation: Leave the indexes to somebody else.
+        skip_index_creation: Do not create the indexes: something else does.
         stats_cache_ttl: For how many seconds an answer of `get_queue_stats` is given again; 0 for never.
         write_concern: "majority". Any other voids guarantees 1 to 4 of the README, and is logged.
     """
@@ -169,7 +169,7 @@ class SchedulerConfig(ClientConfig):
         instance_id: The name of this instance in the database and in logs. The default is
             readable and unique per incarnation; one of your own must be unique in the fleet.
         poll_interval: How long an idle instance waits before it looks again, while no change stream is up.
-        change_stream: Hear of jobs by a change stream. Never in virtual time.
+        change_stream: Follow jobs by a change stream. Never in virtual time.
         safety_poll_interval: The same as poll_interval, while the change stream is up.
         heartbeat_interval: How often claims are renewed; a lease is three of them. 0.2 to 300.
         lock_timeout: The absolute limit on one run, and the age from which a claim of another library may be

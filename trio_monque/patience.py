@@ -1,8 +1,8 @@
-"""How long an answer that is on its way is awaited although whoever asked was cancelled.
+"""How long an answer that is on its way is awaited although its caller was cancelled.
 
 What was sent to the database may be applied, so its answer is worth a wait that cancellation does not
 end: but not one without end. In a run, the wait ends with the run's clean-up, and so before its lease;
-elsewhere it lasts as long as whoever opened the door wants to wait. Only on trio.
+elsewhere it lasts as long as the owner of the database threads wants to wait. Only on trio.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import trio
 
 
 class Patient(Protocol):
-    """Somebody whose answers are awaited."""
+    """A run, or another owner of calls, whose answers are awaited."""
 
     @property
     def answers(self) -> Patience: ...

@@ -112,7 +112,7 @@ _holds: ContextVar[bool] = ContextVar("thread_holds_the_clock", default=False)
 
 
 def work_unawaited(function: Callable[[], object]) -> None:
-    """Does it in a thread that holds the clock, and that nobody waits for."""
+    """Calls it in a thread that holds the clock; its result is not awaited."""
     hold, token = clock_hold(), trio.lowlevel.current_trio_token()
 
     def has_ended(_outcome: object) -> None:

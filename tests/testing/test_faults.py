@@ -176,7 +176,7 @@ async def test_scheduler_survives_faults_of_each_kind_and_runs_each_job_once(
         ({"error": GONE, "when": "during"}, "must be one of before, after"),
         ({"error": GONE, "times": 0}, "times=0"),
         ({"error": GONE, "command": "brew coffee"}, "matches none of: .*claim jobs.*enqueue the job"),
-        ({"error": GONE, "command": "("}, "is no regular expression"),
+        ({"error": GONE, "command": "("}, "is not a regular expression"),
     ],
 )
 def test_fault_that_could_never_happen_is_refused(monque: Monque, arguments: Any, message: str) -> None:

@@ -7,15 +7,15 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 FRUITLESS_TO_SPREAD: Final = 2
-"""After so many takes in a row of which less than half was won, candidates come from all over the queue's head."""
+"""After this number of takes in a row that won less than half, candidates come from all over the queue's head."""
 
 QUIET_TO_RETURN: Final = 32
-"""After so many takes in a row of which nothing was lost, from its very head again, and in their order."""
+"""After this number of takes in a row that lost nothing, from its very head again, and in their order."""
 
 HEAD_EVERY: Final = 16
-"""Of the takes meanwhile, one in so many is from the very head: what is due first must not be passed over for ever."""
+"""Meanwhile, one take in this number is from the very head: what is due first must not be passed over for ever."""
 
-# Two instances hit the same batch with a chance of one in so many. Of eight that draw at once, each loses at most
+# Two instances hit the same batch with a chance of one in this number. Of eight that draw at once, each loses at most
 # seven 64ths of what it has seen, and with as few as 32 batches twice that.
 MOST_BATCHES: Final = 64
 LEAST_BATCHES: Final = 32

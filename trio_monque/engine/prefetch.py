@@ -150,7 +150,7 @@ class Prefetch(Generic[T]):
         return found
 
     def ask_for(self, chosen: Sequence[T]) -> None:
-        """A claim asks for these; they are no candidates of another claim until it is answered."""
+        """A claim asks for these; another claim does not get them as candidates until it is answered."""
         keys = {self._key_of(one) for one in chosen}
         self._used += len(keys)
         self._in_flight |= keys

@@ -50,7 +50,7 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     Attributes:
         held: The runs whose claims are ours: running, or their settlement not yet acknowledged. Renewed
-            by the heartbeat; whatever is left at the end was not settled.
+            by the heartbeat; those left at the end were not settled.
         start_lags: Seconds from asking for a claim to the start of its handler.
     """
 
@@ -93,7 +93,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._wakes_when_settled = True
 
     def changed(self) -> None:
-        """Tells those who wait that something was claimed, settled, or tried."""
+        """Wakes the tasks that wait for a claim, a settlement, or an attempt at one."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -208,7 +208,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         return False
 
     def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
-        """The end of a run whose handler raised; False where it is none that decides anything."""
+        """The end of a run whose handler raised; False where that end decides nothing."""
         try:
             error = without_cancellations(raised)
         finally:
@@ -272,7 +272,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._crash("the end of a run could not be concluded", bug)
 
     def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
-        """To the settler, unless it is no end that is ours to write."""
+        """To the settler, unless this instance must not write the end."""
         if self._early.decides(run, end):
             return
         if run.is_gone:

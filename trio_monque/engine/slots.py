@@ -131,7 +131,7 @@ class Turns:
     """Whose turn it is, when there are fewer slots than candidates.
 
     Each slot counts one point for every group that waits while it goes to another, and the priority of a
-    group counts as so many points from the start. The group with the most points gets the slot, and begins
+    group counts as that number of points from the start. The group with the most points gets the slot, and begins
     anew. So groups of the same priority take turns, one with a long backlog leaves room for the others,
     and one of lower priority waits for as many slots more as it is lower, and then has its turn.
     """

@@ -104,7 +104,7 @@ class Waker:
             self._next = Due(due.moment)  # Two of them are worth a look.
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
-        """Something may appear untold for as long as `is_open`, and right after."""
+        """Something may appear without an announcement for as long as `is_open`, and right after."""
         self._open.append(is_open)
         self._changed.set()
 
@@ -128,7 +128,7 @@ class Waker:
         """The claimer has asked for the one item that was announced, and not looked for others.
 
         The question is for the groups that had room at the last look, all of them: where one that is full now has room
-        again, there need be no look.
+        again, a look is not needed.
         """
         self._looked.set()
 

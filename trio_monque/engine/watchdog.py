@@ -68,7 +68,7 @@ class Watchdog:
         """Watches the loop that it is called in, until cancelled."""
         thread = TrioThread()
         try:
-            while not self._has_started(thread):  # noqa: ASYNC110  # No event tells that a thread can be started.
+            while not self._has_started(thread):  # noqa: ASYNC110  # There is no event for it.
                 await trio.sleep(BLOCKED_AFTER)
             await trio.sleep_forever()
         finally:

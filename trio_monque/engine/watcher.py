@@ -24,7 +24,7 @@ LONGEST_DELAY: Final = 30.0
 """Seconds between two tries while the stream is broken: doubled from the first to the longest, and never given up."""
 
 FAILURES_TO_TELL: Final = 3
-"""After this many failures in a row, the observer hears of a fallback to polls."""
+"""After this many failures in a row, the observer reports the fallback to polling."""
 
 # A second answer is asked for so much later than the last one came: what happens meanwhile shares it, and one look.
 # Not a debounce: nothing that happens puts the next answer off.
@@ -33,7 +33,7 @@ PACE: Final = 0.01
 # After a single new item, which costs no look: at 200 a second, each would wait five milliseconds for the one before.
 PACE_OF_ONE: Final = 0.002
 
-# While more is due than can start, there is no need to hear of more, and each claim and each settlement would wake a
+# While more is due than can start, hints about more are not needed, and each claim and each settlement would wake a
 # wait that is open on the server, for nothing. So the stream is asked at this interval, without a wait: a request to
 # end, which matters then as ever, is heard within that time.
 PACE_BEHIND: Final = 0.02

@@ -15,7 +15,7 @@ from .wanted import Criteria, Wanted
 # A test looks at all there is; MongoDB's limit is a 32-bit number.
 _ALL: Final = 2**31 - 1
 
-# Of the jobs that are not the one: so many with what is different about them, the others counted by name.
+# Of the jobs that are not the one: this number with what is different about them, the others counted by name.
 MOST_SHOWN: Final = 3
 
 
@@ -39,8 +39,8 @@ async def assert_enqueued(monque: Monque, *, count: int | None = None, **criteri
             fields. Objects that are equal to many things, such as `unittest.mock.ANY`, may stand in it.
         unique_key: The job's; None for a job that has none.
         run_at: When it is due (`next_run_at`), timezone-aware.
-        status: One, or several of which it has one. By default any.
-        count: So many, and not more. By default at least one.
+        status: One status, or several that are allowed. By default any.
+        count: Exactly this number. By default at least one.
 
     Returns:
         The job, the first enqueued where there are several; with `count` a list of all, in the order in
@@ -63,10 +63,10 @@ async def assert_enqueued(monque: Monque, *, count: int | None = None, **criteri
         return found[0]
     if len(found) != count:
         others = [job for job in jobs if job not in found]
-        told = [f"{len(found)} jobs {wanted} were enqueued, not {count}", *(f"  {_told(job)}" for job in found)]
+        lines = [f"{len(found)} jobs {wanted} were enqueued, not {count}", *(f"  {_line_of(job)}" for job in found)]
         if len(found) < count:
-            told.append(f"Beside {'them ' if found else ''}{_there_is_instead(wanted, others)}")
-        raise AssertionError("\n".join(told))
+            lines.append(f"Beside {'them ' if found else ''}{_there_is_instead(wanted, others)}")
+        raise AssertionError("\n".join(lines))
     return found
 
 
@@ -83,8 +83,8 @@ async def assert_not_enqueued(monque: Monque, **criteria: Unpack[Criteria]) -> N
     wanted = Wanted.of(criteria, monque._context.jobs.codec.callers)
     found = [job for job in await _all_jobs(monque) if not wanted.differences(job)]
     if found:
-        told = "\n".join(f"  {_told(job)}" for job in found[: 2 * MOST_SHOWN])
-        raise AssertionError(f"{len(found)} jobs {wanted} were enqueued:\n{told}{_counted(found[2 * MOST_SHOWN :])}")
+        lines = "\n".join(f"  {_line_of(job)}" for job in found[: 2 * MOST_SHOWN])
+        raise AssertionError(f"{len(found)} jobs {wanted} were enqueued:\n{lines}{_counted(found[2 * MOST_SHOWN :])}")
 
 
 async def _all_jobs(monque: Monque) -> Sequence[Job]:
@@ -97,12 +97,12 @@ def _there_is_instead(wanted: Wanted, jobs: Sequence[Job]) -> str:
     nearest = sorted(jobs, key=wanted.distance)
     lines = [f"there {'is one job' if len(jobs) == 1 else f'are {len(jobs)} jobs, the most similar first'}:"]
     for job in nearest[:MOST_SHOWN]:
-        lines.append(f"  {_told(job)}")
+        lines.append(f"  {_line_of(job)}")
         lines += (f"      {line}" for line in wanted.differences(job))
     return "\n".join(lines) + _counted(nearest[MOST_SHOWN:])
 
 
-def _told(job: Job) -> str:
+def _line_of(job: Job) -> str:
     key = "" if job.unique_key is None else f", unique_key={shown(job.unique_key)}"
     return f"{job}, due {job.next_run_at:%Y-%m-%d %H:%M:%S.%f}+00:00{key}, data={shown(job.data)}"
 

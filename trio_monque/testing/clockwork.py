@@ -19,7 +19,7 @@ from ..scheduler.scheduler import Scheduler
 from .stalls import telling_stalls
 
 LONGEST_DRAIN = 86400.0
-"""Seconds after which `drain` gives up, unless it is told otherwise."""
+"""Seconds after which `drain` gives up by default."""
 
 
 def start_virtual_time(moment: datetime) -> None:

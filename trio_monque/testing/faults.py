@@ -166,7 +166,7 @@ def _checked(error: object) -> DriverError | type[DriverError]:
         return error
     if isinstance(error, type) and issubclass(error, DriverError):
         if issubclass(error, BulkWriteError):
-            raise InvalidOptionError("error", error, "says nothing without its details: give an instance")
+            raise InvalidOptionError("error", error, "needs its details: give an instance")
         return error
     raise InvalidOptionError("error", error, "must be an error of pymongo, such as AutoReconnect('gone')")
 
@@ -177,7 +177,7 @@ def _pattern(command: str | None) -> re.Pattern[str] | None:
     try:
         pattern = re.compile(command)
     except re.error as error:
-        raise InvalidOptionError("command", command, f"is no regular expression: {error}") from error
+        raise InvalidOptionError("command", command, f"is not a regular expression: {error}") from error
     if not any(pattern.search(purpose) for purpose in PURPOSES):
         raise InvalidOptionError("command", command, f"matches none of: {', '.join(sorted(PURPOSES))}")
     return pattern

@@ -68,7 +68,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--monque-seed",
         type=int,
         metavar="SEED",
-        help="the order of deterministic test schedulers, as a failed test told it",
+        help="the order of deterministic test schedulers, as printed by a failed test",
     )
 
 

@@ -46,7 +46,7 @@ from .recorder import RecordingScheduler
 T = TypeVar("T")
 
 NEVER_ENDING = LARGEST_NUMBER
-"""Nothing is renewed, and nobody could take the job: seconds of a heartbeat that is never due."""
+"""Nothing is renewed, and no instance could take the job: seconds of a heartbeat that is never due."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -197,7 +197,7 @@ async def run_job(
 def _error_of(
     settlement: JobSettlement, end: RunEnd, settings: WorkerSettings, *, reraise: bool
 ) -> BaseException | None:
-    """The exception that decided the verdict; raised where nobody said what it means."""
+    """The exception that decided the verdict; raised where no rule says what it means."""
     verdict = settlement.verdict
     error = verdict.error if isinstance(verdict, Failed | Discarded) else None
     if error is None or _is_expected(error, end, settings):
@@ -276,7 +276,7 @@ async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettl
     run = runner.hold(job, trio.current_time())
     async with trio.open_nursery() as nursery:
         nursery.start_soon(_cut_when_cancelled, run)
-        # The run hears of a cancellation by its own scope, with its reason and its bounded clean-ups.
+        # A cancellation reaches the run through its own scope, with its reason and its bounded clean-ups.
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as running:
                 running.start_soon(runner.see_through, run)

@@ -1,4 +1,4 @@
-"""Virtual time that stands still for ever is a test that hangs: it is told instead."""
+"""Virtual time that stands still for ever is a test that hangs: this raises instead."""
 
 from __future__ import annotations
 

@@ -30,7 +30,7 @@ def run_virtual(
         main: The async function, and its arguments.
         start: What time it is then, timezone-aware; by default now, and in a deterministic run 2030-01-01 UTC.
         deterministic: The same seed makes the same order of everything; see "Testing your jobs".
-        seed: For a deterministic run; by default by chance, and told by a note on whatever it raises.
+        seed: For a deterministic run; by default a random one, named in a note on the exception that it raises.
     """
     return trio.run(_run, main, args, start, seed, deterministic, clock=MockClock(autojump_threshold=0))
 

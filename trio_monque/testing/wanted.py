@@ -1,4 +1,4 @@
-"""What a test says about a job: how it is compared with what is stored, and told to people."""
+"""What a test says about a job: how it is compared with what is stored, and described."""
 
 from __future__ import annotations
 
