@@ -45,7 +45,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
     first claim.
 
     Args:
-        unrenewed_from: Called with the moment from which the first of the held claims is not renewed any more, where that is finite.
+        unrenewed_from: Called with the moment from which the first held claim is not renewed any more.
     """
 
     def __init__(

@@ -21,7 +21,7 @@ from ..scheduler.workers import Workers
 
 
 def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
-    """Workers with this one, which may be a plain function. Raises WorkerRegistrationError for what cannot be a handler."""
+    """Workers with this handler. Raises WorkerRegistrationError if it cannot be a handler."""
     workers = Workers()
     if not isinstance(handler, Worker):
         return workers, workers.register("run_job", handler)
@@ -41,7 +41,7 @@ def new_job(
 
 
 def claimed(job: Job, *, attempt: int | None, fail_count: int, fail_reason: str | None, saved: Any) -> Job:
-    """The job in its run, after `fail_count` failures. Raises InvalidOptionError where the numbers contradict each other."""
+    """The job in its run, after failures. Raises InvalidOptionError if the numbers contradict each other."""
     check_count("fail_count", fail_count, at_least=0)
     attempt = fail_count + 1 if attempt is None else attempt
     check_count("attempt", attempt, at_least=1)
