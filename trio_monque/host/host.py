@@ -1,7 +1,7 @@
 """Host: runs an engine once, from the start to the report; written once for every kind of work.
 
     get ready            retried for start_timeout; no claim is held yet
-    └── reachable        others of this trio run reach it (a scheduler on the board of local wakeups)
+    └── reachable        others of this trio run reach it (local wakeups of a scheduler)
         └── events       shielded: listeners receive what happens while everything else is cancelled
             └── engine   see engine/nursery.py
     last words           0.4 s for listeners to receive the rest, and for `leave` to undo what the start did

@@ -200,7 +200,7 @@ class JobSource:
             try:
                 await self._bring_up_to_date(settlement)
             except BrokenDocumentError as error:
-                logger.warning("%s; released the claim without counting a try", error)
+                logger.warning("%s; releasing its claim without counting a try", error)
                 settlement.verdict = CutShort()
         return (await self.prepare(undecided)).statements
 

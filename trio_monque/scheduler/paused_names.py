@@ -8,7 +8,7 @@ Pauses and answers cross each other on the way, from several threads:
   raises a counter (`forget`), an answer is stored with the counter's value from before its question, and an answer with
   an older value is not used again.
 - *Two questions overlap, and the older answer arrives last.* It must not replace the newer one: only an answer with a
-  higher counter, or asked later, does.
+  higher counter, or of a later question, does.
 - *A name is resumed while nothing of it is claimed.* No claim asks, so nothing would notice. Without a change stream,
   `run` asks while a name is paused, and wakes the scheduler.
 - *A claim notices the resume first*, and so the cache already contains it when `run` asks. That claim set no timer for

@@ -145,7 +145,7 @@ class Presence:
             self.progress.fail(error)
             logger.log(
                 logging.DEBUG if again else logging.WARNING,
-                "could not renew the entry of this instance: %s; retrying",
+                "%s; retrying (no job is affected)",
                 error,
             )
             return False
