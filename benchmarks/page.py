@@ -30,13 +30,13 @@ def figures(results: Results) -> str:
     versions = f"MongoDB {where['server']}, Python {where['python']}, trio {where['trio']}, pymongo {where['pymongo']}"
     machine = f"{where['cpus']} processors, shared by the server and its clients"
     load = f"load {where['load_before'][0]:.1f} before and {where['load_after'][0]:.1f} after"
-    told = [f"Measured {where['date']}, at commit {commit}: {versions}, {machine}, {load}."]
+    written = [f"Measured {where['date']}, at commit {commit}: {versions}, {machine}, {load}."]
     if where["quick"]:
-        told.append("**This was a trial with few jobs: it shows that all of it works, and nothing of how fast it is.**")
+        written.append("**This was a trial with few jobs. It shows that every part works, not how fast it is.**")
     for part, title in PARTS.items():
         found = [figure for figure in results.figures if figure.part == part]
         if found:
             table = [f"| {' | '.join(HEADS)} |", "|---|--:|---|--:|--:|--:|---|"]
             table += [f"| {' | '.join(row)} |" for row in told_once(rows(found))]
-            told += [f"### {title}", "\n".join(table)]
-    return "\n\n".join(told) + "\n\n"
+            written += [f"### {title}", "\n".join(table)]
+    return "\n\n".join(written) + "\n\n"
