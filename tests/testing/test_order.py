@@ -18,7 +18,7 @@ from trio_monque import MonqueError, RunningJob, Workers
 from trio_monque.events import Event
 from trio_monque.store.types import Database
 from trio_monque.testing import SchedulerOpener, drain, now, run_virtual
-from trio_monque.testing.order import FIRST_MOMENT
+from trio_monque.testing.virtual_run import FIRST_MOMENT
 
 Happened = tuple[datetime, str, object]
 

@@ -20,8 +20,7 @@ from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.events import JobRetried
 from trio_monque.store.types import Collection, Database, MongoClient
-from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce
-from trio_monque.testing import stalls as stalls_module
+from trio_monque.testing import SchedulerOpener, advance, drain, fail_next, now, quiesce, stalled_time
 
 GONE = AutoReconnect("gone")
 
@@ -196,8 +195,8 @@ async def test_scheduler_whose_database_goes_on_failing_can_be_left(
 async def test_drain_that_cannot_end_says_so(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
-    monkeypatch.setattr(stalls_module, "STALLED_AFTER", 0.5)
-    monkeypatch.setattr(stalls_module, "LOOK_INTERVAL", 0.1)
+    monkeypatch.setattr(stalled_time, "STALLED_AFTER", 0.5)
+    monkeypatch.setattr(stalled_time, "LOOK_INTERVAL", 0.1)
     workers = Workers()
     enough = trio.Event()
 

@@ -11,13 +11,13 @@ from importlib import metadata
 from ..errors import EmbeddedServerError, MonqueError
 from . import server
 from .demo import command as demo
-from .statuses import FAILED, INTERRUPTED, SUCCEEDED
+from .exit_statuses import FAILED, INTERRUPTED, SUCCEEDED
 
 _COMMANDS = (demo, server)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Runs one command and returns its exit status; arguments that cannot be raise SystemExit, as argparse does.
+    """Run one command and return its exit status. Invalid arguments raise SystemExit, as argparse does.
 
     An error of this library ends in one line on standard error; any other is a bug and keeps its traceback.
     """
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         pass
     if not errors:
         return INTERRUPTED
-    # Several parts of a program may fail of one cause, such as a server that is gone: the first tells it.
+    # Several parts of a program may fail for one cause, such as a lost server: the first error is enough.
     print(f"trio-monque: {_in_one_line(errors[0])}", file=sys.stderr)
     return FAILED
 
@@ -84,5 +84,5 @@ def _leaves(group: BaseExceptionGroup[MonqueError]) -> Iterator[MonqueError]:
 
 def _in_one_line(error: MonqueError) -> str:
     if isinstance(error, EmbeddedServerError) and error.log_tail:
-        return str(error)  # Only the server's last words say why it did not start.
+        return str(error)  # Only the last lines of the server's log say why it did not start.
     return " ".join(str(error).split())

@@ -13,7 +13,7 @@ from ..embedded import EmbeddedMongod
 from ..embedded.launcher import LaunchOptions
 from ..embedded.scope import check_replica_set
 from ..errors import InvalidOptionError
-from .statuses import SUCCEEDED
+from .exit_statuses import SUCCEEDED
 
 PORT: Final = 27017
 REPLICA_SET: Final = "rs0"

@@ -1,15 +1,14 @@
-"""For the tests of programs that use this library. The fixtures are in `plugin.py`; the rest works without pytest."""
+"""Tools for testing programs that use this library. `plugin.py` has the fixtures; the rest works without pytest."""
 
 from ..jobs.verdicts import Discarded, Failed, Snoozed, Succeeded
 from .assertions import assert_enqueued, assert_not_enqueued
-from .clockwork import advance, drain, now, quiesce, start_virtual_time
-from .crashing import crash
 from .faults import Fault, fail_next
 from .no_database import NoDatabaseError
 from .recorder import RecordingScheduler
 from .run_job import HandlerOutcome, run_job
-from .schedulers import SchedulerOpener
+from .schedulers import SchedulerOpener, crash
 from .virtual_run import run_virtual
+from .virtual_time import advance, drain, now, quiesce, start_virtual_time
 
 __all__ = [
     "Discarded",

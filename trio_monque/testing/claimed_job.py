@@ -1,4 +1,4 @@
-"""The job of a handler that is run alone: made and claimed by production's own rules, in memory."""
+"""The job that run_job gives a handler: made and claimed in memory, by the rules of production."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from ..scheduler.workers import Workers
 
 
 def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
-    """Workers with this handler. Raises WorkerRegistrationError if it cannot be a handler."""
+    """Workers with this handler, which may be a plain function. Raises WorkerRegistrationError for an invalid one."""
     workers = Workers()
     if not isinstance(handler, Worker):
         return workers, workers.register("run_job", handler)
@@ -32,7 +32,7 @@ def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
 def new_job(
     context: ClientContext, worker: Worker[Any], data: Any, stored: Any, timeout: float | None, unique_key: str | None
 ) -> Job:
-    """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is as it would be read."""
+    """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is what a scheduler would read."""
     if stored is not None and data is not None:
         raise InvalidOptionError("stored", stored, "goes without data: give one of the two")
     new = NewJob(name=worker.name, data=data if stored is None else stored, timeout=timeout, unique_key=unique_key)
@@ -41,7 +41,7 @@ def new_job(
 
 
 def claimed(job: Job, *, attempt: int | None, fail_count: int, fail_reason: str | None, saved: Any) -> Job:
-    """The job in its run, after failures. Raises InvalidOptionError if the numbers contradict each other."""
+    """The claimed job after `fail_count` failures. Raises InvalidOptionError if the numbers contradict each other."""
     check_count("fail_count", fail_count, at_least=0)
     attempt = fail_count + 1 if attempt is None else attempt
     check_count("attempt", attempt, at_least=1)

@@ -1,4 +1,4 @@
-"""The next database call fails with an error of your choice: before it was sent, or after it was applied."""
+"""fail_next: the next database call fails with a chosen error, before it is sent or after it was applied."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ T = TypeVar("T")
 
 WHEN: Final = ("before", "after")
 
-# A client's own errands: whether one comes first depends on what the client did before.
-_ERRANDS: Final = frozenset(
+# A client's background commands: whether one comes next depends on what the client did before.
+_BACKGROUND: Final = frozenset(
     {
         "create the indexes",
         "reach the database",
@@ -43,10 +43,10 @@ _ERRANDS: Final = frozenset(
 
 
 class Fault:
-    """One fault that was asked for with `fail_next`; as a context manager, it ends with its block.
+    """A fault made by `fail_next`. As a context manager, it ends with its block.
 
-    Leaving the block in order raises AssertionError where not all the calls came that were to fail: such
-    a test would prove nothing.
+    A block that ends without an error raises AssertionError if not all expected calls came: such a test
+    would prove nothing.
     """
 
     def __init__(
@@ -67,24 +67,24 @@ class Fault:
 
     @property
     def hits(self) -> tuple[str, ...]:
-        """The calls that were hit, by what they were for ("enqueue the job"), in order."""
+        """The purposes of the calls that failed ("enqueue the job"), in order."""
         return tuple(self._hits)
 
     @property
     def happened(self) -> bool:
-        """Whether all the calls failed that were to; with `times=None`, whether any did."""
+        """Whether all expected calls failed; with `times=None`, whether any did."""
         return len(self._hits) >= (self._times or 1)
 
     def remove(self) -> None:
-        """No further call is hit. May be said again."""
+        """Let no further call fail. Calling it again changes nothing."""
         with self._lock:
             if self in self._jobs.interference:
                 self._jobs.interference.remove(self)
 
-    # --- Asked by the commands, in their threads ---
+    # --- Called by the commands, in their threads ---
 
     def takes(self, purpose: str) -> bool:
-        if not (purpose not in _ERRANDS if self._command is None else self._command.search(purpose)):
+        if not (purpose not in _BACKGROUND if self._command is None else self._command.search(purpose)):
             return False
         with self._lock:
             if self not in self._jobs.interference:
@@ -97,7 +97,7 @@ class Fault:
     def befall(self, call: Callable[[], T]) -> T:
         if self._when == "after":
             call()
-        raise self._error if isinstance(self._error, DriverError) else self._error("made to fail by fail_next")
+        raise self._error if isinstance(self._error, DriverError) else self._error("raised by fail_next")
 
     # --- As a context manager ---
 
@@ -109,7 +109,7 @@ class Fault:
     ) -> None:
         self.remove()
         if error is None and not self.happened:
-            raise AssertionError(f"{self} never happened: {len(self._hits)} calls were hit")
+            raise AssertionError(f"{self} did not happen: {len(self._hits)} calls failed")
 
     def __repr__(self) -> str:
         calls = "any call" if self._command is None else f"calls that match {self._command.pattern!r}"
@@ -124,27 +124,26 @@ def fail_next(
     command: str | None = None,
     times: int | None = 1,
 ) -> Fault:
-    """Makes the next database call of a client or scheduler fail, as if the driver had raised `error`.
+    """Make the next database call of a client or scheduler fail, as if the driver had raised `error`.
 
-    The library takes the error for a real one: it is translated, an answer that was lost is looked up, a
-    transient failure is tried again. What the driver itself tries again is past by then: an error of the
-    network means that its own second try failed too. Calls inside a transaction of yours are not hit.
+    The library handles it as a real error: it translates it, looks up an answer that was lost, and retries
+    transient failures. Retries by the driver are over by then: a network error means that the driver's own
+    second try failed, too. Calls inside your own transactions do not fail.
 
-    `with fail_next(...) as fault:` ends the fault with the block, and asserts that it happened.
+    `with fail_next(...) as fault:` ends the fault with the block and asserts that it happened.
 
     Args:
-        client: A Monque, a scheduler, or the `sync` of one. What other clients do is not hit.
+        client: A Monque, a scheduler, or the `sync` of one. Calls of other clients do not fail.
         error: An error of pymongo, for example `AutoReconnect("gone")`, or a class of them.
-        when: "before" it is sent, so that nothing is applied; or "after" it was applied, so that its
-            caller does not know.
-        command: Only calls for which this regular expression is found in what they are for, in the words
-            of the error message: "enqueue the job", "claim jobs", "renew claims", "settle jobs". Without,
-            any call but the client's own errands (its indexes, the server's time, a scheduler's place in the fleet,
-            the look for pauses, retention).
-        times: How many calls; None for all, until `remove` or the end of the block.
+        when: "before" the call is sent, so that nothing is applied; or "after" it was applied, so that the
+            caller does not know it.
+        command: A regular expression for the purpose of the call, as the error message has it: "enqueue the
+            job", "claim jobs", "renew claims", "settle jobs". By default any call except background commands
+            (indexes, the server's time, the entry in the fleet, paused names, retention).
+        times: How many calls fail; None for all until `remove` or the end of the block.
 
     Raises:
-        InvalidOptionError: No call of the library is for that, or a value cannot be.
+        InvalidOptionError: No call of the library matches `command`, or a value is invalid.
     """
     if when not in WHEN:
         raise InvalidOptionError("when", when, f"must be one of {', '.join(WHEN)}")

@@ -1,4 +1,4 @@
-"""What a handler that is run alone stands on: production's own checks and codec, and no database behind them."""
+"""The context of a handler in run_job: the checks and codec of production, without a database."""
 
 from __future__ import annotations
 

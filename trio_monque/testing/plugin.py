@@ -68,15 +68,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--monque-seed",
         type=int,
         metavar="SEED",
-        help="the order of deterministic test schedulers, as printed by a failed test",
+        help="seed for the order of deterministic test schedulers, as the report of a failed test shows it",
     )
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(item: pytest.Item) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """A failed test tells the seed of its order."""
+    """Add the seed of its order to the report of a failed test."""
     report = yield
     opener = getattr(item, "funcargs", {}).get("open_test_scheduler")
     if report.failed and opener is not None and opener.seeds and opener.first_seed is not None:
-        report.sections.append(("trio_monque", f"the order can be repeated: pytest --monque-seed={opener.first_seed}"))
+        report.sections.append(("trio_monque", f"to repeat this order: pytest --monque-seed={opener.first_seed}"))
     return report

@@ -1,4 +1,4 @@
-"""`job.scheduler` of a handler that is run alone: production's own calls, whose jobs are remembered and not stored."""
+"""RecordingScheduler, the `job.scheduler` of run_job: the calls of production, with jobs kept in memory."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ REMEMBERED: Final = frozenset({"enqueue", "enqueue_many", "schedule"})
 
 
 class _Memory:
-    """Stands for the database: it remembers what would be sent."""
+    """Takes the place of the database: keeps what would be sent."""
 
     def __init__(self, context: ClientContext, running: Job) -> None:
         self.enqueued: list[NewJob] = []
         self.scheduled: list[NewSchedule] = []
         self._context = context
-        # Also the job whose handler runs holds its own key, while it is processing.
+        # The job whose handler runs holds its own key, too, while it is processing.
         self._holders: dict[tuple[str, str], Job] = {}
         self._hold_key(running)
 
@@ -105,7 +105,7 @@ class RecordingScheduler:
     """What `run_job` gives a handler as `job.scheduler`.
 
     `enqueue`, `enqueue_many` and `schedule`, here and in `sync`, check and return what those of a scheduler do, and
-    store nothing. `drain` is remembered. All else raises NoDatabaseError.
+    store nothing. `drain` is recorded. All other calls raise NoDatabaseError.
 
     Attributes:
         id: An instance id.

@@ -1,4 +1,4 @@
-"""A handler alone: its real run, in a real cancel scope, judged as in production, and no database."""
+"""run_job: runs one handler without a database, in a real run, and decides its verdict as production does."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from .recorder import RecordingScheduler
 T = TypeVar("T")
 
 NEVER_ENDING = LARGEST_NUMBER
-"""Nothing is renewed, and no instance could take the job: seconds of a heartbeat that is never due."""
+"""Seconds of a heartbeat that is never due: there is nothing to renew, and no other instance to take the job."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,11 +54,11 @@ class HandlerOutcome:
     """What a handler did, and what that means for its job.
 
     Attributes:
-        verdict: `Succeeded`, `Failed` (counted, and tried again while there are tries left), `Discarded`
-            (failed for good) or `Snoozed`. They compare by value: `Succeeded()`, `Succeeded(result)`
-            where the worker stores results.
+        verdict: `Succeeded`, `Failed` (counted, and retried while attempts are left), `Discarded`
+            (failed for good) or `Snoozed`. They compare by value: `Succeeded()`, or `Succeeded(result)`
+            if the worker stores results.
         value: What the handler returned, stored or not.
-        error: The exception that decided the verdict; None where it succeeded or snoozed.
+        error: The exception that decided the verdict; None if the handler succeeded or snoozed.
         job: The job as it would be stored now: its `status`, its `next_run_at`, its `fail_count`.
         cancel_reason: Why the run was cancelled: "timeout", or None.
         duration: Seconds, on trio's clock.
@@ -66,7 +66,7 @@ class HandlerOutcome:
         progress: Every value that was given to `job.set_progress`, in order.
         enqueued: What the handler enqueued, in order, with the data as it would be stored.
         scheduled: What it declared with `schedule`.
-        drained: Whether it said `job.scheduler.drain()`.
+        drained: Whether it called `job.scheduler.drain()`.
     """
 
     verdict: Verdict
@@ -83,7 +83,7 @@ class HandlerOutcome:
 
 
 class RunJobOptions(SchedulerOptions, total=False):
-    """What can be said about the run of a handler alone; see `run_job`."""
+    """The options of `run_job`; see there."""
 
     attempt: int | None
     fail_count: int
@@ -127,39 +127,39 @@ async def run_job(
     reraise: bool = True,
     **options: Unpack[SchedulerOptions],
 ) -> HandlerOutcome:
-    """Runs a handler once, as a scheduler would, without any database.
+    """Run a handler once, as a scheduler would, without a database.
 
     The run is a real one: a cancel scope with a deadline, a thread for a plain handler, the data as it
-    comes back from BSON and through the worker's `payload`. `job.save` and `job.set_progress` check what
-    they are given and keep it in memory. `job.scheduler` is a RecordingScheduler.
+    comes back from BSON and through the worker's `payload`. `job.save` and `job.set_progress` check
+    their arguments and keep them in memory. `job.scheduler` is a RecordingScheduler.
 
     `Retry`, `Snooze` and `Discard`, the errors that the worker names in `retry_on` and `discard_on`,
-    data that its `payload` cannot read, and a run that took too long become the outcome's verdict. Any other
-    error is raised, as it is: a test wants to see it.
+    data that its `payload` cannot read, and a timeout become the verdict of the outcome. `run_job` raises
+    any other error unchanged, so that the test fails with it.
 
-    Cancelled, it cancels the run with the reason "shutdown", as a scheduler that is left, and ends when
-    the handler has.
+    If cancelled, it cancels the run with the reason "shutdown", as a scheduler does, and ends when the handler
+    has ended.
 
     Args:
-        handler: A worker, or any function that could be one.
-        data: What would be given to `enqueue`.
-        stored: What is stored, instead of `data`: the document of another release, say.
+        handler: A worker, or a function that could be registered as one.
+        data: The data as you would give it to `enqueue`.
+        stored: The stored data, instead of `data`: the document of another release, for example.
         attempt: Which claim of the job this is, from 1; by default one more than `fail_count`.
         fail_count: Failures in a row before this run.
         fail_reason: Why the last one failed.
-        saved: What an earlier try saved.
-        unique_key: The job's.
-        timeout: Seconds that the run may take, instead of the worker's.
+        saved: The checkpoint that an earlier attempt saved.
+        unique_key: The job's unique key.
+        timeout: Seconds that the run may take, instead of the timeout of the worker.
         resources: Given to the handler as `job.resources`.
         scheduler: Given to the handler as `job.scheduler`, instead of a RecordingScheduler.
-        codec_options: Those of the database that the handler is for; by default datetimes are
-            timezone-aware and all else is as the driver has it.
-        reraise: Where False, an error that would be raised is the outcome's as well.
+        codec_options: The codec options of the handler's database. By default those of the driver, except that
+            datetimes are timezone-aware.
+        reraise: If False, the outcome has the error that would be raised.
         options: As for `open_scheduler`: `max_attempts`, `retry_jitter`, `cleanup_timeout` and so on.
 
     Raises:
         InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
-        WorkerRegistrationError: There could be no such job, or no such worker.
+        WorkerRegistrationError: The job or the worker is invalid.
         MonqueError: It was called outside of trio.
     """
     if not trio.lowlevel.in_trio_task():
@@ -197,7 +197,7 @@ async def run_job(
 def _error_of(
     settlement: JobSettlement, end: RunEnd, settings: WorkerSettings, *, reraise: bool
 ) -> BaseException | None:
-    """The exception that decided the verdict; raised where no rule says what it means."""
+    """The exception that decided the verdict; raised if neither handler nor worker says what it means."""
     verdict = settlement.verdict
     error = verdict.error if isinstance(verdict, Failed | Discarded) else None
     if error is None or _is_expected(error, end, settings):
@@ -210,7 +210,7 @@ def _error_of(
 
 
 class _Alone(JobSource):
-    """The port of the engine for one run: what it would write is kept."""
+    """The engine's source for one run: it keeps what it would write."""
 
     running_job: RunningJob[Any] | None = None
 

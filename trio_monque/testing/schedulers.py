@@ -1,34 +1,57 @@
-"""Schedulers of a test, over its own database."""
+"""Schedulers of a test: one opens over the database of the test, and one crashes as a killed process does."""
 
 from __future__ import annotations
 
 import random
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import Unpack
+from typing import TypeVar, Unpack
 
 from ..clock import has_virtual_time_begun, is_run_virtual
 from ..errors import MonqueError
 from ..options import SchedulerOptions
 from ..scheduler.running_job import Resources
 from ..scheduler.scheduler import Listeners, Scheduler, open_scheduler
+from ..scheduler.scheduler_client import SchedulerClient
 from ..scheduler.workers import Workers
-from ..store.types import Database
-from .clockwork import start_virtual_time
-from .order import FIRST_MOMENT, new_seed, reproducible_order
-from .own_threads import hold_for_own_threads
+from ..store.types import ConnectionFailure, Database
+from .virtual_run import FIRST_MOMENT, hold_for_own_threads, new_seed, reproducible_order
+from .virtual_time import start_virtual_time
+
+T = TypeVar("T")
+
+
+class _Dead:
+    """Fails every command of a scheduler that has crashed."""
+
+    def takes(self, purpose: str) -> bool:
+        return True
+
+    def befall(self, call: Callable[[], T]) -> T:
+        raise ConnectionFailure("the test has crashed this scheduler")
+
+
+async def crash(scheduler: SchedulerClient) -> None:
+    """End a scheduler as a kill would: it settles and releases nothing. Returns when it has ended.
+
+    Its jobs stay `processing` under its claims. Commands that it had sent may still be applied. Handlers are
+    cancelled, because a task cannot vanish: their clean-ups run unshielded, and their calls to the database
+    through this scheduler fail. A plain handler goes on in its thread.
+    """
+    scheduler._context.jobs.interference.append(_Dead())
+    scheduler._engine.die()
+    await scheduler.wait_drained()
 
 
 class SchedulerOpener:
     """`async with open_test_scheduler(workers) as scheduler:` is `open_scheduler` over the database of the test.
 
-    May be called any number of times: several schedulers are a fleet. Under a virtual clock, the threads
-    that handlers start themselves hold it, too.
+    Open several for a fleet. A virtual clock also waits for threads that handlers start themselves.
 
     Attributes:
         db: The database.
-        seeds: Of the deterministic schedulers that were opened, in order.
-        first_seed: From which those come that were not chosen; None while there is none.
+        seeds: The seeds of the deterministic schedulers that were opened, in order.
+        first_seed: The seed that decides all seeds that the test does not choose; None until one is needed.
     """
 
     def __init__(self, db: Database, seed: int | None = None) -> None:
@@ -51,11 +74,10 @@ class SchedulerOpener:
 
         Args:
             workers, resources, listeners, options: See `open_scheduler`. `stats_cache_ttl` is 0 unless it is given.
-            deterministic: From here on the run does everything in an order that the seed decides. Where its
-                virtual time has not begun, it begins with 2030-01-01 UTC. Open it first, and the others
-                inside.
-            seed: Of that order; by default that of `pytest --monque-seed`, or one by chance. Where the
-                test fails, pytest's report tells it.
+            deterministic: From here on, the seed decides the order of everything in the run. If virtual time has
+                not begun, it begins at 2030-01-01 UTC. Open this scheduler first, and the others inside.
+            seed: Decides the order. Default: the one of `pytest --monque-seed`, or a random one. The report
+                of a failed test shows it.
 
         Raises:
             MonqueError: `deterministic` under a real clock.

@@ -22,7 +22,7 @@ class Problem:
 
 
 def find_problems(files: Sequence[Path], jobs: Sequence[Job], records: Sequence[RunRecord]) -> Sequence[Problem]:
-    """Everything that contradicts: each file has exactly one job, with exactly one settled run and the right digest."""
+    """Each violation of the rule: a file has exactly one job, with exactly one settled run and the right digest."""
     jobs_of: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         jobs_of[job.data["path"]].append(job)

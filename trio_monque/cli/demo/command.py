@@ -13,10 +13,9 @@ import trio
 
 from ...safe_text import uri_without_secrets
 from .files import standard_library
-from .options import DemoOptions
-from .plain_view import PlainView
+from .place import DemoOptions
 from .program import run_demo
-from .view import View
+from .views import PlainView, View
 
 _DESCRIPTION = """
 Starts a private MongoDB server (or uses --uri) and two schedulers, and enqueues one job for each file of a

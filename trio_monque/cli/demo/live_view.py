@@ -15,9 +15,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
-from .log_lines import logs_said
 from .progress import InstanceActivity, Progress
-from .view import Row
+from .views import Row, logs_said
 
 FRAME_INTERVAL: Final = 0.125
 BAR_WIDTH: Final = 44

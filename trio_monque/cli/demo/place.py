@@ -1,4 +1,4 @@
-"""Where the demo works: a server of its own or a given one, and collections of this run alone."""
+"""The options of the demo, and where it works: its own server or a given one, and collections of this run alone."""
 
 from __future__ import annotations
 
@@ -6,7 +6,8 @@ import secrets
 import time
 from collections.abc import AsyncIterator
 from contextlib import AbstractContextManager, asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Final, TypeVar
 
 import trio
@@ -16,8 +17,29 @@ from ...errors import MonqueError
 from ...store.commands import command
 from ...store.connection import connect
 from ...store.types import Database
-from .options import DemoOptions
-from .view import View
+from .views import View
+
+
+@dataclass(frozen=True, kw_only=True)
+class DemoOptions:
+    """The arguments of `trio-monque demo`.
+
+    Attributes:
+        folder: Whose files are read.
+        pattern: Which files of the folder.
+        most_files: The largest number of files to process; None for all.
+        uri: The server to use; None for an embedded one.
+        keep: Leave the collections on the server of `uri`.
+        job_seconds: Seconds that each job takes in addition to its work.
+    """
+
+    folder: Path
+    pattern: str = "*.py"
+    most_files: int | None = None
+    uri: str | None = field(default=None, repr=False)  # It may hold a password.
+    keep: bool = False
+    job_seconds: float = 0.0
+
 
 T = TypeVar("T")
 

@@ -1,10 +1,11 @@
-"""The demo as a trio program: a server, two schedulers, the enqueuers, and a view."""
+"""The demo as a trio program: a server, two schedulers, the enqueuers, and a view. Signals drain it, then cut it."""
 
 from __future__ import annotations
 
 import signal
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -16,21 +17,19 @@ from ...client.monque import Monque
 from ...errors import InvalidOptionError, MonqueError
 from ...events import Event
 from ...scheduler.scheduler import run_scheduler
-from ..statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
+from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from .check import find_problems, schedule_problems
 from .files import find_files
-from .interruption import Interruption
-from .options import DemoOptions
-from .place import Place, open_place
+from .place import DemoOptions, Place, open_place
 from .progress import InstanceActivity, Progress
 from .records import Records
 from .summary import problem_rows, summary_rows
-from .view import View
+from .views import View
 from .work import FILE_JOBS, TALLY, Resources, enqueue_all, workers
 
 INSTANCES: Final = ("demo-1", "demo-2")
 RETRY_INTERVAL: Final = 0.25
-"""Seconds: a retry is to be seen, not to be waited for."""
+"""Seconds. Short, so that a retry happens while the demo runs."""
 LAST_COUNT_SECONDS: Final = 3.0
 
 
@@ -39,12 +38,12 @@ class Demo:
     """What the parts of one demo share.
 
     Attributes:
-        options: What was asked for.
+        options: The arguments of the command.
         files: The input.
         place: Where everything is stored.
         monque: Enqueues and counts.
         records: What the runs found.
-        progress, view: How far it is, and who shows that.
+        progress, view: The state of the work, and what shows it.
     """
 
     options: DemoOptions
@@ -165,3 +164,37 @@ async def _done_and_left(demo: Demo) -> str:
         f"{counts.completed:,} of {files:,} files are done; {counts.pending:,} jobs are pending, "
         f"{counts.processing:,} processing, {files - counts.total:,} files were not enqueued"
     )
+
+
+class Interruption:
+    """What the next signal does.
+
+    Attributes:
+        asked: Whether there was a signal.
+        scope: Cancelled by a cut; entered once.
+        last_words: What was done and what is left, printed at the end.
+    """
+
+    def __init__(self) -> None:
+        self.asked = False
+        self.scope = trio.CancelScope()
+        self.last_words = "nothing was begun"
+        self._drain: Callable[[], None] | None = None
+
+    @contextmanager
+    def first_means(self, drain: Callable[[], None]) -> Iterator[None]:
+        """Inside, the first signal calls `drain`. Elsewhere there is nothing to drain, and it cuts."""
+        self._drain = drain
+        try:
+            yield
+        finally:
+            self._drain = None
+
+    async def obey(self, signals: AsyncIterator[int]) -> None:
+        """Waits for signals, until cancelled."""
+        async for _ in signals:
+            first, self.asked = not self.asked, True
+            if first and self._drain is not None:
+                self._drain()
+            else:
+                self.scope.cancel(reason="interrupted")

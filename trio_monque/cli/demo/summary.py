@@ -10,7 +10,7 @@ from typing import Final
 from ...jobs.job import Job
 from .check import Problem, settled_record
 from .records import RunRecord
-from .view import Row
+from .views import Row
 
 A_MINUTE: Final = 60.0
 MOST_PROBLEMS_SHOWN: Final = 20
@@ -46,7 +46,7 @@ def summary_rows(
 
 
 def problem_rows(problems: Sequence[Problem], shown: Callable[[str], str]) -> list[Row]:
-    """What is wrong, as far as anybody would read; `shown` makes a path short."""
+    """The first problems, and how many more there are; `shown` shortens a path."""
     rows = [(shown(problem.file), problem.what) for problem in problems[:MOST_PROBLEMS_SHOWN]]
     left = len(problems) - len(rows)
     return [*rows, ("...", f"and {left:,} more")] if left else rows

@@ -1,4 +1,4 @@
-"""The work: one job a file, and the handler that does it. This is what a program of yours looks like."""
+"""The work: one job for each file, and its handler. Your own programs look like this module."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ workers = Workers()
 
 @dataclass(frozen=True)
 class Resources:
-    """What every handler gets from the program that opened the scheduler."""
+    """What the program that opens the scheduler gives to every handler."""
 
     records: Records
     job_seconds: float = 0.0
 
 
-class PlannedFailure(Exception):  # noqa: N818  # It is what the demo wants to show, not an error of it.
+class PlannedFailure(Exception):  # noqa: N818  # The demo shows it on purpose.
     """The failure that one file in fifty meets once."""
 
 
@@ -76,7 +76,7 @@ def digest_file(job: RunningJob[Any]) -> None:
 
 
 def _take_longer(job: RunningJob[Any], seconds: float) -> None:
-    """A thread cannot be cancelled, so it asks now and then whether its run is."""
+    """A thread cannot be cancelled, so it checks now and then whether its run is cancelled."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         job.check_cancelled()

@@ -1,4 +1,4 @@
-"""Moves the time of a test, and waits until everything has happened that belongs to a moment."""
+"""Virtual time: start it, advance it, and wait until everything that is due at a moment has happened."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from ..errors import InvalidOptionError, MonqueError
 from ..hold import clock_hold
 from ..scheduler.reporting import SchedulerReport
 from ..scheduler.scheduler import Scheduler
-from .stalls import telling_stalls
+from .stalled_time import raising_on_stall
 
 LONGEST_DRAIN = 86400.0
 """Seconds after which `drain` gives up by default."""
 
 
 def start_virtual_time(moment: datetime) -> None:
-    """Says what time it is now in this run, before its first client or scheduler asks for it.
+    """Set the time at which virtual time begins, before the first client or scheduler of the run asks for it.
 
-    Without, virtual time begins with the real one. All clients and schedulers of a run share one timeline.
+    Otherwise virtual time begins at the real time. All clients and schedulers of a run share one timeline.
 
     Args:
         moment: Timezone-aware; kept to the millisecond.
@@ -46,12 +46,12 @@ def now() -> datetime:
 
 
 async def quiesce() -> None:
-    """Returns when everything has happened that can without the passing of time.
+    """Return when everything has happened that can happen without time passing.
 
-    `trio.testing.wait_all_tasks_blocked` alone returns while threads talk to the database. It does not
-    pass time itself: what sleeps goes on sleeping.
+    `trio.testing.wait_all_tasks_blocked` alone returns while threads talk to the database. `quiesce` does
+    not advance the clock: sleeping tasks go on sleeping.
     """
-    with telling_stalls("quiesce"):
+    with raising_on_stall("quiesce"):
         await _quiesce()
 
 
@@ -65,11 +65,11 @@ async def _quiesce() -> None:
 
 
 async def advance(seconds: float) -> None:
-    """Lets so much virtual time pass, and all happen that belongs to it, its last moment included.
+    """Let `seconds` of virtual time pass, with everything that is due in them, the last moment included.
 
-    It sleeps its way, and the clock stops at every timer on it: no beat, poll or deadline is jumped
-    over, as `MockClock.jump` would. Every scheduler of the run looks for work before: also for jobs that
-    something else than this library has written.
+    It sleeps, and the clock stops at every timer on the way: it skips no heartbeat, poll or deadline, as
+    `MockClock.jump` would. First, every scheduler of the run looks for work, which also finds jobs that
+    other programs have written.
 
     Raises:
         MonqueError: The run has no virtual clock.
@@ -79,7 +79,7 @@ async def advance(seconds: float) -> None:
         raise MonqueError(
             "only virtual time can be advanced: use a MockClock, for example pytest-trio's autojump_clock"
         )
-    with telling_stalls(f"advance {seconds:g} s"):
+    with raising_on_stall(f"advance {seconds:g} s"):
         await _settle_down()
         with clock_hold().jumping():
             await trio.sleep(seconds)
@@ -89,28 +89,27 @@ async def advance(seconds: float) -> None:
 async def drain(
     scheduler: Scheduler, *, until: datetime | None = None, within: float = LONGEST_DRAIN
 ) -> SchedulerReport:
-    """Runs what is due until nothing is due and nothing runs.
+    """Run due jobs until none is due and none runs.
 
     Returns what this scheduler has done since it was opened, or since the last `drain`.
 
-    Jobs that are due later stay where they are, a retry for example. Time passes only as far as the
-    running handlers sleep.
+    Jobs that are due later, a retry for example, stay pending. Time passes only while running handlers sleep.
 
     Args:
-        scheduler: What is due are the jobs that it has workers for. What runs, in any scheduler of this
-            run that works on the same collection.
-        until: Moves the clock there first; on the way, everything runs that falls due.
+        scheduler: It decides which jobs count as due: those that it has workers for. Running jobs count in
+            all schedulers of this run that work on the same collection.
+        until: First advances the clock to this time, and runs what is due on the way.
         within: Seconds after which it gives up waiting for handlers.
 
     Raises:
-        AssertionError: Something still runs after `within`, or is due and is not claimed; or virtual time
-            stands still (see "Testing your jobs").
+        AssertionError: A job still runs after `within`, or is due and not claimed; or virtual time stands
+            still (see "Testing your jobs").
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
     if until is not None:
         await _move_to(until)
-    with telling_stalls("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
+    with raising_on_stall("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:
         await _drain(scheduler)
     if limit.cancelled_caught:
         running = ", ".join(str(job) for job in scheduler._engine.unfinished) or "jobs of other schedulers"
@@ -141,7 +140,7 @@ async def _drain(scheduler: Scheduler) -> None:
     source = scheduler._source
     while True:
         if scheduler._engine.stop.draining.is_set():
-            raise MonqueError("the scheduler ends or has ended: it claims nothing any more")
+            raise MonqueError("the scheduler is shutting down or has ended: it claims no more jobs")
         await _quiesce()
         if await _has_waited_for_a_busy_one(scheduler):
             continue

@@ -1,4 +1,4 @@
-"""Virtual time that stands still for ever is a test that hangs: this raises instead."""
+"""Raises an error instead of letting a test hang when its virtual time stands still."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from ..clock import is_run_virtual
 from ..threads import do_threads_take_turns
 
 STALLED_AFTER: Final = 30.0
-"""Real seconds. Whatever happens at one instant is over by then, unless it never is."""
+"""Real seconds. All that happens at one instant is normally over by then."""
 
 LOOK_INTERVAL: Final = 0.5
 
 
 @contextmanager
-def telling_stalls(purpose: str) -> Iterator[None]:
-    """Raises AssertionError where no virtual time passes for `STALLED_AFTER` real seconds inside."""
+def raising_on_stall(purpose: str) -> Iterator[None]:
+    """Raise AssertionError if no virtual time passes for `STALLED_AFTER` real seconds inside."""
     if not is_run_virtual():
         yield
         return
@@ -40,18 +40,18 @@ def telling_stalls(purpose: str) -> Iterator[None]:
             yield
     if scope.cancelled_caught:
         raise AssertionError(
-            f"virtual time has stood still for {STALLED_AFTER:g} s while it was to {purpose}. Handlers that enqueue "
-            "at once and for ever do that, a database that fails or does not answer, and a thread that waits for "
-            "the test, or for a time limit of its own"
+            f"virtual time has stood still for {STALLED_AFTER:g} s while it was to {purpose}. Usual causes: handlers "
+            "that enqueue due jobs without end, a database that fails or does not answer, or a thread that waits "
+            "for the test or for its own time limit"
         )
 
 
 @contextmanager
 def _calling(look: Callable[[], None]) -> Iterator[None]:
-    """Calls it in the loop every half second, also while nothing happens there.
+    """Call `look` in the loop every half second, also while nothing happens there.
 
-    Where threads take turns, after each step of a task instead: a call from outside would disturb the order,
-    and nothing takes long there that is no step.
+    If threads take turns, it is called after each step of a task instead: a call from outside would disturb
+    the order, and only steps take time there.
     """
     if do_threads_take_turns():
         instrument = _AfterEachStep(look)

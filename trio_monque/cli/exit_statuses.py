@@ -6,6 +6,6 @@ SUCCEEDED: Final = 0
 CHECK_FAILED: Final = 1
 """The command did its work, and what it found is wrong."""
 FAILED: Final = 2
-"""The command could not do its work; argparse uses it for arguments that cannot be, too."""
+"""The command could not do its work; argparse also uses it for invalid arguments."""
 INTERRUPTED: Final = 130
 """Ended by Ctrl-C or SIGTERM, in order; what a shell expects of an interrupted program."""
