@@ -18,10 +18,10 @@ from trio.testing import MockClock
 from tests.support.internals import context_of
 from tests.support.store import handle
 from trio_monque import Monque, RunningJob, Workers, clock, open_scheduler
+from trio_monque.autojump import clock_hold
 from trio_monque.client import server_time
 from trio_monque.clock import ClockReadings, ServerClock, virtual_time
 from trio_monque.events import JobClaimLost, JobCompleted
-from trio_monque.hold import clock_hold
 from trio_monque.store import connection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain

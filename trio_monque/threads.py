@@ -21,9 +21,9 @@ from typing import Any, Final, Generic, Protocol, TypeVar, cast
 import outcome
 import trio
 
+from .autojump import clock_hold
 from .clock import VirtualTime, in_time_of, virtual_time
 from .errors import MonqueError, ShortageError, is_shortage
-from .hold import clock_hold
 from .log import logger_of
 from .safe_text import text_of
 

@@ -26,7 +26,7 @@ from trio_monque.errors import (
 )
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, NewSchedule, check_name, check_new, check_unique_key, name_of
-from trio_monque.jobs.payload import check_payload, plain_data
+from trio_monque.jobs.stored_value_limits import check_payload, plain_data
 from trio_monque.scheduler.worker import Worker
 from trio_monque.scheduler.workers import Workers
 

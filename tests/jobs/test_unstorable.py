@@ -19,7 +19,7 @@ from bson.binary import UuidRepresentation
 from bson.codec_options import CodecOptions
 
 from trio_monque.errors import InvalidPayloadError, PayloadTooLargeError
-from trio_monque.jobs.payload import check_payload, snapshot
+from trio_monque.jobs.stored_value_limits import check_payload, snapshot
 
 OPTIONS: CodecOptions[Any] = CodecOptions()
 Point = namedtuple("Point", "x y")  # The kind without types exists, too.

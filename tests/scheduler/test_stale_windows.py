@@ -20,8 +20,8 @@ from trio.testing import MockClock
 from tests.support.internals import candidates_of, interference_of, prefetch_of, prefetched, read_at
 from tests.support.meddlers import Meddlers
 from trio_monque import RunningJob
-from trio_monque.jobs.claimable import is_suspect
 from trio_monque.jobs.job import Job
+from trio_monque.jobs.rescue_policy import is_suspect
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, drain, now
 

@@ -16,8 +16,9 @@ from tests.support.malformed import Element, with_field
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.jobs.claimable import SUSPECT_FROM, past
+from trio_monque.jobs.claimable import past
 from trio_monque.jobs.job import Job
+from trio_monque.jobs.rescue_policy import SUSPECT_FROM
 from trio_monque.store import claiming, due, queries
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database

@@ -16,7 +16,7 @@ from bson.codec_options import CodecOptions
 from tests.support.store import PAST, handle, insert
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.jobs.new_job import Draft, NewJob
-from trio_monque.jobs.payload import check_payload
+from trio_monque.jobs.stored_value_limits import check_payload
 from trio_monque.store import indexes, inserting
 from trio_monque.store.codec import document_of
 from trio_monque.store.inserting import Parcel

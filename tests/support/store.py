@@ -13,7 +13,7 @@ from trio_monque.clock import to_milliseconds
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.new_job import Draft, NewJob, check_new
-from trio_monque.jobs.payload import check_payload
+from trio_monque.jobs.stored_value_limits import check_payload
 from trio_monque.store import claiming, due, inserting
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database

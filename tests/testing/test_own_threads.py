@@ -12,7 +12,7 @@ import trio
 from trio.testing import MockClock
 
 from trio_monque import RunningJob, Workers
-from trio_monque.hold import clock_hold
+from trio_monque.autojump import clock_hold
 from trio_monque.testing import SchedulerOpener, drain, quiesce
 
 

@@ -15,10 +15,10 @@ from tests.support.internals import engine_of, open_group, take_all_slots
 from tests.support.node_peer import NodePeer
 from tests.support.run_log import Log
 from trio_monque import Monque, MonqueError, RunningJob, Workers
+from trio_monque.autojump import clock_hold
 from trio_monque.clock import ServerClock
 from trio_monque.errors import InvalidOptionError
 from trio_monque.events import HeartbeatFailed, JobStarted, SchedulerErrorOccurred
-from trio_monque.hold import clock_hold
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import (
     SchedulerOpener,

@@ -11,7 +11,7 @@ from ..checks import check_known
 from ..errors import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
-from ..jobs.payload import Taking, check_payload, plain_data
+from ..jobs.stored_value_limits import Taking, check_payload, plain_data
 from ..store import inserting
 from ..store.codec import document_of
 from ..store.inserting import Parcel

@@ -15,7 +15,7 @@ from ..call_context import async_calls
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.payload import Taking
+from ..jobs.stored_value_limits import Taking
 from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database

@@ -12,7 +12,7 @@ from ..clock import virtual_time
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.payload import Taking
+from ..jobs.stored_value_limits import Taking
 from ..store.types import ClientSession
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext

@@ -1,4 +1,4 @@
-"""The condition of a claim, how it pins the copies that were read, and which jobs are suspects. Pure.
+"""The condition of a claim, and how it pins the copies that were read. Pure.
 
 A claim has two steps: a look reads due jobs, and a guarded write takes those that the instance can start. The look may
 be a tenth of a second old when the write arrives. Two races are closed here:
@@ -10,17 +10,13 @@ be a tenth of a second old when the write arrives. Two races are closed here:
   would run with old data, and its retry would be computed from an old count of failures. So the write also asks that
   the numbers that change with each of these are as they were read. Then the copies are exact, and the claim needs no
   further read.
-
-A suspect is a job whose last claims died: it may kill its process. An instance runs one suspect at a time. If it ran
-two, the innocent one would be blamed for the deaths that the other one causes.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from datetime import datetime
-from types import MappingProxyType
-from typing import Any, Final
+from typing import Any
 
 from .conditional_write import AtMost, OneOf
 from .job import Job, JobStatus
@@ -34,18 +30,6 @@ def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
         "next_run_at": AtMost(now),
         "claimed_by": None,
     }
-
-
-# A job is a suspect after this number of claims in a row that died.
-SUSPECT_FROM: Final = 2
-
-# What a claim asks in addition, while the instance runs a suspect and must not take another.
-UNSUSPECTED: Final = MappingProxyType({"rescues": OneOf((None, *range(SUSPECT_FROM)))})
-
-
-def is_suspect(job: Job) -> bool:
-    """Whether the job may have killed its holders. An instance runs one suspect at a time."""
-    return job.rescues >= SUSPECT_FROM
 
 
 def past(job: Job) -> tuple[int, int, int, int, datetime | None]:

@@ -26,7 +26,7 @@ from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
-from .payload import Taking, takes_data
+from .stored_value_limits import Taking, takes_data
 
 T = TypeVar("T")
 

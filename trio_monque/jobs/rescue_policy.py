@@ -12,6 +12,9 @@ into the job. The transition is guarded by the fence and by the last sign of lif
 The next run may start at once after the first death, because most deaths have another cause than the job: a
 deployment, a lost machine. Later rescues back off, and after `max_rescues` the job is given up: a job that kills its
 process must not kill one instance after the other for ever.
+
+A suspect is a job whose last claims died: it may kill its process. An instance runs one suspect at a time. If it ran
+two, the innocent one would be blamed for the deaths that the other one causes.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import math
 from collections.abc import Hashable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from types import MappingProxyType
 from typing import Final
 
 from ..backoff import Backoff
@@ -27,7 +31,7 @@ from ..checks import LARGEST_NUMBER
 from ..errors import InvalidCronError, ScheduleEndedError
 from ..options import LEASE_IN_BEATS, SchedulerConfig
 from . import transitions
-from .conditional_write import Transition
+from .conditional_write import OneOf, Transition
 from .cron import next_occurrence
 from .error_history import failure_of
 from .fences import is_ours, sign_of_life
@@ -36,6 +40,17 @@ from .job import Job, deaths_of
 from .verdicts import Discard
 
 _SECOND: Final = timedelta(seconds=1)
+
+# A job is a suspect after this number of claims in a row that died.
+SUSPECT_FROM: Final = 2
+
+# What a claim asks in addition, while the instance runs a suspect and must not take another.
+UNSUSPECTED: Final = MappingProxyType({"rescues": OneOf((None, *range(SUSPECT_FROM)))})
+
+
+def is_suspect(job: Job) -> bool:
+    """Whether the job may have killed its holders. An instance runs one suspect at a time."""
+    return job.rescues >= SUSPECT_FROM
 
 
 class DiedTooOftenError(Discard):

@@ -17,8 +17,8 @@ from functools import partial
 
 from ..engine.demand import Demand, Found
 from ..engine.slots import Turns, suspect_alone
-from ..jobs.claimable import is_suspect
 from ..jobs.job import Job
+from ..jobs.rescue_policy import is_suspect
 from ..store import due
 from ..store.database_threads import Channel
 from ..store.due import Seen

@@ -33,9 +33,9 @@ from ..engine.demand import HEAD_START, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..errors import MonqueConnectionError
 from ..host.claiming import Claiming, Taken
-from ..jobs.claimable import is_suspect
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
+from ..jobs.rescue_policy import is_suspect
 from ..options import LEASE_IN_BEATS
 from ..store import claiming, due, refused_claims
 from ..store.database_threads import Channel

@@ -23,10 +23,10 @@ from ..errors import (
     InvalidPayloadError,
     is_outage,
 )
-from ..jobs import claimable, transitions
+from ..jobs import rescue_policy, transitions
 from ..jobs.fences import ClaimId, claim_id
 from ..jobs.job import Job, log_extra
-from ..jobs.payload import snapshot
+from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import CutShort, Failed, Succeeded
 from ..log import logger_of
 from ..observations import Sighting
@@ -108,7 +108,7 @@ class JobSource:
         return claim.name
 
     def is_suspect(self, claim: Job) -> bool:
-        return claimable.is_suspect(claim)
+        return rescue_policy.is_suspect(claim)
 
     def time_limit(self, claim: Job) -> float:
         worker = self._worker(claim)

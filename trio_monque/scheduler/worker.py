@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..checks import is_async
 from ..errors import InvalidPayloadError, UnreadablePayloadError
-from ..jobs.payload import storing
+from ..jobs.stored_value_limits import storing
 from ..jobs.verdicts import Discard, Retry, Snooze
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem

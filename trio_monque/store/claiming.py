@@ -32,10 +32,11 @@ from pymongo.client_session import ClientSession
 
 from ..errors import BrokenDocumentError
 from ..jobs import transitions
-from ..jobs.claimable import UNSUSPECTED, past, pins
+from ..jobs.claimable import past, pins
 from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import ClaimStamp, cycle_fence, stamp_fence
 from ..jobs.job import Job
+from ..jobs.rescue_policy import UNSUSPECTED
 from ..log import logger_of
 from .codec import filter_of, update_of
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids, update_unless_refused

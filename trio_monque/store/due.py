@@ -27,8 +27,9 @@ from typing import Any, Final
 
 from bson import Int64, ObjectId
 
-from ..jobs.claimable import UNSUSPECTED, claimable
+from ..jobs.claimable import claimable
 from ..jobs.job import Job
+from ..jobs.rescue_policy import UNSUSPECTED
 from . import broken_documents, due_behind_skipped, indexes
 from .claiming import CLAIM_ORDER
 from .codec import filter_of

@@ -19,10 +19,11 @@ from typing import Any, Final
 
 from bson import ObjectId
 
-from ..jobs.claimable import claimable, is_suspect
+from ..jobs.claimable import claimable
 from ..jobs.conditional_write import Within
 from ..jobs.cursors import Anchor
 from ..jobs.job import Job, JobStatus
+from ..jobs.rescue_policy import is_suspect
 from . import indexes
 from .codec import OWN_OPTIONS, filter_of
 from .commands import BY_ID, command, of_ids

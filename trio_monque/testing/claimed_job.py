@@ -15,7 +15,7 @@ from ..jobs.conditional_write import applied
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob
-from ..jobs.payload import snapshot
+from ..jobs.stored_value_limits import snapshot
 from ..scheduler.worker import Worker
 from ..scheduler.workers import Workers
 

@@ -13,7 +13,7 @@ from ..errors import InvalidPayloadError
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_selector import checked_statuses
 from ..jobs.new_job import Named, name_of
-from ..jobs.payload import plain_data, snapshot
+from ..jobs.stored_value_limits import plain_data, snapshot
 from ..store.types import CodecOptions
 
 _NOTHING: Final = object()

@@ -17,7 +17,7 @@ from ..client.schedules import Declare
 from ..client.sync_monque import SyncMonque
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob, NewSchedule
-from ..jobs.payload import unpacked
+from ..jobs.stored_value_limits import unpacked
 from .no_database import NoDatabaseError
 
 R = TypeVar("R")

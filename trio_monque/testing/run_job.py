@@ -22,8 +22,8 @@ from ..errors import MonqueError, UnreadablePayloadError
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
-from ..jobs.payload import snapshot
 from ..jobs.retry_policy import ErrorTypes
+from ..jobs.stored_value_limits import snapshot
 from ..jobs.verdicts import Discard, Discarded, Failed, Retry, Snooze, Verdict, leaves_of
 from ..loop_time import LoopTime
 from ..options import SchedulerConfig, SchedulerOptions, scheduler_config

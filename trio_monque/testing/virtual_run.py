@@ -13,8 +13,8 @@ import trio
 import trio.testing
 from trio.testing import MockClock
 
+from ..autojump import clock_hold
 from ..errors import MonqueError
-from ..hold import clock_hold
 from ..threads import calling_back, take_turns
 from .virtual_time import start_virtual_time
 

@@ -23,10 +23,10 @@ import trio
 from pymongo import errors as driver
 from pymongo.read_concern import ReadConcern
 
+from trio_monque.autojump import clock_hold
 from trio_monque.client import rescuing
 from trio_monque.client.local_wakeups import wake_all_schedulers
 from trio_monque.engine import pauses
-from trio_monque.hold import clock_hold
 from trio_monque.store import commands, database_threads
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.threads import HoldingLimiter, Limiter, call_in_thread, do_on_run
