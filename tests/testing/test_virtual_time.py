@@ -200,7 +200,7 @@ async def test_scheduler_that_ends_cannot_be_drained(
 ) -> None:
     async with open_test_scheduler() as scheduler:
         scheduler.drain()
-        with pytest.raises(MonqueError, match="ends or has ended"):
+        with pytest.raises(MonqueError, match="is shutting down or has ended"):
             await drain(scheduler)
 
 
