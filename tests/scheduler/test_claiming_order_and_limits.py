@@ -20,11 +20,11 @@ from tests.support.internals import look_for_jobs
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, handle, insert, stamp
 from tests.support.thoroughly import one_in
-from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
+from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers, loop_time
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import claimer as claimer_module
 from trio_monque.events import SchedulerErrorOccurred
-from trio_monque.scheduler import assembly, scheduler
+from trio_monque.scheduler import assembly
 from trio_monque.store import claiming, due
 from trio_monque.store.types import Collection, Database, MongoClient
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, fail_next, now, quiesce, start_virtual_time
@@ -34,8 +34,8 @@ START = datetime(2026, 3, 1, 12, 20, tzinfo=UTC)
 
 @pytest.fixture
 def polling(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Schedulers poll in virtual time as they do in real time, instead of being told of everything."""
-    monkeypatch.setattr(scheduler, "virtual_time", lambda: None)
+    """Schedulers poll in virtual time as they do in real time, instead of waiting for announcements alone."""
+    monkeypatch.setattr(loop_time, "is_run_virtual", lambda: False)
     monkeypatch.setattr(assembly, "JobStream", lambda *_: None)
 
 
