@@ -137,7 +137,7 @@ def test_wrong_retention_is_refused_by_name(option: str, value: Any) -> None:
 
 
 def test_retention_that_deletes_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="give the age of one status at least, or keep_last"):
+    with pytest.raises(ValueError, match="needs at least one of completed=, failed=, cancelled="):
         Retention(interval=60.0)
 
 

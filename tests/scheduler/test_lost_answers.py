@@ -284,6 +284,37 @@ async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
     assert jobs.count_documents({"status": "completed"}) == 1
 
 
+async def test_settled_job_is_not_sent_again_while_another_of_its_batch_is_decided_again(
+    db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    workers, ended, go_on = Workers(), list[Any](), trio.Event()
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        await go_on.wait()
+
+    def claimed_again(_: SchedulerErrorOccurred) -> None:
+        # As the settlement of the next claim on the job does.
+        jobs.update_one({"data": "one-off"}, {"$set": {"receipt": "of another settlement"}})
+
+    listeners = {SchedulerErrorOccurred: claimed_again, JobCompleted: ended.append, JobClaimLost: ended.append}
+    async with open_scheduler(db, workers, listeners=listeners, change_stream=False) as scheduler:
+        await scheduler.enqueue("job", "one-off")
+        await scheduler.enqueue("job", "recurring", unique_key="k")
+        await quiesce()
+        # From here on the recurring one is decided by another schedule than the one that its run has.
+        jobs.update_one({"data": "recurring"}, {"$set": {"repeatInterval": "0 * * * *"}})
+        with fail_next(scheduler, AutoReconnect("gone"), command="read the schedule of the job"):
+            go_on.set()
+            await drain(scheduler)
+    assert sorted((type(event).__name__, event.job.data) for event in ended) == [
+        ("JobCompleted", "one-off"),
+        ("JobCompleted", "recurring"),
+    ]
+    assert jobs.distinct("status", {"data": "one-off"}) == ["completed"]
+    assert jobs.distinct("status", {"data": "recurring"}) == ["pending"]
+
+
 async def test_results_of_many_whose_answer_was_lost_are_each_jobs_own(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -164,10 +164,14 @@ class JobSource:
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
         rounds = 0
-        while batch.statements:
+        while batch.statements or batch.undecided or batch.decided:
+            if batch.undecided or batch.decided:  # Also those that an outage kept from being decided again.
+                await self._decide_again(batch)
             fates = await self._settle(batch.statements)
             rounds += 1
-            undecided = []
+            # Whatever fails from here on, only the undecided ones are sent again. The next claim on a settled job may
+            # have overwritten its receipt, and a second send would report it as lost.
+            batch.statements = []
             for settlement in batch.settlements:
                 fate = fates.get(settlement.claim)
                 if fate is None:
@@ -175,7 +179,7 @@ class JobSource:
                 if fate is Fate.WRITTEN or not is_undecided(settlement, fate):
                     settlement.fate = fate
                 elif rounds < MOST_ROUNDS:
-                    undecided.append(settlement)
+                    batch.undecided.append((settlement, fate))
                 else:
                     logger.error(
                         "could not settle job %s, as its schedule kept changing; it runs again when its lease expires",
@@ -183,26 +187,27 @@ class JobSource:
                         extra=log_extra(settlement.job),
                     )
                     settlement.fate = Fate.LOST
-            # Send only the undecided ones. The next claim on a settled job may have overwritten its receipt, and a
-            # second send would report it as lost.
-            batch.statements = await self._decide_again(undecided, fates) if undecided else []
         again = [one for one in batch.settlements if one.fate is Fate.WRITTEN and is_pending_again(one)]
         if again:
             self._announce([settled(one) for one in again])
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
-    async def _decide_again(self, undecided: Sequence[JobSettlement], fates: Mapping[ClaimId, Fate]) -> list[Statement]:
-        """Decide these again; return the statements that write them."""
-        for settlement in undecided:
-            if fates[settlement.claim] is Fate.REFUSED:
+    async def _decide_again(self, batch: Batch) -> None:
+        """Decide the undecided ones, each once, and make the statements that write them. Goes on after an outage."""
+        while batch.undecided:
+            settlement, fate = batch.undecided[-1]
+            if fate is Fate.REFUSED:
                 refused_once_more(settlement)
-                continue
-            try:
-                await self._bring_up_to_date(settlement)
-            except BrokenDocumentError as error:
-                logger.warning("%s; releasing its claim without counting a try", error)
-                settlement.verdict = CutShort()
-        return (await self.prepare(undecided)).statements
+            else:
+                try:
+                    await self._bring_up_to_date(settlement)
+                except BrokenDocumentError as error:
+                    logger.warning("%s; releasing its claim without counting a try", error)
+                    settlement.verdict = CutShort()
+            batch.decided.append(settlement)
+            batch.undecided.pop()
+        batch.statements = (await self.prepare(batch.decided)).statements
+        batch.decided = []
 
     async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
         """Read the schedule as the server compares it: the guard of the next write contains exactly this."""

@@ -86,10 +86,18 @@ class SettlementRefusedError(Exception):
 
 @dataclass(slots=True)
 class Batch:
-    """Settlements and the statements that write them. After an unknown outcome it is sent again as it is."""
+    """Settlements and the statements that write them. After an unknown outcome it is sent again as it is.
+
+    Attributes:
+        statements: What is still to be sent.
+        undecided: Those that the last answer left open, with what it reported.
+        decided: Those decided again since, whose statements are not made yet.
+    """
 
     settlements: Sequence[JobSettlement]
     statements: list[Statement]
+    undecided: list[tuple[JobSettlement, Fate]] = field(default_factory=list)
+    decided: list[JobSettlement] = field(default_factory=list)
 
 
 JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]

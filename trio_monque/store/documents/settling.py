@@ -8,9 +8,10 @@ of the writes, and decide what became of each:
 - The lock still bears the claim, with an `until` that was sent meanwhile: MOVED. The renewal came between; the caller
   sends again with the newer fence. Without this, a renewal in flight would look like a lost claim.
 - There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended as
-  well: "no lock" alone does not prove our write. Only if as many documents matched as have no lock now, all of them
-  are ours. Otherwise they count as GONE: a result that was written is then reported as lost, but a lost one is never
-  reported as written.
+  well: "no lock" alone does not prove our write. If as many documents matched as have no lock now, they count as ours.
+  Otherwise they count as GONE: a result that was written is then reported as lost. The opposite error needs two
+  coincidences in one batch: another instance has ended one of the documents after our lease, and the server has
+  refused another one of the same statement, or a third instance has claimed one of ours since.
 """
 
 from __future__ import annotations
