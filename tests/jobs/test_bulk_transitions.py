@@ -81,7 +81,7 @@ def test_selector_that_asks_for_nothing_is_everything_and_one_that_asks_for_anyt
         assert selector.guard(selector.among(tuple(JobStatus))) != {}
 
 
-@given(st.floats(0, 1e6), st.integers(1, 200), st.randoms(use_true_random=False))
+@given(st.floats(0, 1e6), st.integers(1, 200), st.integers(0, 2**32).map(Random))
 def test_moments_are_within_the_window_in_order_and_one_in_each_share(
     seconds: float, count: int, random: Random
 ) -> None:
