@@ -59,7 +59,7 @@ Outcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
 
 
 class GivenBackError(Exception):
-    """No work began: the document is released as if it had never been claimed."""
+    """No work began, or it was cancelled: the document is released, and the attempt does not count."""
 
 
 @dataclass(slots=True, eq=False)
