@@ -23,7 +23,7 @@ from .report import Comparison, Figure
 from .schedulers import noop, streaming_scheduler
 
 SLOTS = 100
-PATIENCE = 600.0
+TIMEOUT = 600.0
 PROFILE = 256 * 1024 * 1024  # Bytes: what the profiler tells of all of a run.
 
 
@@ -94,7 +94,7 @@ def _past_or_future(number: int) -> floors.Document:
 
 def _make_indexes(database: Db) -> None:
     """By the first enqueue of a client, which may take its time here."""
-    monque = Monque(database, operation_timeout=PATIENCE)
+    monque = Monque(database, operation_timeout=TIMEOUT)
     job = monque.sync.enqueue("only-for-the-indexes", delay=3600.0)
     monque.sync.delete_job(job.id)
 
@@ -106,7 +106,7 @@ def _run_all(database: Db, number: int) -> None:
 async def _run_until_completed(database: Db, number: int) -> None:
     async with streaming_scheduler(database) as scheduler:
         scheduler.register(NAME, noop, concurrency=SLOTS)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             while scheduler.statistics().completed < number:  # noqa: ASYNC110 - what a user can see, and rarely
                 await trio.sleep(0.02)
 

@@ -17,7 +17,7 @@ from trio_monque.claims import create_claim_index
 
 from .measuring import Bench, Db, Processor
 from .report import Comparison, Figure
-from .throughput import PATIENCE, one_process
+from .throughput import TIMEOUT, one_process
 from .variants import PLAIN, VARIANTS, Variant
 
 SLOTS = 100
@@ -130,7 +130,7 @@ async def _work_through(db: Db, number: int, kind: Kind, counted: AbstractContex
     """Seconds until the server has acknowledged the last result; the start is a part of it."""
     handler = Handler(number, kind)
     async with trio.open_nursery() as nursery:
-        with trio.fail_after(PATIENCE), counted:
+        with trio.fail_after(TIMEOUT), counted:
             begun = time.perf_counter()
             claims = await nursery.start(
                 partial(run_claims, db["documents"], WANTED, handler.finish, concurrency=SLOTS)

@@ -29,7 +29,7 @@ from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
 
 SLOTS = 50
-PATIENCE = 60.0
+TIMEOUT = 60.0
 WARM_UP = 2  # The first jobs of each round: connections are opened, indexes are looked for.
 # One would have no time left at 200 a second, and then be no floor.
 CLAIMERS = {"idle": 1, "20 a second": 1, "200 a second": 8}
@@ -110,7 +110,7 @@ async def _enqueued_and_run(database: Db, producer: Child | None, gaps: Sequence
         else:
             ask = partial(producer.ask, database=database.name, gaps=gaps, due_at=[], raw=False)
             times = await trio.to_thread.run_sync(ask)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await starts.all_there.wait()
     return sample(times, starts.monotonic)
 
@@ -152,8 +152,8 @@ def _floor(bench: Bench, producer: Child, gaps: Sequence[float], threads: int) -
             stream.try_next()  # It is open, and the server has said so.
 
             def claim() -> None:
-                patience = time.monotonic() + PATIENCE
-                while len(started) < len(gaps) and time.monotonic() < patience:
+                until = time.monotonic() + TIMEOUT
+                while len(started) < len(gaps) and time.monotonic() < until:
                     if (event := stream.try_next()) is not None:
                         which = {"_id": event["documentKey"]["_id"]}
                         if threads == 1:
@@ -233,7 +233,7 @@ async def _run_when_due(database: Db, ask: Callable[[], object], number: int) ->
     async with streaming_scheduler(database) as scheduler:
         scheduler.register(NAME, starts.handler, concurrency=SLOTS)
         await trio.to_thread.run_sync(ask)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await starts.all_there.wait()
     return starts.wall
 

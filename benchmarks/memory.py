@@ -26,7 +26,7 @@ from .processes import answer, child
 from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
 
-PATIENCE = 300.0
+TIMEOUT = 300.0
 KB = 1000
 MOST_BEYOND = 1.5  # KB.
 
@@ -117,7 +117,7 @@ async def jobs_running(database: Db, number: int, weigh: Weigh) -> float:
     async with streaming_scheduler(database, shutdown_timeout=0) as scheduler:
         before = weigh()
         scheduler.register(NAME, wait, concurrency=number)
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await all_run.wait()
         await trio.sleep(0.5)  # What the last claims left behind.
         grown = weigh() - before

@@ -17,7 +17,7 @@ import trio
 from .measuring import Db
 
 REPOSITORY = Path(__file__).parents[1]
-PATIENCE = 10.0  # Seconds that one may take to end by itself.
+TIMEOUT = 10.0  # Seconds that one may take to end by itself.
 LONGEST_BACKLOG = 300.0  # Seconds in which several have worked one off.
 
 
@@ -67,7 +67,7 @@ def child(module: str, *arguments: str) -> Iterator[Child]:
             yield Child(process)
             assert process.stdin is not None
             process.stdin.close()
-            process.wait(PATIENCE)
+            process.wait(TIMEOUT)
         finally:
             process.kill()
 

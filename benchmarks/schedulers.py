@@ -13,7 +13,7 @@ from trio_monque.events import ChangeStreamConnected, Event
 
 from .measuring import Db
 
-PATIENCE = 60.0  # Seconds for the change stream to be up.
+TIMEOUT = 60.0  # Seconds for the change stream to be up.
 
 
 @asynccontextmanager
@@ -26,7 +26,7 @@ async def streaming_scheduler(database: Db, **options: Any) -> AsyncIterator[Sch
 
     listeners: dict[type[Event], Any] = {ChangeStreamConnected: hear}
     async with open_scheduler(database, listeners=listeners, **options) as scheduler:
-        with trio.fail_after(PATIENCE):
+        with trio.fail_after(TIMEOUT):
             await connected.wait()
         yield scheduler
 

@@ -21,7 +21,7 @@ from .report import Comparison, Figure
 from .schedulers import streaming_scheduler
 from .variants import PLAIN, TEN, VARIANTS, Handlers, Variant, seconds_of
 
-PATIENCE = 300.0  # Seconds for one backlog.
+TIMEOUT = 300.0  # Seconds for one backlog.
 SLOTS = (10, 100, 500)
 WITH_VARIANTS = 100
 SHARE_OF_FLOOR = {10: 0.9, 100: 0.8, 500: 0.75}
@@ -122,7 +122,7 @@ async def _work_off(
     if variant.names > 1:
         options["concurrency"] = slots
     async with streaming_scheduler(db, **options) as scheduler:
-        with trio.fail_after(PATIENCE), counted:
+        with trio.fail_after(TIMEOUT), counted:
             begun = time.perf_counter()
             for name in names:
                 scheduler.register(name, handlers.of(variant), concurrency=slots, store_result=variant.stores)

@@ -32,7 +32,7 @@ class Box:
 
 SHARED = {
     *("safe_text", "log", "errors", "checks", "options", "backoff", "observations", "clock", "document_lock"),
-    *("loop_time", "autojump", "threads", "patience", "call_context", "trio_thread", "async_with"),
+    *("loop_time", "autojump", "threads", "grace", "call_context", "trio_thread", "async_with"),
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),

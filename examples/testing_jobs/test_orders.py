@@ -1,7 +1,7 @@
 """Handlers alone, and days of retries and schedules in no time, against a real MongoDB.
 
-Why it exists: with the fixtures of `trio_monque.testing` a test needs neither mocks of the job system nor
-patience. Run it: `pytest examples/testing_jobs`.
+Why it exists: with the fixtures of `trio_monque.testing` a test needs no mocks of the job
+system and no real sleeps. Run it: `pytest examples/testing_jobs`.
 """
 
 from datetime import datetime, timedelta

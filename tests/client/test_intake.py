@@ -15,7 +15,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 from trio.testing import MockClock
 
-from tests.support.impatience import impatient_driver
+from tests.support.fast_driver import fast_driver
 from tests.support.interception import Recorder
 from tests.support.thoroughly import in_full
 from trio_monque import JobStatus, Monque, NewJob, RunningJob, Workers
@@ -99,7 +99,7 @@ async def test_client_that_runs_nothing_leaves_its_job_pending_and_wakes_no_sche
 
 
 async def test_failed_insert_is_a_connection_error_with_its_cause(unused_port: int) -> None:
-    with impatient_driver(), MongoClient[Any]("127.0.0.1", unused_port) as client:
+    with fast_driver(), MongoClient[Any]("127.0.0.1", unused_port) as client:
         monque = Monque(client["nowhere"], operation_timeout=0.05)
         calls: list[Callable[[], Any]] = [
             lambda: monque.enqueue("greet"),

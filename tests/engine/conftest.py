@@ -10,4 +10,4 @@ from trio_monque.engine import pauses
 @pytest.fixture
 def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pauses after faults hold virtual time for some real seconds, by themselves. Here no source is real."""
-    monkeypatch.setattr(pauses, "PATIENCE", 0.0)
+    monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)

@@ -158,7 +158,7 @@ async def test_left_while_it_rescues_it_tells_what_was_rescued_and_asks_for_noth
     assert trio.current_time() == 33.0
 
 
-async def test_left_while_it_rescues_it_waits_no_longer_than_the_engine_has_patience(autojump_clock: MockClock) -> None:
+async def test_left_while_it_rescues_it_waits_no_longer_than_the_engine_allows(autojump_clock: MockClock) -> None:
     shelf = Shelf(others={7: other(7)}, rescue_takes=1000.0)
     engine = engine_of(shelf, cleanup_timeout=5.0)
     async with running(engine):

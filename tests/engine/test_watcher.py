@@ -16,8 +16,8 @@ from trio_monque.engine.demand import Hints, KnownItem, StreamFailedError
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
 from trio_monque.engine.watcher import (
-    CLAIM_PATIENCE,
-    LEAVING_PATIENCE,
+    CLAIM_TIMEOUT,
+    LEAVING_TIMEOUT,
     LONG_WAIT,
     LONGEST_DELAY,
     PACE,
@@ -363,7 +363,7 @@ async def test_claim_that_hangs_does_not_keep_others_from_being_asked_to_end(aut
         stream.say(Hints(is_asked_to_end=lambda claim: claim == 7))
         stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
         shelf.unwanted.add(1)
-        await trio.sleep(2 * CLAIM_PATIENCE + 0.5)
+        await trio.sleep(2 * CLAIM_TIMEOUT + 0.5)
         assert shelf.settled[1].reason is CancelReason.USER
         nursery.cancel_scope.cancel()
 
@@ -412,7 +412,7 @@ async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClo
     stream.is_deaf = True
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
-    assert trio.current_time() == 5.0 + LEAVING_PATIENCE
+    assert trio.current_time() == 5.0 + LEAVING_TIMEOUT
     assert told(shelf) == ["stream_connected", "stream_closed"]
 
 

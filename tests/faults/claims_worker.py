@@ -16,7 +16,7 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
-from tests.support.impatience import impatient_driver
+from tests.support.fast_driver import fast_driver
 from trio_monque import Claim, run_claims
 from trio_monque.errors import ClaimLostError, MonqueConnectionError
 from trio_monque.events import DocumentClaimLost
@@ -102,5 +102,5 @@ async def run(order: dict[str, Any]) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
-    with impatient_driver():
+    with fast_driver():
         trio.run(run, order)

@@ -12,7 +12,7 @@ from typing import Any
 import trio
 from pymongo import MongoClient
 
-from tests.support.impatience import impatient_driver
+from tests.support.fast_driver import fast_driver
 from trio_monque import RunningJob, Snooze, Workers, run_until_signalled
 from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, StaleJobsRecovered
 
@@ -96,5 +96,5 @@ async def run(order: dict[str, Any]) -> None:
 
 
 def work(order: dict[str, Any]) -> None:
-    with impatient_driver():
+    with fast_driver():
         trio.run(run, order)

@@ -12,7 +12,7 @@ from typing import Any, Final
 import pytest
 from pymongo.uri_parser import parse_uri
 
-from tests.support.impatience import IMPATIENT
+from tests.support.fast_driver import FAST_URI
 from tests.support.wire import Command
 from trio_monque.store.types import Database
 
@@ -120,7 +120,7 @@ def test_documents_get_one_result_each_although_replies_are_lost_and_a_process_i
     scenario.fill(mixed(scenario.random, DOCUMENTS // 5))
     scenario.make_index()
     host, port = parse_uri(own_server.uri)["nodelist"][0]
-    unaided = (IMPATIENT, "retryWrites=false", "connectTimeoutMS=500")
+    unaided = (FAST_URI, "retryWrites=false", "connectTimeoutMS=500")
     with ExitStack() as stack:
         lossy, deaf = (stack.enter_context(faulty_proxy((str(host), port))) for _ in range(2))
         one = stack.enter_context(scenario.worker("lossy", lossy.uri(*unaided), operation_timeout=1.0))

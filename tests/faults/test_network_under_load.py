@@ -12,7 +12,7 @@ import pytest
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
 
-from tests.support.impatience import IMPATIENT, impatient_driver
+from tests.support.fast_driver import FAST_URI, fast_driver
 
 from .mixture import in_threads
 from .processes import OwnServer
@@ -29,7 +29,7 @@ ENOUGH: Final = EACH_TURN // 4
 
 # Where every other renewal loses its reply, a lease of two seconds runs out on a machine that is busy: then what was
 # done is done in vain. Whoever leaves cuts its runs, and releases them.
-PATIENT: Final[dict[str, Any]] = {"heartbeat_interval": 1.5, "shutdown_timeout": 0}
+OPTIONS: Final[dict[str, Any]] = {"heartbeat_interval": 1.5, "shutdown_timeout": 0}
 
 # What the driver repeats by itself would hide what the library has to find out.
 UNAIDED: Final = ("retryWrites=false",)
@@ -49,7 +49,7 @@ def enqueuing(
 
     A handler that saves something, and meets the fault there, has failed and is tried again, as often as it takes.
     """
-    with impatient_driver(), ExitStack() as stack:
+    with fast_driver(), ExitStack() as stack:
         # A client for each: where one loses its connection, the pool of all who share it is emptied.
         clients = [stack.enter_context(MongoClient[Any](proxy.uri(*options), tz_aware=True)) for _ in range(ENQUEUERS)]
         databases = [client[scenario.db.name] for client in clients]
@@ -72,14 +72,14 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
     with ExitStack() as stack:
         start = stack.enter_context
         proxy = start(faulty_proxy(address))
-        uri = proxy.uri(IMPATIENT, *UNAIDED)
-        one, two, three, four = (start(scenario.worker(name, uri, **PATIENT)) for name in "1234")
+        uri = proxy.uri(FAST_URI, *UNAIDED)
+        one, two, three, four = (start(scenario.worker(name, uri, **OPTIONS)) for name in "1234")
         scenario.enqueuer(ENQUEUERS, max_attempts=100).declare_schedules()
         for worker in (one, two, three):
             worker.open()
         proxy.lose_replies(chooses)
         # Whoever has time is told in the end: who loses a reply hears of that at once.
-        with enqueuing(scenario, proxy, IMPATIENT, *UNAIDED, jobs=EACH_TURN, operation_timeout=20.0):
+        with enqueuing(scenario, proxy, FAST_URI, *UNAIDED, jobs=EACH_TURN, operation_timeout=20.0):
             scenario.wait_completed(ENOUGH)
             scenario.kill(three)
             four.open()
@@ -130,19 +130,19 @@ def torment(
 def test_no_promise_is_broken_by_a_network_that_delays_cuts_and_falls_silent(
     scenario: Scenario, address: tuple[str, int | None]
 ) -> None:
-    impatient = (IMPATIENT, "connectTimeoutMS=500")
+    fast_uri = (FAST_URI, "connectTimeoutMS=500")
     options = {"operation_timeout": 1.0, "max_rescues": 20}
     ended = threading.Event()
     with ExitStack() as stack:
         start = stack.enter_context
         proxies = [start(faulty_proxy(address)) for _ in range(3)]
-        one = start(scenario.worker("one", proxies[0].uri(*impatient), **options))
-        two = start(scenario.worker("two", proxies[1].uri(*impatient, *UNAIDED), **options))
+        one = start(scenario.worker("one", proxies[0].uri(*fast_uri), **options))
+        two = start(scenario.worker("two", proxies[1].uri(*fast_uri, *UNAIDED), **options))
         scenario.enqueuer(ENQUEUERS, max_attempts=100).declare_schedules()
         one.open()
         two.open()
         stack.callback(ended.set)
-        with enqueuing(scenario, proxies[2], *impatient, *UNAIDED):
+        with enqueuing(scenario, proxies[2], *fast_uri, *UNAIDED):
             scenario.wait_completed(JOBS // 20)
             one.wait_for("start")  # The silence is to meet a process that holds claims.
             torment(proxies, scenario.random, ended, lambda: one.records("lost"), faults=20)

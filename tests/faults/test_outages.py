@@ -63,7 +63,7 @@ def have_met_errors(health: Health) -> set[str]:
 
 
 @pytest.fixture
-def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
     """Loops that wait for seconds after a fault wait for less."""
     for module in (claimer, settler):
         monkeypatch.setattr(module, "LONGEST_RETRY", 0.1)
@@ -73,7 +73,7 @@ def impatient(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(change_stream, "LONGEST_AWAIT", 0.2)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_delays")
 @pytest.mark.parametrize("code", CODES)
 async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     server: RefusingServer, db: Database, code: int, caplog: pytest.LogCaptureFixture
@@ -132,7 +132,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     assert max(lines.values()) <= 2, "claimer and waker may say the same"
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_delays")
 @pytest.mark.parametrize("code", CODES)
 async def test_end_of_a_run_is_written_when_the_outage_is_over(server: RefusingServer, db: Database, code: int) -> None:
     workers, may_end = Workers(), trio.Event()
@@ -153,7 +153,7 @@ async def test_end_of_a_run_is_written_when_the_outage_is_over(server: RefusingS
         assert (stored.status, stored.attempts) == ("completed", 1)
 
 
-@pytest.mark.usefixtures("impatient")
+@pytest.mark.usefixtures("short_delays")
 @pytest.mark.parametrize("code", CODES)
 async def test_claims_of_documents_outlast_an_outage(server: RefusingServer, db: Database, code: int) -> None:
     documents, done = db["documents"], list[int]()

@@ -12,7 +12,7 @@ from pymongo import MongoClient
 from pymongo.errors import AutoReconnect, NetworkTimeout
 from pymongo.uri_parser import parse_uri
 
-from tests.support.impatience import IMPATIENT, impatient_driver
+from tests.support.fast_driver import FAST_URI, fast_driver
 from tests.support.wire import Command
 from trio_monque.store.types import Database
 
@@ -30,8 +30,8 @@ def proxy(own_server: OwnServer) -> Iterator[FaultyProxy]:
 @pytest.fixture
 def behind(proxy: FaultyProxy, own_db: Database) -> Iterator[Database]:
     """The same database, by way of the proxy, and without the driver's own repetition."""
-    uri = proxy.uri(IMPATIENT, "retryWrites=false", "retryReads=false", "socketTimeoutMS=300", "connectTimeoutMS=300")
-    with impatient_driver(), MongoClient[Any](uri, tz_aware=True) as client:
+    uri = proxy.uri(FAST_URI, "retryWrites=false", "retryReads=false", "socketTimeoutMS=300", "connectTimeoutMS=300")
+    with fast_driver(), MongoClient[Any](uri, tz_aware=True) as client:
         yield client[own_db.name]
 
 

@@ -99,7 +99,7 @@ async def test_database_that_fails_turns_it_unhealthy_in_time_with_loop_and_caus
     monkeypatch: pytest.MonkeyPatch,
     purpose: str,
 ) -> None:
-    monkeypatch.setattr(pauses, "PATIENCE", 0.0)  # The outage takes virtual time.
+    monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)  # The outage takes virtual time.
     start_virtual_time(START)
     name = FAULTS[purpose]
     workers = Workers()

@@ -328,7 +328,7 @@ def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobC
     taking = rescuer.taking(rescuer.look())
     store.interference.append(LostAnswers(3))
     with pytest.raises(MonqueConnectionError):
-        taking.run_patiently()
+        taking.run_with_retries()
     assert (taking.collect(), taking.is_unknown) == ([], True)
     # Meanwhile one is claimed, and another was ended by whoever claimed it: nobody can tell any more.
     claim_due(store, {"greet": 2}, stamp("another", LATER), LATER)

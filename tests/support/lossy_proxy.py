@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from . import wire
-from .impatience import IMPATIENT, impatient_driver
+from .fast_driver import FAST_URI, fast_driver
 from .wire import Command, break_off
 
 
@@ -79,7 +79,7 @@ class LossyProxy:
     @property
     def uri(self) -> str:
         """Without the driver's own repetition, which would hide the loss."""
-        options = f"directConnection=true&retryWrites=false&retryReads=false&{IMPATIENT}"
+        options = f"directConnection=true&retryWrites=false&retryReads=false&{FAST_URI}"
         return f"mongodb://127.0.0.1:{self.port}/?{options}"
 
 
@@ -109,7 +109,7 @@ def lossy_proxy(server: tuple[str, int]) -> Iterator[LossyProxy]:
     acceptor = threading.Thread(target=accept)
     acceptor.start()
     try:
-        with impatient_driver():
+        with fast_driver():
             yield proxy
     finally:
         break_off(listener)

@@ -178,7 +178,7 @@ async def test_neighbours_that_run_jobs_are_waited_for(
 async def test_scheduler_whose_database_goes_on_failing_can_be_left(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("trio_monque.engine.pauses.PATIENCE", 0.2)
+    monkeypatch.setattr("trio_monque.engine.pauses.REAL_TIME_BUDGET", 0.2)
     log = Log()
     async with open_test_scheduler(log.workers, shutdown_timeout=1, cleanup_timeout=1) as scheduler:
         fault = fail_next(scheduler, GONE, command="settle jobs", times=None)

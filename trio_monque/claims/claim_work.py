@@ -8,7 +8,7 @@ Races, and what closes each:
   does nothing once a block was entered: otherwise the document would be free while the block still works on it.
 - The engine's task is cancelled while the block is in another task. The engine would release the document at once, and
   a second instance would work on it beside the clean-up of the first. So `wait_over` goes on waiting, shielded, until
-  the block has left or the engine's patience ends. In the second case the run counts as abandoned: the lock stays, and
+  the block has left or the engine's hard end comes. In the second case the run counts as abandoned: the lock stays, and
   its lease ends it.
 - The block fails after `finish` has succeeded. The result is written and the lock is gone. So `end` without an error
   comes first, and an error that follows is not kept.
@@ -82,14 +82,14 @@ class ClaimWork:
     async def wait_over(self) -> None:
         """Wait until the work is over; raise its error.
 
-        If the waiting task is cancelled, it still waits for the clean-up of a block that was entered, as long as the
-        engine's patience lasts.
+        If the waiting task is cancelled, it still waits for the clean-up of a block that was entered, until the
+        engine's hard end.
         """
         try:
             await self._wait()
         except trio.Cancelled:
             if self.is_entered:
-                with self._run.patience:
+                with self._run.shielded_wait:
                     await self._wait()
                 self._run.abandoned = self.is_entered
             raise

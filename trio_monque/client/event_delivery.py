@@ -17,8 +17,8 @@ from ..async_with import entered_by_async_with
 from ..checks import is_async
 from ..errors import InvalidOptionError
 from ..events import Event
+from ..grace import Grace
 from ..log import logger_of
-from ..patience import Patience
 from ..threads import HoldingLimiter, call_in_thread
 from ..trio_thread import TrioThread
 from .event_stream import EventStream
@@ -29,8 +29,8 @@ logger = logger_of("events")
 EventT = TypeVar("EventT", bound=Event)
 Listener = Callable[[EventT], None] | Callable[[EventT], Awaitable[None]]
 
-GRACE: Final = 0.1
-"""Seconds in which listeners must have ended that were cancelled. Those that have not are left behind."""
+STOP_TIMEOUT: Final = 0.1
+"""Seconds that listeners have to end after their cancellation. Later ones are left behind."""
 
 LAST_WORDS: Final = 2.0
 """Seconds that listeners have for the events of a call that was cancelled or has failed."""
@@ -53,7 +53,7 @@ class EventDelivery:
         self._context: Context | None = None
         self._thread: TrioThread | None = None
         self._ended = False
-        self._patience = Patience()
+        self._grace = Grace()
 
     def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
         """Calls `listener` with every event of the type, its subtypes included; returns what removes it again."""
@@ -130,7 +130,7 @@ class EventDelivery:
             stream.offer(event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Delivers until cancelled, and ends within `GRACE` then, whatever listeners do.
+        """Delivers until cancelled, and ends within `STOP_TIMEOUT` then, whatever listeners do.
 
         A listener that does not obey its cancellation in that time is left behind and logged, and so is how many events
         it did not hear. What a plain listener is doing then goes on in its thread.
@@ -151,12 +151,12 @@ class EventDelivery:
 
     def _start(self, subscription: Subscription) -> None:
         assert self._context is not None
-        subscription.start(self._context.copy(), self._patience)
+        subscription.start(self._context.copy(), self._grace)
 
     async def _stop_all(self) -> None:
         for subscription in self._subscriptions:
             subscription.stop()
-        with trio.CancelScope(shield=True, deadline=trio.current_time() + GRACE):
+        with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT):
             for subscription in self._subscriptions:
                 await subscription.ended.wait()
         for subscription in self._subscriptions:
@@ -167,9 +167,9 @@ class EventDelivery:
         """How many events listeners have not heard."""
         return sum(subscription.undelivered for subscription in self._subscriptions)
 
-    def lose_patience(self) -> None:
+    def end_grace(self) -> None:
         """Listeners that are cancelled wait for no answers any more."""
-        self._patience.end()
+        self._grace.end()
 
     async def wait_caught_up(self) -> None:
         """Returns when every listener has heard all that was emitted before."""

@@ -21,9 +21,9 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
+from ..grace import grace_of_task
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
-from ..patience import patience_of_task
 from ..store.database_threads import DatabaseThreads
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
@@ -168,16 +168,16 @@ class GroupEnqueue:
             for caller in batch:
                 caller.outcome = error
         if not gathering.sent(leader) and token is not None:
-            # The leader's patience is over, and the others' may not be.
+            # The leader's grace is over, and the others' may not be.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(_wake, batch)
 
     async def _set_although_cancelled(self, event: anyio.Event) -> None:
         if trio.lowlevel.in_trio_task():
-            patience = patience_of_task() or self._door.patience
+            grace = grace_of_task() or self._door.grace
             scope = trio.CancelScope()
-            patience.shield(scope)
-            with patience.waiting(scope), scope:
+            grace.shield(scope)
+            with grace.waiting(scope), scope:
                 await event.wait()
             return
         # On asyncio a task can be cancelled natively, past every anyio shield: wait all the same.

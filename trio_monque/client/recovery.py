@@ -92,7 +92,7 @@ class Recovery(Operation[int]):
     def _take(self, dead: Sequence[Sighting[Job]]) -> None:
         taking = self._rescuer.taking([one.claim for one in dead])
         try:
-            taking.run_patiently()
+            taking.run_with_retries()
         except BaseException:
             self.caused.may_be_due = True
             raise

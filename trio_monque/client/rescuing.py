@@ -63,7 +63,7 @@ class Rescuer:
     def take(self, observed: Sequence[Job]) -> Sequence[Rescued]:
         """Takes them away now."""
         taking = self.taking(observed)
-        taking.run_patiently()
+        taking.run_with_retries()
         return taking.collect()
 
 
@@ -102,7 +102,7 @@ class Taking:
         rescued, self._rescued = self._rescued, []
         return rescued
 
-    def run_patiently(self) -> None:
+    def run_with_retries(self) -> None:
         """As `run`; what passes is tried again, a few times."""
         for _ in range(MOST_TRIES - 1):
             try:

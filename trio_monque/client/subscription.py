@@ -15,8 +15,8 @@ import trio
 from ..checks import is_async
 from ..errors import ShortageError
 from ..events import Event
+from ..grace import Grace, using_grace
 from ..log import logger_of
-from ..patience import Patience, with_patience
 from ..safe_text import shown
 from ..threads import HoldingLimiter, call_in_thread
 from .event_stream import MOST_UNHEARD
@@ -78,16 +78,14 @@ class Subscription:
 
     # --- While it is delivered to ---
 
-    def start(self, context: Context, patience: Patience) -> None:
+    def start(self, context: Context, grace: Grace) -> None:
         """Delivers from now on, in a system task.
 
         A listener may shield itself from cancellation for as long as it likes. In a nursery of the scheduler, leaving
         would wait for it: trio cannot leave such a task behind.
         """
         self.ended, self._scope, self._is_closed = trio.Event(), trio.CancelScope(), False
-        trio.lowlevel.spawn_system_task(
-            self._deliver, patience, name=f"listener {shown(self.listener)}", context=context
-        )
+        trio.lowlevel.spawn_system_task(self._deliver, grace, name=f"listener {shown(self.listener)}", context=context)
 
     def stop(self) -> None:
         """The event that it hears now is its last one, and is cancelled."""
@@ -101,9 +99,9 @@ class Subscription:
         if count := self.undelivered:
             logger.warning("listener %s did not receive %d events before the scheduler ended", self.listener, count)
 
-    async def _deliver(self, patience: Patience) -> None:
+    async def _deliver(self, grace: Grace) -> None:
         try:
-            with self._scope, with_patience(patience):
+            with self._scope, using_grace(grace):
                 await self._pump()
         except trio.Cancelled:
             pass  # The whole run ends.

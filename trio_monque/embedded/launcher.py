@@ -22,7 +22,7 @@ _START_SECONDS = 60.0  # for slow machines; a fast one needs a third of a second
 _PORT_ATTEMPTS = 5
 # To end in order, where the data is kept. Mostly the server's own: it takes a second to stop its
 # replication threads.
-_GRACE_SECONDS = 5.0
+_SHUTDOWN_TIMEOUT = 5.0
 _POLL_SECONDS = 0.005
 _OTHER_PORT = "end what listens there, or give another port"
 
@@ -97,8 +97,8 @@ class Launch:
         data_folder.keep_name(folder, name)
         commands = [server_command(binary, port, data, name) for port, data in zip(ports, data_folders, strict=True)]
         # What is thrown away needs no orderly end, which would take a second.
-        grace = _GRACE_SECONDS if self._options.folder else 0.0
-        self._supervised = supervised = SupervisedServers(commands, grace=grace, remove=private)
+        shutdown_timeout = _SHUTDOWN_TIMEOUT if self._options.folder else 0.0
+        self._supervised = supervised = SupervisedServers(commands, shutdown_timeout=shutdown_timeout, remove=private)
         for command in commands:
             self._wait_listening(command.log, supervised, deadline)
         replica_set.form(name, ports, lambda: self._check(supervised), deadline)

@@ -28,7 +28,7 @@ if sys.platform == "win32":
 else:
     _OWN_CONSOLE_GROUP = 0
 _REPORT_SECONDS = 30.0  # a guess at the slowest interpreter start on a loaded machine
-_MARGIN_SECONDS = 10.0  # on top of the grace, for the kill and the removal of the folder
+_MARGIN_SECONDS = 10.0  # beyond the shutdown timeout, for the kill and the removal of the folder
 
 
 @dataclass(frozen=True)
@@ -53,12 +53,12 @@ class SupervisedServers:
         pids: The process id of each server, in the order given.
     """
 
-    def __init__(self, servers: Sequence[ServerCommand], *, grace: float, remove: Path) -> None:
+    def __init__(self, servers: Sequence[ServerCommand], *, shutdown_timeout: float, remove: Path) -> None:
         """Start them.
 
         Args:
             servers: What to run.
-            grace: Seconds to end in order before they are killed; 0 kills at once.
+            shutdown_timeout: Seconds to end in order before they are killed; 0 kills at once.
             remove: A folder to delete when all have ended.
 
         Raises:
@@ -66,7 +66,7 @@ class SupervisedServers:
         """
         self.pids: tuple[int, ...] = ()
         self._logs = [server.log for server in servers]
-        self._grace = grace
+        self._shutdown_timeout = shutdown_timeout
         self._owner = os.getpid()
         # Written by the listener thread and read by any other; guarded by the condition.
         self._changed = threading.Condition()
@@ -78,7 +78,9 @@ class SupervisedServers:
         try:
             _alive.add(self)
             self._listener.start()
-            self._send({"servers": [_plain(s) for s in servers], "grace": grace, "remove": str(remove)})
+            self._send(
+                {"servers": [_plain(s) for s in servers], "shutdown_timeout": shutdown_timeout, "remove": str(remove)}
+            )
         except BaseException:
             self.end()
             raise
@@ -116,7 +118,7 @@ class SupervisedServers:
         _alive.discard(self)
         self.let_go()
         try:
-            self._process.wait(self._grace + _MARGIN_SECONDS)
+            self._process.wait(self._shutdown_timeout + _MARGIN_SECONDS)
         except subprocess.TimeoutExpired:
             self._process.kill()
             self._process.wait()

@@ -5,8 +5,8 @@ because a killed process cannot clean up after itself: the kernel closes the par
 however the parent ends, and that is the one signal which nothing can prevent. A death signal
 (`PR_SET_PDEATHSIG`) was rejected: it follows the thread that forked, and worker threads come and go.
 
-Standard input: one line of JSON, `{"servers": [{"command", "environment", "log"}], "grace", "remove"}`,
-then nothing until it ends. `grace` is how many seconds the servers get to end in order (0: none,
+Standard input: one line of JSON, `{"servers": [{"command", "environment", "log"}], "shutdown_timeout", "remove"}`,
+then nothing until it ends. `shutdown_timeout` is how many seconds the servers get to end in order (0: none,
 they are killed); `remove` is a folder to delete afterwards.
 Standard output: one line of JSON per event, `{"pids": [...]}` or `{"failed": reason}`, then
 `{"exited": index, "code": n}`.
@@ -70,9 +70,9 @@ def _watch(index: int, server: subprocess.Popen[bytes]) -> None:
     _report({"exited": index, "code": server.wait()})
 
 
-def _end(servers: list[subprocess.Popen[bytes]], watches: list[threading.Thread], grace: float) -> None:
-    deadline = time.monotonic() + grace
-    if grace:
+def _end(servers: list[subprocess.Popen[bytes]], watches: list[threading.Thread], shutdown_timeout: float) -> None:
+    deadline = time.monotonic() + shutdown_timeout
+    if shutdown_timeout:
         for server in servers:
             server.terminate()
             if sys.platform != "win32":
@@ -94,7 +94,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _raise_end_requested)
     servers: list[subprocess.Popen[bytes]] = []
     watches: list[threading.Thread] = []
-    orders: dict[str, Any] = {"grace": 0.0, "remove": None}
+    orders: dict[str, Any] = {"shutdown_timeout": 0.0, "remove": None}
     try:
         orders = json.loads(_read_line())
         for server in orders["servers"]:
@@ -110,7 +110,7 @@ def main() -> None:
     except OSError as error:
         _report({"failed": str(error)})
     finally:
-        _end(servers, [watch for watch in watches if watch.ident is not None], orders["grace"])
+        _end(servers, [watch for watch in watches if watch.ident is not None], orders["shutdown_timeout"])
         if orders["remove"]:
             shutil.rmtree(orders["remove"], ignore_errors=True)
 

@@ -148,7 +148,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Ends everything at once, as a kill would: nothing is settled, nothing given back. For tests of that."""
         self.stop.cut("it was killed")
         self._runner.abandon_all()
-        self.reaper.lose_patience()
+        self.reaper.end_grace()
         self._box.cancel(reason="killed")
 
     @property
@@ -332,7 +332,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         finally:
             # Also where the hard end came first, to a process that stood still: nothing else would end these waits.
             self._runner.abandon_threads()
-            self.reaper.lose_patience()
+            self.reaper.end_grace()
 
     async def _give_back(self) -> None:
         """The last act, where the settler crashed: what it left behind is released, by the whole fence."""

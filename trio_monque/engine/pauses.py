@@ -21,8 +21,8 @@ FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
 """Seconds between two tries: doubled from the first to the longest."""
 
-PATIENCE: Final = 5.0
-"""Seconds of one outage, in real time, that virtual time stands still for."""
+REAL_TIME_BUDGET: Final = 5.0
+"""Seconds of real time, in one outage, for which virtual time stands still."""
 
 
 class Pauses:
@@ -33,7 +33,7 @@ class Pauses:
     """
 
     def __init__(self) -> None:
-        self._patience = PATIENCE
+        self._real_time_left = REAL_TIME_BUDGET
         self._last_fault = time.monotonic()
 
     async def after_fault(self, seconds: float) -> None:
@@ -45,10 +45,10 @@ class Pauses:
         """Ends its body after so long."""
         now = time.monotonic()
         if now - self._last_fault > OUTAGE_IS_OVER_AFTER:
-            self._patience = PATIENCE
+            self._real_time_left = REAL_TIME_BUDGET
         self._last_fault = now
-        self._patience -= seconds
-        with real_timeout(seconds) if self._patience > 0 else trio.move_on_after(seconds):
+        self._real_time_left -= seconds
+        with real_timeout(seconds) if self._real_time_left > 0 else trio.move_on_after(seconds):
             yield
 
 

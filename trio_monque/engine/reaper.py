@@ -7,7 +7,7 @@ Races that this file closes:
   changed is not taken, and the next look observes it anew.
 - The answer to a rescue is lost. The same claims are sent again, whatever a look has shown meanwhile: the first attempt
   may have been applied, and its jobs must be reported once, and counted once.
-- The engine ends while a rescue is in flight. The answer is awaited with the engine's patience, so that what it took is
+- The engine ends while a rescue is in flight. The engine waits for the answer (see `grace`), so that what it took is
   reported. If it is unknown, `rescue_abandoned` tells the source: claims may be free that no loop here looks for.
 - A look is asked for while one is under way. `_must_look` is cleared before the look, so that the request survives.
 """
@@ -20,9 +20,9 @@ from typing import Final, Generic, NoReturn, TypeVar
 
 import trio
 
+from ..grace import Grace
 from ..loop_time import loop_time
 from ..observations import Observations, Sighting
-from ..patience import Patience
 from .observer import RescueObserver
 from .pauses import Pauses
 from .progress import Progress
@@ -75,7 +75,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._signal = trio.Event()
         self.progress = Progress("reaper")
         self._unanswered: Sequence[Sighting[SeenT]] = ()
-        self._answers = Patience()
+        self._grace = Grace()
 
     @property
     def _pause(self) -> float:
@@ -106,9 +106,9 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             self._own_end = moment
             self._signal.set()
 
-    def lose_patience(self) -> None:
-        """Where it was cancelled, no answer is awaited any more."""
-        self._answers.end()
+    def end_grace(self) -> None:
+        """If it was cancelled, it no longer waits for an answer."""
+        self._grace.end()
 
     async def run(self) -> NoReturn:
         try:
@@ -186,10 +186,10 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         return True
 
     async def _ask_for(self, dead: Sequence[Sighting[SeenT]]) -> Sequence[RescuedT]:
-        """Cancelled, it waits for the answer all the same, with the engine's patience: it tells what was done."""
+        """Rescue these claims. Cancelled, wait for the answer all the same (see `grace`): it says what was done."""
         scope = trio.CancelScope()
-        with self._answers.waiting(scope), scope:
-            self._answers.shield(scope)
+        with self._grace.waiting(scope), scope:
+            self._grace.shield(scope)
             return await self._source.rescue([one.claim for one in dead])
         raise AssertionError("the scope has no deadline, and nothing cancels it")
 

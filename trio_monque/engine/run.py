@@ -10,7 +10,7 @@ from typing import Generic, TypeVar
 
 import trio
 
-from ..patience import DISMISSED, Patience
+from ..grace import DISMISSED, Grace
 from .lease import LeaseTerms
 from .run_end import PRECEDENCE, CancelReason, RunEnd
 
@@ -32,7 +32,7 @@ class Run(Generic[ClaimT]):
     Attributes:
         claim: What is run.
         scope: Everything of the handler happens inside.
-        abandoned: The engine's patience ended before the thread did.
+        abandoned: The engine's hard end came before the thread had ended.
         task: The one that it runs in, from its start on.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: The claim is known to be another's, or free.
@@ -42,7 +42,6 @@ class Run(Generic[ClaimT]):
 
     # There may be ten thousand of them, so what few of them need is made when it is needed.
     __slots__ = (
-        "_answers",
         "_cancelled_at",
         "_cleanups",
         "_cleanups_end",
@@ -50,11 +49,12 @@ class Run(Generic[ClaimT]):
         "_ends_at",
         "_extensions",
         "_fenced_at",
+        "_grace",
         "_hold_limit",
         "_is_fenced",
-        "_patience",
         "_reason",
         "_sent",
+        "_shielded_wait",
         "_started",
         "_terms",
         "_time_limit",
@@ -85,7 +85,7 @@ class Run(Generic[ClaimT]):
         # Tuples: a handler has one or two at a time, and most have none.
         self._cleanups: tuple[_Cleanup, ...] = ()
         self._extensions: tuple[trio.CancelScope, ...] = ()
-        self._patience: trio.CancelScope | None = None
+        self._shielded_wait: trio.CancelScope | None = None
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
@@ -97,27 +97,25 @@ class Run(Generic[ClaimT]):
         self._ends_at = min(self.deadline, self._fenced_at)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
-        self._answers: Patience | None = None
+        self._grace: Grace | None = None
 
     @property
-    def patience(self) -> trio.CancelScope:
-        """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine's
-        patience ends.
-        """
-        if self._patience is None:
-            self._patience = trio.CancelScope(shield=True)
-        return self._patience
+    def shielded_wait(self) -> trio.CancelScope:
+        """A scope for a wait, such as for a thread, that the engine's hard end ends, and not the run's cancellation."""
+        if self._shielded_wait is None:
+            self._shielded_wait = trio.CancelScope(shield=True)
+        return self._shielded_wait
 
-    def forget_patience(self) -> None:
-        """No thread was started. The next wait for one needs a scope of its own: a scope can be entered once."""
-        self._patience = None
+    def forget_shielded_wait(self) -> None:
+        """No thread was started. The next wait needs a new scope, as a scope can be entered only once."""
+        self._shielded_wait = None
 
     @property
-    def answers(self) -> Patience:
-        """How long what the run has asked of the database is awaited, though cancelled: as long as a clean-up."""
-        if self._answers is None:
-            self._answers = Patience(self._answers_end)
-        return self._answers
+    def grace(self) -> Grace:
+        """How long the run, once cancelled, waits for answers of the database: as long as a clean-up may take."""
+        if self._grace is None:
+            self._grace = Grace(self._grace_end)
+        return self._grace
 
     # --- Its deadlines ---
 
@@ -178,8 +176,8 @@ class Run(Generic[ClaimT]):
             extension.deadline = self._ends_at
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
-        if self._answers is not None:
-            self._answers.end_at(self._answers_end)
+        if self._grace is not None:
+            self._grace.end_at(self._grace_end)
 
     @property
     def fenced_at(self) -> float:
@@ -272,7 +270,7 @@ class Run(Generic[ClaimT]):
         return min(cleanup.asked_until, self._shields_end(cleanup.timeout))
 
     @property
-    def _answers_end(self) -> float:
+    def _grace_end(self) -> float:
         return self._shields_end(self._terms.cleanup_timeout)
 
     def _shields_end(self, timeout: float) -> float:
@@ -289,14 +287,14 @@ class Run(Generic[ClaimT]):
     @property
     def has_ended(self) -> bool:
         """Whether its handler has."""
-        return self._answers is not None and self._answers.is_dismissed
+        return self._grace is not None and self._grace.is_dismissed
 
     def dismiss(self) -> None:
         """Its handler has ended: what was started there, and goes on elsewhere, is bound by it no more."""
-        if self._answers is None:
-            self._answers = DISMISSED
+        if self._grace is None:
+            self._grace = DISMISSED
         else:
-            self._answers.dismiss()
+            self._grace.dismiss()
 
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
         """How it ended, now: with what its handler raised, or returned."""

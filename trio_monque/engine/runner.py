@@ -24,8 +24,8 @@ from typing import Generic, TypeVar
 
 import trio
 
+from ..grace import clear_grace, set_grace
 from ..log import logger_of
-from ..patience import drop_patience, keep_patience
 from .early_settlements import EarlySettlements
 from .exceptions import LeakedCancellationError, interrupt_in, without_cancellations
 from .guard import Stop
@@ -151,7 +151,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def abandon_threads(self) -> None:
         """Ends the waits for threads that have not ended."""
         for run in self.running:
-            run.patience.cancel(reason="the scheduler's hard end")
+            run.shielded_wait.cancel(reason="the scheduler's hard end")
 
     def abandon_all(self) -> None:
         """Ends every wait that a cancellation from outside would not reach."""
@@ -200,7 +200,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
         """Whether its handler is to be called in this task; where it is not, the run is over."""
         run.task = task
-        keep_patience(task, run)
+        set_grace(task, run)
         if self._may_start(run):
             return True
         self._over(run)
@@ -223,7 +223,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     def _over(self, run: Run[ClaimT]) -> None:
         """Its handler has ended, or is never called."""
         assert run.task is not None
-        drop_patience(run.task)
+        clear_grace(run.task)
         run.dismiss()
         key = self._source.key_of(run.claim)
         if self._going_on.get(key) is run:

@@ -44,10 +44,10 @@ SHORT_WAIT: Final = 0.1
 LONG_WAIT: Final = math.inf
 
 # Seconds that a request to end waits for a claim in flight, which may be the one that it concerns.
-CLAIM_PATIENCE: Final = 1.0
+CLAIM_TIMEOUT: Final = 1.0
 
 # Seconds to get out of the wait for hints when the end has come. Well within the engine's hard bound.
-LEAVING_PATIENCE: Final = 0.5
+LEAVING_TIMEOUT: Final = 0.5
 
 
 class Watcher(Generic[ClaimT, SettlementT]):
@@ -103,7 +103,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
     async def end(self) -> None:
         """Ends the loop, and the wait in a thread that it may be in; bounded."""
         self._ending.set()
-        with trio.move_on_after(LEAVING_PATIENCE):
+        with trio.move_on_after(LEAVING_TIMEOUT):
             if self._is_waiting:
                 try:
                     await self._stream.end_wait()
@@ -168,7 +168,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
             await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
             if self._claimer.is_claiming:
                 # It may be about what is claimed in this very moment, and not held yet.
-                with trio.move_on_after(CLAIM_PATIENCE):
+                with trio.move_on_after(CLAIM_TIMEOUT):
                     await self._claimer.wait_claimed()
                 await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from ..client.event_delivery import GRACE, EventDelivery
+from ..client.event_delivery import STOP_TIMEOUT, EventDelivery
 from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.nursery import Engine
@@ -37,7 +37,7 @@ from .reporting import HostEnd, Reporter
 ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
 
-LAST_WORDS: Final = 0.5 - GRACE
+LAST_WORDS: Final = 0.5 - STOP_TIMEOUT
 """Seconds for listeners to receive the last events. Together with the engine's hard bound: two seconds."""
 
 
@@ -211,7 +211,7 @@ class Host(Generic[ClaimT, ReportT]):
                     async with trio.open_nursery() as last_words:
                         last_words.start_soon(self._life.leave)
                         await self._event_delivery.wait_caught_up()
-                self._event_delivery.lose_patience()
+                self._event_delivery.end_grace()
                 hearing.cancel(reason=f"{self._life.name} has ended")
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:

@@ -14,13 +14,13 @@ from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..errors import ShortageError
+from ..grace import using_grace
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job, log_extra
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
 from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
 from ..options import SchedulerConfig
-from ..patience import with_patience
 from ..threads import HoldingLimiter, call_in_thread
 from .running_job import RunCancelled, RunningJob
 from .worker import Worker
@@ -53,8 +53,8 @@ def call_handler(
 async def _called_in_thread(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> object:
-    """Run a plain handler in a thread. A thread cannot be cancelled: after a cancellation it is awaited for as long as
-    the run's patience, and ends early if the handler calls `check_cancelled`.
+    """Run a plain handler in a thread. A thread cannot be cancelled: after a cancellation the run waits for
+    it until the engine's hard end. The thread ends early if the handler calls `check_cancelled`.
     """
     has_begun = False
 
@@ -66,7 +66,7 @@ async def _called_in_thread(
     delay = FIRST_PAUSE
     while True:
         try:
-            with with_patience(run), run.patience:
+            with using_grace(run), run.shielded_wait:
                 unwound, value = await call_in_thread(call, limiter=threads, abandon_on_cancel=True)
                 if not unwound:
                     return value
@@ -76,10 +76,10 @@ async def _called_in_thread(
                 raise  # The handler itself raised it.
             # No thread is not a failure of the job: its run waits for one, without a limit.
             logger.warning("the handler of job %s waits: %s; retrying", run.claim, error, extra=log_extra(run.claim))
-        run.forget_patience()
+        run.forget_shielded_wait()
         await trio.sleep(delay)  # Not shielded: a run that is cancelled while it waits ends.
         delay = min(2 * delay, LONGEST_PAUSE)
-    run.abandoned = run.patience.cancelled_caught
+    run.abandoned = run.shielded_wait.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
     # The handler has ended for the cancellation. A renewal that is answered at this moment must not undo it.

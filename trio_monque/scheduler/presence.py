@@ -47,8 +47,8 @@ RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
 # Seconds to remove the entry at the end. After a cut, well within the engine's hard bound; a drain has more time.
-PATIENCE_IN_A_CUT: Final = 0.5
-PATIENCE: Final = 2.0
+LEAVE_TIMEOUT_IN_A_CUT: Final = 0.5
+LEAVE_TIMEOUT: Final = 2.0
 
 
 class Presence:
@@ -107,7 +107,7 @@ class Presence:
 
     async def end(self) -> None:
         """End `run` and remove the entry, in bounded time. A heartbeat on its way is awaited first: see above."""
-        with trio.move_on_after(self._patience):
+        with trio.move_on_after(self._leave_timeout):
             self._is_ending = True
             if not self._is_beating:
                 self._ending.cancel(reason="the instance leaves")
@@ -115,10 +115,10 @@ class Presence:
             await self._door.call(self.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @property
-    def _patience(self) -> float:
+    def _leave_timeout(self) -> float:
         if self._time.is_event_driven:
             return math.inf  # A call that is on its way holds the virtual clock.
-        return PATIENCE_IN_A_CUT if self._stop.cutting.is_set() else PATIENCE
+        return LEAVE_TIMEOUT_IN_A_CUT if self._stop.cutting.is_set() else LEAVE_TIMEOUT
 
     async def _run(self) -> None:
         beat_at, failed = trio.current_time(), False

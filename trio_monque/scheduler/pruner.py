@@ -43,7 +43,7 @@ LONGEST_RETRY: Final = 60.0
 JITTER: Final = 0.1
 """The share by which intervals vary, so that instances that started together drift apart."""
 
-PATIENCE: Final = 0.5
+RELEASE_TIMEOUT: Final = 0.5
 """Seconds that a shutdown waits for the release of the lock; after that the lock expires."""
 
 
@@ -169,7 +169,7 @@ class Pruner:
         """Release the lock, except after a cut, which has no time for it."""
         if self._stop.cutting.is_set():
             return
-        with trio.move_on_after(PATIENCE, shield=True):
+        with trio.move_on_after(RELEASE_TIMEOUT, shield=True):
             try:
                 await self._call(partial(instances.give_back_lock, self._jobs, LOCK, self._token))
             except MonqueConnectionError as error:

@@ -79,4 +79,4 @@ class SchedulerStart:
         with in_body:
             await cutting.wait()
             await trio.sleep(cleanup_timeout)
-            self._door.patience.end()
+            self._door.grace.end()

@@ -38,7 +38,7 @@ thread that waits is left behind for so long at most, and `ANSWER_MARGIN`."""
 ANSWER_MARGIN: Final = 5.0
 """Seconds beyond that after which a server that did not answer is taken for gone."""
 
-CLOSING_PATIENCE: Final = 1.0
+CLOSING_TIMEOUT: Final = 1.0
 """Seconds that letting go of a cursor may take: where the server does not answer, it forgets it by itself."""
 
 _LEAVING: Final = "leaving:"
@@ -136,8 +136,8 @@ class Watch:
         return changes
 
     def close(self) -> None:
-        """Lets go of the cursor, within `CLOSING_PATIENCE`. Never raises."""
-        with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_PATIENCE):
+        """Lets go of the cursor, within `CLOSING_TIMEOUT`. Never raises."""
+        with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_TIMEOUT):
             self._cursor.close()
 
 

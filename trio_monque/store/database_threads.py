@@ -20,7 +20,7 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
-from ..patience import Patience, patience_of_task
+from ..grace import Grace, grace_of_task
 from ..threads import HoldingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 
 T = TypeVar("T")
@@ -44,11 +44,11 @@ class DatabaseThreads:
     Made anywhere and used by any number of event loops: the limiters live in the loop that uses them.
 
     Attributes:
-        patience: Of calls by tasks that belong to no run.
+        grace: For calls of tasks that belong to no run.
     """
 
     def __init__(self) -> None:
-        self.patience = Patience()
+        self.grace = Grace()
         self._limiters: dict[Channel, anyio.lowlevel.RunVar[object]] = {
             channel: anyio.lowlevel.RunVar(f"monque_{channel.name}") for channel in Channel
         }
@@ -63,26 +63,26 @@ class DatabaseThreads:
         """What `function` returns or raises, from a thread.
 
         Cancelled while it waits for its turn, nothing is sent. Once the thread runs it is awaited, also
-        when cancelled, while the caller's patience lasts, and with `abandon_on_cancel` not even that. Then
+        when cancelled, while the caller's grace lasts, and with `abandon_on_cancel` not even that. Then
         the wait ends, and the thread goes on by itself.
 
         Raises:
-            MonqueConnectionError: With an unknown outcome: the caller's patience ended although it was
+            MonqueConnectionError: With an unknown outcome: the caller's grace ended although it was
                 shielded from cancellation.
         """
         if trio.lowlevel.in_trio_task():
             limiter = self._trio_limiter(channel)
             if abandon_on_cancel:
                 return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
-            return await self._call_patiently(function, limiter)
+            return await self._call_with_grace(function, limiter)
         async with self._anyio_limiter(channel):
             return await _awaited_although_cancelled(function)
 
-    async def _call_patiently(self, function: Callable[[], T], limiter: Limiter) -> T:
-        """Awaits the thread although cancelled: as long as the patience lasts of the run that asks, or of this door."""
-        patience = patience_of_task() or self.patience
-        sent = _Sent(limiter, patience)
-        with patience.waiting(sent.scope), sent.scope:
+    async def _call_with_grace(self, function: Callable[[], T], limiter: Limiter) -> T:
+        """Wait for the thread although cancelled, within the grace of the calling run, or else of these threads."""
+        grace = grace_of_task() or self.grace
+        sent = _Sent(limiter, grace)
+        with grace.waiting(sent.scope), sent.scope:
             return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
         await trio.lowlevel.checkpoint_if_cancelled()
         raise MonqueConnectionError(
@@ -145,18 +145,18 @@ async def _in_anyio_thread(function: Callable[[], T], limiter: anyio.CapacityLim
 
 
 class _Sent:
-    """A limiter for one call, whose wait is worth some patience from the moment on when its turn has come."""
+    """A limiter for one call. Once its turn has come, the call is sent, and cancellation waits for the answer."""
 
-    def __init__(self, limiter: Limiter, patience: Patience) -> None:
+    def __init__(self, limiter: Limiter, grace: Grace) -> None:
         self.scope = trio.CancelScope()
         self.is_sent = False
         self._limiter = limiter
-        self._patience = patience
+        self._grace = grace
 
     async def acquire_on_behalf_of(self, borrower: object) -> None:
         await self._limiter.acquire_on_behalf_of(borrower)
         self.is_sent = True
-        self._patience.shield(self.scope)
+        self._grace.shield(self.scope)
 
     def release_on_behalf_of(self, borrower: object) -> None:
         self._limiter.release_on_behalf_of(borrower)

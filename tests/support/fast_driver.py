@@ -9,14 +9,14 @@ from typing import Final
 import pytest
 from pymongo import common
 
-IMPATIENT: Final = "serverMonitoringMode=poll"
+FAST_URI: Final = "serverMonitoringMode=poll"
 """To be in the URI as well: in the other mode the driver reads for half a second before it looks at anything else."""
 
 PAUSE: Final = 0.02
 
 
 @contextmanager
-def impatient_driver() -> Iterator[None]:
+def fast_driver() -> Iterator[None]:
     """For the clients that are made within the block.
 
     By itself the driver waits up to half a second after a connection broke, in which nothing is sent.

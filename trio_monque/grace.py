@@ -1,0 +1,138 @@
+"""Grace: how long a cancelled caller still waits for an answer that is on its way.
+
+The database may have applied what was sent, so the answer is worth a wait that cancellation does not end, but not
+an endless one. In a run, that wait ends with the run's clean-up, and so before its lease ends. Elsewhere it lasts until
+the owner of the database threads calls `end`. Only on trio.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Final, Protocol
+
+import trio
+
+
+class GraceOwner(Protocol):
+    """A run, or anything else that calls the database."""
+
+    @property
+    def grace(self) -> Grace: ...
+
+
+class Grace:
+    """Waits that end together. Touch it only on the trio thread of its owner.
+
+    Args:
+        until: See `end_at`.
+    """
+
+    __slots__ = ("_is_dismissed", "_is_over", "_scopes", "_until")
+
+    def __init__(self, until: float = math.inf) -> None:
+        self._until = until
+        self._is_over = False
+        self._is_dismissed = False
+        self._scopes: dict[trio.CancelScope, None] = {}
+
+    @property
+    def grace(self) -> Grace:
+        """Itself, so that it can stand for its owner (see `GraceOwner`)."""
+        return self
+
+    @property
+    def is_dismissed(self) -> bool:
+        return self._is_dismissed
+
+    def end_at(self, moment: float) -> None:
+        """Limit the waits to this moment of trio's clock. A later call moves it."""
+        self._until = math.inf if self._is_dismissed else moment
+        for scope in tuple(self._scopes):
+            scope.deadline = self._until
+
+    def dismiss(self) -> None:
+        """The owner has ended. It no longer limits the tasks that were started in it and go on elsewhere."""
+        self._is_dismissed = True
+        self.end_at(math.inf)
+
+    def end(self) -> None:
+        """From now on, cancellation ends these waits at once. A caller that is not cancelled waits on."""
+        self._is_over = True
+        for scope in tuple(self._scopes):
+            scope.shield = False
+
+    @contextmanager
+    def waiting(self, scope: trio.CancelScope) -> Iterator[None]:
+        """While inside, `scope` has the deadline of this grace. The caller enters the scope itself."""
+        scope.deadline = self._until
+        self._scopes[scope] = None
+        try:
+            yield
+        finally:
+            del self._scopes[scope]
+
+    def shield(self, scope: trio.CancelScope) -> None:
+        """The call of `scope` is sent: from now on cancellation waits for the answer, unless the grace has ended."""
+        scope.shield = not self._is_over
+
+
+def _dismissed() -> Grace:
+    grace = Grace()
+    grace.dismiss()
+    return grace
+
+
+DISMISSED: Final = _dismissed()
+"""Shared by all owners that ended without a call to the database."""
+
+# It holds owners, because most runs call nothing and make their grace only when asked for it. It is keyed by task,
+# because there may be ten thousand: changing the context of each would take a tenth of the time of a run, and more
+# where the program has many context variables.
+_of_tasks: Final[dict[trio.lowlevel.Task, GraceOwner]] = {}
+# For calls back from threads, which may run in a task of their own: a thread takes the context along.
+_of_context: ContextVar[GraceOwner | None] = ContextVar("grace", default=None)
+
+
+def grace_of_task() -> Grace | None:
+    """Return the grace of the owner that the current task runs in, or None if it has no owner, or that has ended."""
+    owner = _around(trio.lowlevel.current_task()) or _of_context.get()
+    grace = None if owner is None else owner.grace
+    return None if grace is None or grace.is_dismissed else grace
+
+
+def _around(task: trio.lowlevel.Task) -> GraceOwner | None:
+    """Return the owner of the task, or of the nearest task around it that has one."""
+    while (owner := _of_tasks.get(task)) is None:
+        if task.parent_nursery is None:
+            return None
+        task = task.parent_nursery.parent_task
+    return owner
+
+
+@contextmanager
+def using_grace(owner: GraceOwner) -> Iterator[None]:
+    """Inside, the grace of `owner` is for the calls of this task, of its nurseries, and of threads it waits for."""
+    task = trio.lowlevel.current_task()
+    before = _of_tasks.get(task)
+    _of_tasks[task] = owner
+    token = _of_context.set(owner)
+    try:
+        yield
+    finally:
+        _of_context.reset(token)
+        if before is None:
+            del _of_tasks[task]
+        else:
+            _of_tasks[task] = before
+
+
+def set_grace(task: trio.lowlevel.Task, owner: GraceOwner) -> None:
+    """Like `using_grace`, for `task` and its nurseries but not for threads, until `clear_grace`."""
+    _of_tasks[task] = owner
+
+
+def clear_grace(task: trio.lowlevel.Task) -> None:
+    del _of_tasks[task]
