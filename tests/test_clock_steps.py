@@ -416,9 +416,9 @@ def refreshed(monkeypatch: pytest.MonkeyPatch) -> set[trio.lowlevel.Task]:
     """The tasks that have asked, as loops of the scheduler may do at the same moment."""
     tasks, ask = set[trio.lowlevel.Task](), ServerTime.refreshed
 
-    async def ask_and_note(time: ServerTime, door: DatabaseThreads, channel: Channel) -> datetime:
+    async def ask_and_note(time: ServerTime, db_threads: DatabaseThreads, channel: Channel) -> datetime:
         tasks.add(trio.lowlevel.current_task())
-        return await ask(time, door, channel)
+        return await ask(time, db_threads, channel)
 
     monkeypatch.setattr(ServerTime, "refreshed", ask_and_note)
     return tasks

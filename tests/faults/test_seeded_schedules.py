@@ -1,4 +1,4 @@
-"""Seeded schedules: a fleet of real schedulers on a real server in virtual time, with faults at the door to threads.
+"""Seeded schedules: a fleet of real schedulers on a real server in virtual time, with faults in front of the server.
 
 A normal run plays ten seeds; with MONQUE_TEST_FULL=1 in the environment it is fifty, and a thousand with
 MONQUE_TEST_THOROUGH=1. What befell them and what they reached is printed (pytest -rP shows it). A seed that fails is

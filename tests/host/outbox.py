@@ -72,7 +72,7 @@ class OutboxReporter(Reporter[Message, Mapping[str, int]]):
 
 class OutboxSource:
     def __init__(self, outbox: Collection, deliver: Deliver) -> None:
-        self.outbox, self.door, self.execute = outbox, DatabaseThreads(), deliver
+        self.outbox, self.db_threads, self.execute = outbox, DatabaseThreads(), deliver
 
     def attach(self, control: Control[Message, Delivery]) -> None: ...
     def key_of(self, claim: Message) -> Any:
@@ -107,7 +107,7 @@ class OutboxSource:
     async def claim(self, demand: Demand) -> Granted[Message]:
         token = secrets.token_hex(8)
         take = partial(self.take_messages, demand.total, token)
-        return Granted(await self.door.hand_over(take, lambda _: self._free(token), channel=Channel.CLAIMS))
+        return Granted(await self.db_threads.hand_over(take, lambda _: self._free(token), channel=Channel.CLAIMS))
 
     def take_messages(self, number: int, token: str) -> list[Message]:
         ids = [one["_id"] for one in self.outbox.find({"by": None}, {"_id": 1}).limit(number)]
@@ -124,7 +124,7 @@ class OutboxSource:
         return settlements
 
     async def settle(self, batch: Sequence[Delivery]) -> Sequence[bool | None]:
-        return [await self.door.call(partial(self._end, one), channel=Channel.RENEWALS) for one in batch]
+        return [await self.db_threads.call(partial(self._end, one), channel=Channel.RENEWALS) for one in batch]
 
     def _end(self, one: Delivery) -> bool:
         fence = {"_id": one.message["_id"], "by": one.message["by"]}
@@ -133,7 +133,7 @@ class OutboxSource:
         return bool(self.outbox.update_one(fence, {"$set": {"by": None}}).matched_count)
 
     async def renew(self, claims: Sequence[Message]) -> Sequence[ClaimState]:
-        return [await self.door.call(partial(self._renew, one), channel=Channel.RENEWALS) for one in claims]
+        return [await self.db_threads.call(partial(self._renew, one), channel=Channel.RENEWALS) for one in claims]
 
     def _renew(self, one: Message) -> ClaimState:
         fence = {"_id": one["_id"], "by": one["by"]}
@@ -142,14 +142,15 @@ class OutboxSource:
         )
 
     async def observe(self, held: Sequence[Message]) -> Sequence[Sighting[Message]]:
-        found = await self.door.call(lambda: list(self.outbox.find({"by": {"$ne": None}})), channel=Channel.CLAIMS)
+        look = partial(self.outbox.find, {"by": {"$ne": None}})
+        found = await self.db_threads.call(lambda: list(look()), channel=Channel.CLAIMS)
         ours = {one["by"] for one in held}
         return [
             Sighting(one, one["_id"], (one["by"], one["beat"]), lease=15.0) for one in found if one["by"] not in ours
         ]
 
     async def rescue(self, dead: Sequence[Message]) -> Sequence[Message]:
-        return [one for one in dead if await self.door.call(partial(self._rescue, one), channel=Channel.CLAIMS)]
+        return [one for one in dead if await self.db_threads.call(partial(self._rescue, one), channel=Channel.CLAIMS)]
 
     def _rescue(self, one: Message) -> bool:
         seen = {name: one[name] for name in ("_id", "by", "beat")}
@@ -167,6 +168,6 @@ def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDeliv
         source, reporter, engine_limits(options, concurrency=2, is_announced=False)
     )
     engine.slots.set_limit("outbox", 2)
-    ping = partial(source.door.call, lambda: db.command("ping"))
+    ping = partial(source.db_threads.call, lambda: db.command("ping"))
     life = Life(name="the outbox", get_ready=ping, described=lambda: (db.name, "delivers messages"))
     return Host(engine, event_delivery, reporter, life, start_timeout=options.start_timeout)

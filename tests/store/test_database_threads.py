@@ -1,4 +1,4 @@
-"""The door to threads: what cancellation leaves behind, on trio and on asyncio."""
+"""DatabaseThreads: what cancellation leaves behind, on trio and on asyncio."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ BACKENDS = [("trio", {}), ("asyncio", {}), ("asyncio", {"use_uvloop": True})]
 
 async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Database, jobs: Collection) -> None:
     """On the real clock, as the moments are those of real threads: most waits end before the answer, some after."""
-    store, door = handle(db), DatabaseThreads()
+    store, db_threads = handle(db), DatabaseThreads()
     for _ in range(40):
         insert(store)
     chance = random.Random(13)
@@ -45,7 +45,7 @@ async def test_claims_that_are_cancelled_at_any_moment_strand_nothing(db: Databa
         nonlocal ended
         mark = stamp()
         with trio.move_on_after(chance.uniform(0, 0.02)):
-            await door.hand_over(partial(claim, mark), partial(give_back, mark), channel=Channel.CLAIMS)
+            await db_threads.hand_over(partial(claim, mark), partial(give_back, mark), channel=Channel.CLAIMS)
             claiming.release_all(store, mark, PAST)
         ended += 1
 
@@ -121,7 +121,7 @@ async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_
 
 
 async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(autojump_clock: MockClock) -> None:
-    door = DatabaseThreads()
+    db_threads = DatabaseThreads()
     entered, release = threading.Event(), threading.Event()
     orphans: list[str | None] = []
 
@@ -131,7 +131,7 @@ async def test_result_that_comes_after_the_cancellation_goes_to_the_orphanage(au
         return "granted"
 
     async with trio.open_nursery() as nursery:
-        nursery.start_soon(partial(door.hand_over, slow, orphans.append, channel=Channel.CLAIMS))
+        nursery.start_soon(partial(db_threads.hand_over, slow, orphans.append, channel=Channel.CLAIMS))
         while not entered.is_set():
             await trio.lowlevel.checkpoint()
         nursery.cancel_scope.cancel()
@@ -155,12 +155,12 @@ def test_call_cancelled_before_its_turn_sends_nothing_and_one_that_was_sent_is_a
         assert release.wait(10)
 
     async def main() -> None:
-        door = DatabaseThreads()
+        db_threads = DatabaseThreads()
         most = Channel.COMMANDS.value
 
         async def one(number: int) -> None:
             try:
-                await door.call(partial(call, number))
+                await db_threads.call(partial(call, number))
             finally:
                 ended.append(number)
 
@@ -218,21 +218,21 @@ def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: d
         raise KeyError("x")
 
     async def main() -> None:
-        door = DatabaseThreads()
-        assert await door.call(lambda: 7) == 7
+        db_threads = DatabaseThreads()
+        assert await db_threads.call(lambda: 7) == 7
         with pytest.raises(KeyError):
-            await door.call(broken)
+            await db_threads.call(broken)
 
     anyio.run(main, backend=backend, backend_options=options)
 
 
 async def test_renewals_do_not_wait_behind_commands(autojump_clock: MockClock) -> None:
-    door = DatabaseThreads()
+    db_threads = DatabaseThreads()
     release = threading.Event()
     waiting: Callable[[], object] = partial(release.wait, 10)
     async with trio.open_nursery() as nursery:
         for _ in range(200):
-            nursery.start_soon(partial(door.call, waiting))
+            nursery.start_soon(partial(db_threads.call, waiting))
         await trio.testing.wait_all_tasks_blocked()
-        assert await door.call(lambda: "renewed", channel=Channel.RENEWALS) == "renewed"
+        assert await db_threads.call(lambda: "renewed", channel=Channel.RENEWALS) == "renewed"
         release.set()

@@ -44,7 +44,7 @@ def make_indexes(client: Monque) -> None:
 
 def threads_of(client: Monque) -> DatabaseThreads:
     """The threads that send a client's commands: tests keep all of them busy."""
-    return client._door
+    return client._db_threads
 
 
 def emit(client: Monque, event: Event) -> None:

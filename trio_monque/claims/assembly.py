@@ -70,15 +70,15 @@ def assembled(
         sort=checked_sort(config.sort),
         operation_timeout=config.operation_timeout,
     )
-    door, time, event_delivery = DatabaseThreads(), ServerTime(locked), EventDelivery()
+    db_threads, time, event_delivery = DatabaseThreads(), ServerTime(locked), EventDelivery()
     event_delivery.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
-    source = DocumentSource(ClaimsContext(locked, door, time, config, policy), work)
+    source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy), work)
     engine = _engine_of(source, reporter, config)
     life = Life(
         name="the claims",
-        get_ready=lambda: door.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
+        get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
         described=lambda: (
             locked.collection.full_name,
             f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",

@@ -20,9 +20,9 @@ GROUP: Final = "documents"
 class DocumentFinder:
     """Finds ids. Used on the thread of the trio run; queries run in database threads."""
 
-    def __init__(self, locked: LockedCollection, door: DatabaseThreads) -> None:
+    def __init__(self, locked: LockedCollection, db_threads: DatabaseThreads) -> None:
         self._locked = locked
-        self._door = door
+        self._db_threads = db_threads
 
     def key_of(self, document_id: Any) -> Hashable:
         # Most ids are ObjectIds. For these the key costs nothing; `key_of` encodes the id as BSON.
@@ -47,5 +47,5 @@ class DocumentFinder:
         look: Callable[[], documents.due.SeenIds] = partial(
             documents.due.survey, self._locked, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
         )
-        seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return Found(seen.ids, wanted, (GROUP,) if seen.is_all else (), (GROUP,) if seen.is_short else ())

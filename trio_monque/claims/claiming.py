@@ -65,17 +65,19 @@ class DocumentClaims:
     ) -> None:
         self._locked = shared.locked
         self._leased = shared.leased
-        self._door = door = shared.door
+        self._db_threads = db_threads = shared.db_threads
         self._time = time = shared.time
         self._config = config = shared.config
         self._beats = beats
         self._reclaim_guard = reclaim_guard
         self._control = control
         self._rate_limit = RateLimit(config.rate_limit)
-        self._finder = DocumentFinder(shared.leased, door)
+        self._finder = DocumentFinder(shared.leased, db_threads)
         self._candidates: Candidates[Any] = Candidates(self._finder)
         lease = LEASE_IN_BEATS * config.heartbeat_interval
-        self._claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(door, time, self._candidates, self, lease)
+        self._claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(
+            db_threads, time, self._candidates, self, lease
+        )
         self.has_orphaned = self._claiming.has_orphaned
         self.release_orphaned = self._claiming.release_orphaned
         self._numbers = count()
@@ -85,7 +87,7 @@ class DocumentClaims:
         return self._finder.key_of(document_id)
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
-        now = await self._time.refreshed(self._door, Channel.CLAIMS)
+        now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
         most = self._rate_limit.begin(trio.current_time(), demand.total)
         if most < demand.total:
             demand = replace(demand, total=most, groups={GROUP: most})
@@ -152,7 +154,7 @@ class DocumentClaims:
     async def next_due(self, groups: Set[str]) -> Due | None:
         # Counted from the last look, and not from now: see the top of this file.
         ask = partial(documents.due.next_due, self._locked, self._candidates.looked_at)
-        due = await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        due = await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if due is None:
             return None
         # But not earlier than the rate limit admits a start. A document that is due by now would be the answer to every
@@ -161,6 +163,6 @@ class DocumentClaims:
 
     async def is_anything_left(self) -> bool:
         """Whether a document can be claimed now, or later without a repair. Dead letters do not count."""
-        now = await self._time.refreshed(self._door, Channel.CLAIMS)
+        now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
         ask = partial(documents.due.is_anything_left, self._locked, now)
-        return await self._door.call(ask, abandon_on_cancel=True)
+        return await self._db_threads.call(ask, abandon_on_cancel=True)

@@ -17,7 +17,7 @@ class ClaimsContext:
 
     Attributes:
         locked: The collection, the filter and the lock field.
-        door: Runs blocking calls in database threads.
+        db_threads: Runs blocking calls in database threads.
         time: The server's time.
         config: The options.
         policy: What follows a failed attempt.
@@ -26,7 +26,7 @@ class ClaimsContext:
     """
 
     locked: LockedCollection
-    door: DatabaseThreads
+    db_threads: DatabaseThreads
     time: ServerTime
     config: ClaimConfig
     policy: RetryPolicy

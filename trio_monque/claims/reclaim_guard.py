@@ -34,11 +34,11 @@ class ReclaimGuard:
         progress: The health of that loop.
     """
 
-    def __init__(self, locked: LockedCollection, door: DatabaseThreads, by: str) -> None:
+    def __init__(self, locked: LockedCollection, db_threads: DatabaseThreads, by: str) -> None:
         """`by` is the name of this instance in locks."""
         self.progress = Progress("filter watcher")
         self._locked = locked
-        self._door = door
+        self._db_threads = db_threads
         self._by = by
         self._unseen: dict[bytes, Any] = {}
         self._still_matching: set[bytes] = set()
@@ -64,7 +64,7 @@ class ReclaimGuard:
             try:
                 # The lock of this instance does not hide a document: it was claimed again because it still matched.
                 look = partial(documents.due.still_matching, self._locked, ids, self._by)
-                found = await self._door.call(look, abandon_on_cancel=True)
+                found = await self._db_threads.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
                 self.progress.fail(error)
                 found = frozenset()  # No retry: a program with a wrong filter makes the same mistake again soon.

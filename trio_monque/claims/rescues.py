@@ -41,7 +41,7 @@ class Rescues:
 
     def __init__(self, shared: ClaimsContext, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._locked = shared.locked
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._time = shared.time
         self._skew = shared.config.clock_skew
         self._policy = shared.policy
@@ -51,7 +51,7 @@ class Rescues:
     async def observe(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
         """Return the locks of all documents, except those in `ours` (key and token)."""
         look = partial(self._look, ours)
-        return await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
         found = documents.rescuing.observe(self._locked)
@@ -75,11 +75,11 @@ class Rescues:
         After a transient error, the next call sends the same as the first: see the top of this file.
         """
         if not self._unanswered:
-            now = await self._time.refreshed(self._door, Channel.CLAIMS)
+            now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
             self._unanswered = [self._takeaway(one, now) for one in dead]
         sent = self._unanswered
         take = partial(documents.rescuing.rescue, self._locked, sent)
-        taken = await self._door.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        taken = await self._db_threads.call(take, channel=Channel.CLAIMS, abandon_on_cancel=True)
         self._unanswered = ()
         rescued = [one for one in sent if self._locked.key_of(one.id) in taken]
         for one in rescued:

@@ -72,13 +72,13 @@ class DocumentSource:
         self._shared = shared
         self._locked = shared.locked
         self._leased = shared.leased
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._time = shared.time
         self._config = shared.config
         self._policy = shared.policy
         self._work = work
         self._beats = Beats()
-        self.reclaim_guard = ReclaimGuard(shared.locked, shared.door, shared.config.instance_id)
+        self.reclaim_guard = ReclaimGuard(shared.locked, shared.db_threads, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
         self._control = control
@@ -139,7 +139,7 @@ class DocumentSource:
         return DocumentSettlement(claim, outcome_of(end, self.time_limit(claim), self._policy))
 
     async def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
-        now = await self._time.refreshed(self._door, Channel.RENEWALS)
+        now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
         for one in settlements:
             one.ending = ending_of(one.held, one.outcome, now, self._policy)
         return settlements
@@ -166,7 +166,7 @@ class DocumentSource:
                 one.ending = replace(one.ending, fence=one.held.cycle.fence)
             endings.append(one.ending)
         try:
-            answers = await self._door.call(
+            answers = await self._db_threads.call(
                 partial(documents.settling.settle, self._locked, endings),
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
@@ -194,7 +194,7 @@ class DocumentSource:
             return []
         every = self._config.heartbeat_interval
         # Programs that know only `by` and `until` compare that date with their clock: it must be the server's time.
-        now = await self._time.refreshed(self._door, Channel.RENEWALS)
+        now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
         until = renewed_until(self._beats.next(now), every)
         sent = trio.current_time()
         cycles: dict[Cycle, list[HeldDocument]] = {}
@@ -203,7 +203,7 @@ class DocumentSource:
         fences = [(cycle.fence, [one.id for one in of_cycle]) for cycle, of_cycle in cycles.items()]
         for cycle in cycles:
             cycle.renewing(until)
-        lost = await self._door.call(
+        lost = await self._db_threads.call(
             partial(documents.leases.renew, self._leased, fences, until),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,

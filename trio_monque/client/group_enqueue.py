@@ -123,8 +123,8 @@ class GroupEnqueue:
     Used by any number of event loops: the gatherings live in the loop whose callers they hold.
     """
 
-    def __init__(self, door: DatabaseThreads, send: Send) -> None:
-        self._door = door
+    def __init__(self, db_threads: DatabaseThreads, send: Send) -> None:
+        self._db_threads = db_threads
         self._send = send
         self._gatherings: anyio.lowlevel.RunVar[Gathering] = anyio.lowlevel.RunVar("monque_group_enqueue")
 
@@ -152,7 +152,7 @@ class GroupEnqueue:
         try:
             # Those who were woken together with us enqueue again, if they do, before we are back.
             await anyio.lowlevel.checkpoint()
-            await self._door.call(partial(self._in_thread, gathering, leader, batch, _trio_token()))
+            await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, _trio_token()))
         finally:
             if gathering.stop(leader):
                 _wake(batch)
@@ -174,7 +174,7 @@ class GroupEnqueue:
 
     async def _set_although_cancelled(self, event: anyio.Event) -> None:
         if trio.lowlevel.in_trio_task():
-            grace = grace_of_task() or self._door.grace
+            grace = grace_of_task() or self._db_threads.grace
             scope = trio.CancelScope()
             grace.shield(scope)
             with grace.waiting(scope), scope:

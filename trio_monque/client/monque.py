@@ -81,8 +81,8 @@ class Monque:
         self._context = context
         self._event_delivery = EventDelivery()
         self._sync = SyncMonque(context, self._event_delivery)
-        self._door = DatabaseThreads()
-        self._group = GroupEnqueue(self._door, partial(enqueue.insert_group, context))
+        self._db_threads = DatabaseThreads()
+        self._group = GroupEnqueue(self._db_threads, partial(enqueue.insert_group, context))
         self._announcer = Announcer(context.jobs.collection.full_name)
 
     @property
@@ -291,7 +291,7 @@ class Monque:
             if isinstance(operation, enqueue.Enqueue) and operation.can_share:
                 operation.stored(await self._group.enqueue(operation.draft))
             else:
-                await self._door.call(operation.step, abandon_on_cancel=operation.only_reads)
+                await self._db_threads.call(operation.step, abandon_on_cancel=operation.only_reads)
         except MonqueConnectionError:
             operation.lost()
             raise

@@ -35,10 +35,10 @@ class ServerTime:
             self.measure_clock_offset()
         return self.clock.now()
 
-    async def refreshed(self, door: DatabaseThreads, channel: Channel) -> datetime:
+    async def refreshed(self, db_threads: DatabaseThreads, channel: Channel) -> datetime:
         """The same, from async code. It waits only where the server must be asked."""
         if self.is_clock_stale():
-            await door.call(self.measure_clock_offset, channel=channel, abandon_on_cancel=True)
+            await db_threads.call(self.measure_clock_offset, channel=channel, abandon_on_cancel=True)
         return self.clock.now()
 
     def is_clock_stale(self) -> bool:

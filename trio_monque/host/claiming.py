@@ -90,13 +90,13 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
 
     def __init__(
         self,
-        door: DatabaseThreads,
+        db_threads: DatabaseThreads,
         time: ServerTime,
         candidates: Candidates[ItemT],
         kind: ClaimKind[ItemT, StampT, TakenT],
         lease: float,
     ) -> None:
-        self._door = door
+        self._db_threads = db_threads
         self._time = time
         self._candidates = candidates
         self._kind = kind
@@ -147,7 +147,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         self._orphaned.add(stamp, ids, until=trio.current_time() + for_seconds)
 
     async def _hand_over(self, call: Callable[[], AnswerT], stamp: StampT) -> AnswerT:
-        return await self._door.hand_over(call, partial(self._release_late, stamp), channel=Channel.CLAIMS)
+        return await self._db_threads.hand_over(call, partial(self._release_late, stamp), channel=Channel.CLAIMS)
 
     def _release_late(self, stamp: StampT, _late: object) -> None:
         """In a thread, after its caller was cancelled."""
@@ -163,7 +163,7 @@ class Claiming(Generic[ItemT, StampT, TakenT]):
         """Release orphaned claims and measure the server's time, in one call of a thread. About once per heartbeat."""
         if self._orphaned or virtual_time() is None:
             release = partial(self._release_orphaned, trio.current_time())
-            await self._door.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
+            await self._db_threads.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     def _release_orphaned(self, moment: float) -> None:
         if virtual_time() is None:

@@ -42,24 +42,24 @@ class Parts:
 
 def assembled(
     context: ClientContext,
-    door: DatabaseThreads,
+    db_threads: DatabaseThreads,
     config: SchedulerConfig,
     workers: Workers,
     reporter: JobReporter,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
 ) -> Parts:
-    """The parts, on what a client stands on (`context` and `door`); nothing runs yet."""
-    paused, recent_ids = PausedNames(door), RecentIds()
-    shared = SchedulerContext(context, door, workers, config, paused, reporter)
+    """The parts, on what a client stands on (`context` and `db_threads`); nothing runs yet."""
+    paused, recent_ids = PausedNames(db_threads), RecentIds()
+    shared = SchedulerContext(context, db_threads, workers, config, paused, reporter)
     source = JobSource(shared, running_job)
-    stream = JobStream(context, door, workers, paused, config.instance_id, recent_ids)
+    stream = JobStream(context, db_threads, workers, paused, config.instance_id, recent_ids)
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
     engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None)
     presence = Presence(
         context,
-        door,
+        db_threads,
         config,
         engine.stop,
         names=lambda: workers.names,
@@ -68,7 +68,7 @@ def assembled(
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     if config.retention is not None:
-        pruner = Pruner(context, door, engine.stop, config.instance_id, config.retention)
+        pruner = Pruner(context, db_threads, engine.stop, config.instance_id, config.retention)
         engine.add_chore(pruner.run, pruner.progress)
     wakeups = EngineWakeups(engine, context, paused, recent_ids, config.instance_id)
     return Parts(source, engine, presence, wakeups)

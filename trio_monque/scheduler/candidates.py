@@ -46,7 +46,7 @@ class JobFinder:
 
     def __init__(self, shared: SchedulerContext) -> None:
         self._context = shared.client
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._workers = shared.workers
         self._paused = shared.paused
         self._leased = shared.leased
@@ -100,7 +100,7 @@ class JobFinder:
             )
             return groups, self._context.with_indexes(survey) if groups else Seen([])
 
-        asked, seen = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        asked, seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         return Found(seen.jobs, asked, seen.exhausted, seen.short, with_suspects)
 
 

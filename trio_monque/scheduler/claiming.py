@@ -63,7 +63,7 @@ class JobClaims:
     ) -> None:
         self._shared = shared
         self._context = shared.client
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._workers = shared.workers
         self._paused = shared.paused
         self._beats = beats
@@ -73,7 +73,7 @@ class JobClaims:
         self._candidates = Candidates(JobFinder(shared))
         lease = LEASE_IN_BEATS * shared.config.heartbeat_interval
         self._claiming: Claiming[Job, ClaimStamp, Job] = Claiming(
-            shared.door, shared.client, self._candidates, self, lease
+            shared.db_threads, shared.client, self._candidates, self, lease
         )
         self.has_orphaned = self._claiming.has_orphaned
         self.release_orphaned = self._claiming.release_orphaned
@@ -84,7 +84,7 @@ class JobClaims:
         return self._candidates.contention
 
     async def claim(self, demand: Demand) -> Granted[Job]:
-        now = await self._context.refreshed(self._door, Channel.CLAIMS)
+        now = await self._context.refreshed(self._db_threads, Channel.CLAIMS)
         aside = list[SetAside]()
 
         def take(chosen: Sequence[Job], stamp: ClaimStamp) -> Taken[Job]:
@@ -116,7 +116,7 @@ class JobClaims:
             return []
 
     async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[Job]:
-        key, now = item.key, await self._context.refreshed(self._door, Channel.CLAIMS)
+        key, now = item.key, await self._context.refreshed(self._db_threads, Channel.CLAIMS)
         assert isinstance(key, JobKey)
         if self._context.clock.seconds_until(key.due) > LONGEST_WAIT:
             return Granted([], more=True)  # The server's clock was measured again.
@@ -178,7 +178,7 @@ class JobClaims:
             names = sorted(set(self._workers.names) - self._paused.look_up(self.leased))
             return due.earliest(self._context.jobs, names, self._context.clock.now())
 
-        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
 
     async def _next_due(self, groups: Iterable[str], after: datetime) -> NextDue | None:
         def ask() -> NextDue | None:
@@ -188,4 +188,4 @@ class JobClaims:
             names = sorted(set(groups) - self._paused.look_up(self.leased))
             return due.next_due(self._context.jobs, names, after)
 
-        return await self._door.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)

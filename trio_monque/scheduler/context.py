@@ -19,7 +19,7 @@ class SchedulerContext:
 
     Attributes:
         client: The collection, the server's time, and its indexes.
-        door: Runs blocking calls in database threads.
+        db_threads: Runs blocking calls in database threads.
         workers: The workers of the scheduler.
         config: Its options.
         paused: The names that are paused.
@@ -29,7 +29,7 @@ class SchedulerContext:
     """
 
     client: ClientContext
-    door: DatabaseThreads
+    db_threads: DatabaseThreads
     workers: Workers
     config: SchedulerConfig
     paused: PausedNames

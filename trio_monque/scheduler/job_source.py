@@ -69,7 +69,7 @@ class JobSource:
     def __init__(self, shared: SchedulerContext, running_job: Callable[[Run[Job]], RunningJob[Any]]) -> None:
         self._shared = shared
         self._context = shared.client
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._workers = shared.workers
         self._config = config = shared.config
         self._running_job = running_job
@@ -159,7 +159,7 @@ class JobSource:
         return snapshot(value, self._config.max_payload_size, self._context.jobs.codec.callers, what)
 
     async def prepare(self, settlements: Sequence[JobSettlement]) -> Batch:
-        now = await self._context.refreshed(self._door, Channel.RENEWALS)
+        now = await self._context.refreshed(self._db_threads, Channel.RENEWALS)
         return prepared(settlements, now, secrets.token_hex(8))
 
     async def settle(self, batch: Batch) -> Sequence[bool]:
@@ -211,7 +211,7 @@ class JobSource:
 
     async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
         """Read the schedule as the server compares it: the guard of the next write contains exactly this."""
-        found = await self._door.call(
+        found = await self._db_threads.call(
             partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
@@ -227,7 +227,7 @@ class JobSource:
         )
 
     async def _settle(self, statements: Sequence[Statement]) -> Mapping[ClaimId, Fate]:
-        return await self._door.call(
+        return await self._db_threads.call(
             partial(settling.settle, self._context.jobs, statements),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
@@ -238,7 +238,7 @@ class JobSource:
     async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
         if not claims:
             return []
-        found = await self._door.call(
+        found = await self._db_threads.call(
             partial(leases.renew, self.claims.leased, claims, self._beats.next(self._context.clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
@@ -282,7 +282,7 @@ class JobSource:
             )
         transition = transitions.report(run.claim, self._context.clock.now(), **{name: value})
         try:
-            is_held = await self._door.call(partial(job_changes.report_if_held, self._context.jobs, transition))
+            is_held = await self._db_threads.call(partial(job_changes.report_if_held, self._context.jobs, transition))
         except DocumentRefusedError as error:
             what = "checkpoint" if name == "saved" else name
             raise InvalidPayloadError(f"the {what} cannot be stored in job {run.claim}: {error}") from error

@@ -57,14 +57,14 @@ class JobStream:
     def __init__(
         self,
         context: ClientContext,
-        door: DatabaseThreads,
+        db_threads: DatabaseThreads,
         workers: Workers,
         paused: PausedNames,
         instance_id: str,
         recent_ids: RecentIds,
     ) -> None:
         self._context = context
-        self._door = door
+        self._db_threads = db_threads
         self._workers = workers
         self._paused = paused
         self._instance_id = instance_id
@@ -98,7 +98,7 @@ class JobStream:
 
     async def end_wait(self) -> None:
         try:
-            await self._door.call(
+            await self._db_threads.call(
                 partial(change_stream.end_wait, self._context.jobs, self._instance_id),
                 # The channel of renewals: everything is settled at this point, so no other command delays this one.
                 channel=Channel.RENEWALS,
@@ -120,7 +120,7 @@ class JobStream:
     async def _call(self, function: Callable[[], T], orphan: Callable[[T | None], None]) -> T:
         """Call a function in the stream's thread. If the caller is cancelled meanwhile, `orphan` closes the cursor."""
         try:
-            return await self._door.hand_over(function, orphan, channel=Channel.WATCH)
+            return await self._db_threads.hand_over(function, orphan, channel=Channel.WATCH)
         except NoStreamError as error:
             # If the stream was open before, the database user lost a privilege since: treated as an outage, not as
             # final.

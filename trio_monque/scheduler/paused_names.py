@@ -57,9 +57,9 @@ class PausedNames:
         is_announced: A change stream announces every change (by `forget`), so `run` need not ask.
     """
 
-    def __init__(self, door: DatabaseThreads, *, time_of_loops: LoopTime | None = None) -> None:
+    def __init__(self, db_threads: DatabaseThreads, *, time_of_loops: LoopTime | None = None) -> None:
         self.progress = Progress("look for resumes")
-        self._door = door
+        self._db_threads = db_threads
         self._time = time_of_loops or loop_time()
         self._lock = threading.Lock()
         self._announced = 0
@@ -110,7 +110,9 @@ class PausedNames:
                 continue
             self.progress.ask()
             try:
-                now = await self._door.call(partial(self.look_up, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True)
+                now = await self._db_threads.call(
+                    partial(self.look_up, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True
+                )
             except MonqueConnectionError as error:
                 self.progress.fail(error)
                 continue  # The claims meet the same fault, and report it.

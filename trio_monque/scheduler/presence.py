@@ -62,7 +62,7 @@ class Presence:
     def __init__(
         self,
         context: ClientContext,
-        door: DatabaseThreads,
+        db_threads: DatabaseThreads,
         config: SchedulerConfig,
         stop: Stop,
         *,
@@ -71,7 +71,7 @@ class Presence:
     ) -> None:
         self.progress = Progress("presence")
         self._context = context
-        self._door = door
+        self._db_threads = db_threads
         self._interval = config.heartbeat_interval
         self._id = config.instance_id
         self._stop = stop
@@ -112,7 +112,7 @@ class Presence:
             if not self._is_beating:
                 self._ending.cancel(reason="the instance leaves")
             await self._ended.wait()
-            await self._door.call(self.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
+            await self._db_threads.call(self.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @property
     def _leave_timeout(self) -> float:
@@ -155,9 +155,9 @@ class Presence:
         return True
 
     async def _beat_and_look(self) -> None:
-        now = await self._context.refreshed(self._door, Channel.CLAIMS)
+        now = await self._context.refreshed(self._db_threads, Channel.CLAIMS)
         entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
-        other = await self._door.hand_over(
+        other = await self._db_threads.hand_over(
             partial(self._entry.beat, entry),
             # The caller was cancelled: the heartbeat may have written the entry of an instance that has left.
             orphan=lambda _: self.leave(),
@@ -179,7 +179,9 @@ class Presence:
     async def _remove_the_dead(self) -> None:
         """Remove entries that did not change for long, as observed by this process. Wall clocks are not compared."""
         jobs = self._context.jobs
-        seen = await self._door.call(partial(instances.read_all, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True)
+        seen = await self._db_threads.call(
+            partial(instances.read_all, jobs), channel=Channel.CLAIMS, abandon_on_cancel=True
+        )
         sightings = [
             Sighting(
                 one,
@@ -194,5 +196,5 @@ class Presence:
         self._others.update(sightings, moment)
         for dead in self._others.due(moment, len(sightings)):
             remove = partial(instances.remove_if_unchanged, jobs, dead.claim)
-            if await self._door.call(remove, channel=Channel.CLAIMS, abandon_on_cancel=True):
+            if await self._db_threads.call(remove, channel=Channel.CLAIMS, abandon_on_cancel=True):
                 logger.info("removed the entry of %s, which is dead", dead.claim)

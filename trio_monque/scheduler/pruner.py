@@ -58,11 +58,13 @@ class Pruner:
         by: The id of this instance; it is stored in the lock, for operators.
     """
 
-    def __init__(self, context: ClientContext, door: DatabaseThreads, stop: Stop, by: str, wanted: Retention) -> None:
+    def __init__(
+        self, context: ClientContext, db_threads: DatabaseThreads, stop: Stop, by: str, wanted: Retention
+    ) -> None:
         self.progress = Progress("pruner")
         self._context = context
         self._jobs = context.jobs
-        self._door = door
+        self._db_threads = db_threads
         self._stop = stop
         self._by = by
         self._wanted = wanted
@@ -177,4 +179,4 @@ class Pruner:
 
     async def _call(self, function: Callable[[], T]) -> T:
         # The channel of ordinary commands: claims and renewals never wait behind deletes.
-        return await self._door.call(function, channel=Channel.COMMANDS, abandon_on_cancel=True)
+        return await self._db_threads.call(function, channel=Channel.COMMANDS, abandon_on_cancel=True)

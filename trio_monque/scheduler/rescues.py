@@ -47,7 +47,7 @@ class Rescues:
         control: Control[Job, JobSettlement],
     ) -> None:
         self._context = shared.client
-        self._door = shared.door
+        self._db_threads = shared.db_threads
         self._reporter = shared.reporter
         config = shared.config
         self._id = config.instance_id
@@ -60,7 +60,7 @@ class Rescues:
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
         """Return a sighting of each claim that is not ours. Report another process that uses this instance's id."""
         look = partial(self._look, ours)
-        sightings, proof = await self._door.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        sightings, proof = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if proof is not None:
             error = InstanceCollisionError(self._id, evidence_of(proof))
             self._reporter.id_shared(error, proof, until=trio.current_time() + self._reminded_after)
@@ -78,7 +78,7 @@ class Rescues:
         """Take these claims away. After a transient error, call it again: it repeats what was sent."""
         taking = self._unanswered = self._unanswered or self._rescuer.taking(claims)
         try:
-            await self._door.hand_over(
+            await self._db_threads.hand_over(
                 taking.run, orphan=lambda _late: self._report_late(taking), channel=Channel.CLAIMS
             )
         except MonqueConnectionError:

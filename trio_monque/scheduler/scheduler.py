@@ -75,11 +75,11 @@ class Scheduler(SchedulerClient):
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
         self._reporter = JobReporter(self._event_delivery, config.instance_id)
-        parts = assembled(self._context, self._door, config, self._workers, self._reporter, self._running_job)
+        parts = assembled(self._context, self._db_threads, config, self._workers, self._reporter, self._running_job)
         self._source = parts.source
         self._report = parts.source.report  # One bound method for all runs, as each access would create another.
         self._presence = parts.presence
-        start = SchedulerStart(self._context, self._door, self._workers, parts.presence, self._sync)
+        start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
         life = Life(
             name="the scheduler",
             get_ready=start.get_ready,

@@ -20,17 +20,24 @@ class SchedulerStart:
     """The steps that the host calls at the start and at the end of a scheduler."""
 
     def __init__(
-        self, context: ClientContext, door: DatabaseThreads, workers: Workers, presence: Presence, sync: SyncMonque
+        self,
+        context: ClientContext,
+        db_threads: DatabaseThreads,
+        workers: Workers,
+        presence: Presence,
+        sync: SyncMonque,
     ) -> None:
         self._context = context
-        self._door = door
+        self._db_threads = db_threads
         self._workers = workers
         self._presence = presence
         self._sync = sync
 
     async def get_ready(self) -> None:
         # No job is held yet, so this call may be cancelled at any time; `orphan` then removes the entry.
-        await self._door.hand_over(self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS)
+        await self._db_threads.hand_over(
+            self._get_ready, orphan=lambda _: self._presence.leave(), channel=Channel.COMMANDS
+        )
 
     def _get_ready(self) -> None:
         """Measure the server's clock, create the indexes, write the entry, declare the schedules. In a database thread.
@@ -63,7 +70,7 @@ class SchedulerStart:
     async def leave(self) -> None:
         """Remove the entry if the engine crashed or was cut before `Presence.end` could."""
         if self._presence.is_there:
-            await self._door.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
+            await self._db_threads.call(self._presence.leave, channel=Channel.RENEWALS, abandon_on_cancel=True)
 
     @contextmanager
     def reachable(self, wakeups: EngineWakeups) -> Iterator[None]:
@@ -79,4 +86,4 @@ class SchedulerStart:
         with in_body:
             await cutting.wait()
             await trio.sleep(cleanup_timeout)
-            self._door.grace.end()
+            self._db_threads.grace.end()

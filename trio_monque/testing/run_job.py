@@ -221,9 +221,11 @@ class _Alone(JobSource):
             self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
             return made
 
-        door = DatabaseThreads()
-        paused = PausedNames(door, time_of_loops=LoopTime(is_event_driven=True))
-        super().__init__(SchedulerContext(context, door, workers, config, paused, JobReporter(EventDelivery())), make)
+        db_threads = DatabaseThreads()
+        paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
+        super().__init__(
+            SchedulerContext(context, db_threads, workers, config, paused, JobReporter(EventDelivery())), make
+        )
         self.reports: list[tuple[str, Any]] = []
         self._end: RunEnd | None = None
 

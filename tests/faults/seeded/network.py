@@ -1,9 +1,9 @@
-"""What lies between the door to threads and the server: calls fail, their answers are lost, or they take their time.
+"""What lies between `DatabaseThreads` and the server: calls fail, their answers are lost, or they take their time.
 
 It takes the place of the function by which `store/database_threads.py` sends a call into a thread. A call that takes
-its time does so in virtual time, on its way there or on its way back, and holds its turn at the door meanwhile; whoever
-waits for it may leave, and then it goes on without him. A call that fails does so inside of its thread, in one of the
-commands that it is made of, with the driver's own errors.
+its time does so in virtual time, on its way there or on its way back, and holds its place in the limiter meanwhile. The
+caller may stop waiting, and then the call goes on by itself. A call that fails does so inside of its thread, in one of
+the commands that it is made of, with the driver's own errors.
 """
 
 from __future__ import annotations
@@ -114,10 +114,10 @@ class Network:
     def _note(self, kind: str, purpose: str = "") -> None:
         self.log.append((self._clock.current_time(), whose.get(), kind, purpose))
 
-    # --- At the door ---
+    # --- In the place of the functions that `DatabaseThreads` calls ---
 
     async def call(self, function: Callable[[], T], *, limiter: Limiter, abandon_on_cancel: bool = False) -> T:
-        """As `call_in_thread`, by which it is named at the door."""
+        """As `call_in_thread`, which it replaces in `DatabaseThreads`."""
         await trio.lowlevel.checkpoint_if_cancelled()
         borrower = object()
         await limiter.acquire_on_behalf_of(borrower)
@@ -130,7 +130,7 @@ class Network:
         return results[0].unwrap()
 
     def unawaited(self, function: Callable[[], object]) -> None:
-        """As `work_unawaited`, by which it is named at the door."""
+        """As `work_unawaited`, which it replaces in `DatabaseThreads`."""
         self._in_background(partial(self._work, function, self._drawn()))
 
     def _in_background(self, work: Callable[[], Any]) -> None:
@@ -285,7 +285,7 @@ class Network:
 
 @contextmanager
 def in_the_way(network: Network) -> Iterator[None]:
-    """While inside: between the door and the server, for all clients that are made inside."""
+    """While inside: between `DatabaseThreads` and the server, for all clients that are made inside."""
     made = JobCollection.of.__func__  # type: ignore[attr-defined]
 
     def of(cls: type[JobCollection], *args: Any, **options: Any) -> JobCollection:
