@@ -42,7 +42,7 @@ async def locate(port: int, claim: Claim[Any]) -> None:
         head, _, body = b"".join([chunk async for chunk in stream]).decode().partition("\r\n\r\n")
     status = head.split()[1]
     if status != "200":
-        raise OSError(f"the service answered {status}")  # A failed try: another one after the backoff.
+        raise OSError(f"the service answered {status}")  # A failed attempt: another one after the backoff.
     # The result and the unlocking in one write, which only the holder of the lock can make.
     await claim.finish({"$set": json.loads(body), "$inc": {"times_located": 1}})
 
@@ -55,7 +55,7 @@ async def work(uri: str, port: int) -> None:
             messages,
             UNLOCATED,
             partial(locate, port),
-            wait=False,  # End when nothing is left: nothing held by anybody, nothing that waits for another try.
+            wait=False,  # End when nothing is left: nothing held by anybody, nothing that waits for another attempt.
             concurrency=8,
             rate_limit=25,  # Runs a second of this process: the service must not be hammered.
             max_attempts=3,

@@ -1,4 +1,4 @@
-"""How long a failed try waits before the next one. Pure: the source of randomness is passed in."""
+"""How long a failed attempt waits before the next one. Pure: the source of randomness is passed in."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ class Backoff:
     chance: random.Random = field(default_factory=_chance, compare=False, repr=False)
 
     def delay(self, fail_count: int) -> float:
-        """Seconds until the next try after `fail_count` failures: whole milliseconds, at least one, at most the cap."""
+        """Return the seconds until the next attempt: whole milliseconds, at least one, at most the cap."""
         # Beyond 2 ** 64 every cap is reached, and the float would overflow soon after.
         plain = min(self.base * 2.0 ** min(fail_count, 64), self.cap)
         varied = plain * (1 + self.jitter * self.chance.uniform(-1, 1))

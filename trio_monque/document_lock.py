@@ -1,8 +1,8 @@
 """The lock in a document of any collection: its forms, its states, and the condition of its holder. Pure.
 
     {by, until, every, token, tries}         held: `by` renews it every `every` milliseconds; others wait until `until`
-    {by: None, until, tries}                 free from `until` on; `tries` tries failed or died before
-    {by: None, until: NEVER, tries, error}   dead letter: its tries are used up
+    {by: None, until, tries}                 free from `until` on; `tries` attempts failed or died before
+    {by: None, until: NEVER, tries, error}   dead letter: its attempts are used up
     absent, or None                          free
 
 Programs that know only `by` and `until` read all of these correctly, and this library reads the locks that they write.
@@ -37,7 +37,7 @@ NEVER: Final = datetime(9000, 1, 1, tzinfo=UTC)
 """`until` of a dead letter. Not the last possible date: a conversion to a time zone would move that out of range."""
 
 MOST_TRIES: Final = 1_000_000
-"""A larger number of tries in a lock, which another program may have written, is read as this."""
+"""A larger number of attempts in a lock, which another program may have written, is read as this."""
 
 LONGEST_ERROR: Final = 2000
 """Characters of the last error that the lock of a dead letter keeps."""
@@ -49,7 +49,7 @@ class LockState(Enum):
     Attributes:
         FREE: Claimable now.
         WAITING: Becomes claimable later, without any action.
-        DEAD_LETTER: Its tries are used up; only `readmit` makes it claimable again.
+        DEAD_LETTER: Its attempts are used up; only `readmit` makes it claimable again.
         HELD: An instance of this library holds it and renews the lock.
         FOREIGN: A program that knows only `by` and `until` holds it.
         UNKNOWN: This library cannot read its form, and never changes it.
@@ -72,7 +72,7 @@ class Lock:
         until: Until when it is held, or from when on it is free; None for at once.
         every: Seconds between the renewals; None if the lock does not have it.
         token: The fencing token of the holder.
-        tries: How many tries at the document failed or died.
+        tries: How many attempts at the document failed or died.
         error: The last error of a dead letter.
     """
 

@@ -91,8 +91,8 @@ class InvalidPayloadError(MonqueError, ValueError):
 class UnreadablePayloadError(MonqueError):
     """Raised if the worker's `payload` cannot read the stored data of a job. The message has the path of the value.
 
-    It counts as a failed try, which backs off: a newer release may read what an older one cannot. `retry_on` does not
-    apply to it. With `discard_on=UnreadablePayloadError`, such jobs fail at once.
+    It counts as a failed attempt, which backs off: a newer release may read what an older one cannot. `retry_on` does
+    not apply to it. With `discard_on=UnreadablePayloadError`, such jobs fail at once.
     """
 
 

@@ -79,7 +79,7 @@ class JobCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(Event):
-    """A failed or cancelled job was given new tries by hand."""
+    """A failed or cancelled job was given new attempts by hand."""
 
     job: Job
     previous_status: JobStatus
@@ -106,7 +106,7 @@ class JobsCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsRetried(Event):
-    """Many failed or cancelled jobs were given new tries by one call; see `JobsCancelled`."""
+    """Many failed or cancelled jobs were given new attempts by one call; see `JobsCancelled`."""
 
     count: int
     by_name: Mapping[str, int]
@@ -170,7 +170,7 @@ class ChangeStreamConnected(Event):
 class ChangeStreamFailed(Event):
     """The change stream broke, or could not be opened. The scheduler keeps trying to open it, and polls meanwhile.
 
-    Once, however many tries fail until it is open again.
+    Once, however many attempts fail until it is open again.
     """
 
     error: BaseException
@@ -203,7 +203,7 @@ class ShutdownTimedOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class DocumentFailed(Event):
-    """A try failed and that was written. `attempt` is which one it was; with `will_retry` it is claimed again."""
+    """An attempt failed and that was written. `attempt` is which one it was; with `will_retry` it is claimed again."""
 
     document_id: Any
     attempt: int

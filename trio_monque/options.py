@@ -175,7 +175,7 @@ class SchedulerConfig(ClientConfig):
         lock_timeout: The absolute limit on one run, and the age from which a claim of another library may be
             rescued; None for no limit, and for no such rescue: for fleets without Node only.
         recover_stale_jobs: Rescue the jobs of dead instances, at the start and from then on.
-        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single try.
+        start_timeout: How long the start retries while the database cannot be reached or used; 0 for a single attempt.
         shutdown_timeout: How long running jobs may go on when the scheduler is left in order.
         cleanup_timeout: How long a cancelled handler may clean up.
         concurrency: How many jobs run at once in this instance; None for no limit but those by name.

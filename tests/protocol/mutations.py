@@ -202,7 +202,7 @@ THE_RESCUE: Final = (
         "a rescue counted as a failure",
         Rules(rescue_is_no_failure=False),
         _bounds(faults=1),
-        "a job failed although no try of it did",
+        "a job failed although no attempt of it did",
     ),
 )
 

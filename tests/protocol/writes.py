@@ -188,7 +188,7 @@ def rescue(document: Document, fence: Fence, beat: int, copy: Copy, setting: Set
         if not rules.rescue_is_no_failure:
             last = document.fail_count + 1 >= bounds.max_attempts
             after = after._replace(fail_count=document.fail_count + 1, status="failed" if last else "pending")
-            harm = harm or ("a job failed although no try of it did" if last else "")
+            harm = harm or ("a job failed although no attempt of it did" if last else "")
     return after, harm
 
 

@@ -19,7 +19,7 @@ logger = logger_of("engine")
 
 FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
-"""Seconds between two tries: doubled from the first to the longest."""
+"""Seconds between two attempts: doubled from the first to the longest."""
 
 REAL_TIME_BUDGET: Final = 5.0
 """Seconds of real time, in one outage, for which virtual time stands still."""
@@ -55,10 +55,10 @@ class Pauses:
 async def start_within(seconds: float, get_ready: Callable[[], Awaitable[None]]) -> None:
     """Calls `get_ready` until it succeeds, and at least once.
 
-    A try that is under way when the time is over may end: it takes as long as its commands may.
+    An attempt that is under way when the time is over may end: it takes as long as its commands may.
 
     Raises:
-        MonqueConnectionError: The time was over, and this is how the last try failed; or the database can never be
+        MonqueConnectionError: The time was over, and this is how the last attempt failed; or the database can never be
             used so (`permanent`), which is raised at once. So is every other error.
     """
     until = trio.current_time() + seconds

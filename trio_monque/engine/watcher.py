@@ -21,7 +21,7 @@ SettlementT = TypeVar("SettlementT")
 
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 30.0
-"""Seconds between two tries while the stream is broken: doubled from the first to the longest, and never given up."""
+"""Seconds between two attempts while the stream is broken: doubled from the first to the longest; it never gives up."""
 
 FAILURES_TO_TELL: Final = 3
 """After this many failures in a row, the observer reports the fallback to polling."""

@@ -5,7 +5,7 @@ be a tenth of a second old when the write arrives. Two races are closed here:
 
 - Between the two steps, another instance claims a job, runs it, and moves it to tomorrow. It is pending again. If the
   write asked for `status: "pending"` only, the job would run a day early. So the write repeats the whole condition.
-- Between the two steps, another instance claims a job and releases it, or its try fails and the next one is due at
+- Between the two steps, another instance claims a job and releases it, or its attempt fails and the next one is due at
   once, or a caller edits its data. The job is due as before, but the copy that the look read is stale: its handler
   would run with old data, and its retry would be computed from an old count of failures. So the write also asks that
   the numbers that change with each of these are as they were read. Then the copies are exact, and the claim needs no

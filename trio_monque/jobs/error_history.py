@@ -58,7 +58,7 @@ EVERYTHING = ErrorText()
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """The fields that a failed try writes into its job.
+    """The fields that a failed attempt writes into its job.
 
     Attributes:
         reason: The new `failReason`.

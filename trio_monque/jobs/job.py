@@ -1,4 +1,4 @@
-"""A job as a frozen value, its status, and the occurrence that its next try belongs to.
+"""A job as a frozen value, its status, and the occurrence that its next attempt belongs to.
 
 The codec in `store/` knows what the fields are called in MongoDB.
 """
@@ -40,7 +40,7 @@ class Job:
         next_run_at: When it is due.
         fail_count: Failures in a row; 0 again when an occurrence completes.
         created_at, updated_at: When it was enqueued, and last changed.
-        fail_reason: Why the last try failed.
+        fail_reason: Why the last attempt failed.
         repeat_interval: A cron expression of five fields, for a recurring job.
         unique_key: At most one pending or processing job has this key under this name.
         claimed_by, locked_at, claim_token: The current claim: the instance that holds it, since when, and its
@@ -57,10 +57,10 @@ class Job:
         schedule_version: The `version` of the declaration of the schedule; None for none.
         timeout, max_attempts, max_rescues, on_exhausted: Options of this job, in place of its worker's.
         result: The return value of its handler, if results are stored.
-        progress, saved: The progress that its handler reported, and the checkpoint that it saved for its next try.
+        progress, saved: The progress that its handler reported, and the checkpoint that it saved for its next attempt.
         saved_for: The occurrence in which a recurring job's handler saved: the date at which it was first due.
         occurrence: The occurrence of a recurring job that is tried again: the date at which it was first due.
-        resumes_at: The due date that this library wrote last for another try at the same occurrence.
+        resumes_at: The due date that this library wrote last for another attempt at the same occurrence.
         started_at, finished_at: Begin and end of the last counted run.
         errors: The last errors, oldest first.
     """
@@ -161,24 +161,24 @@ for _ in range(30):
     Job.kept(dict.fromkeys(_KEPT_ONCE))
 
 
-# --- Which occurrence of a recurring job a try belongs to ---
+# --- Which occurrence of a recurring job an attempt belongs to ---
 #
-# Monque for Node may run the job between two tries of ours, and it clears no field that it does not know. When Node
+# Monque for Node may run the job between two attempts of ours, and it clears no field that it does not know. When Node
 # completes an occurrence that failed here, our checkpoint and our count of deaths stay in the document, and no field of
 # ours shows that the occurrence is over. But Node then always writes another `nextRunAt`. So each write of ours that
-# leaves a job pending for another try at the same occurrence stores the date of that try a second time, in `resumesAt`.
-# While both dates are equal, only this library has ended tries.
+# leaves a job pending for another attempt at the same occurrence stores its due date a second time, in `resumesAt`.
+# While both dates are equal, only this library has ended attempts.
 #
-# If the dates differ, that proves nothing: Node may have completed the occurrence, or failed a try at it, or an
-# operator may have rescheduled the job. Then the next try counts as a new occurrence, which costs the work of a lost
-# checkpoint. The wrong guess in the other direction would make a handler skip work that was never done.
+# If the dates differ, that proves nothing: Node may have completed the occurrence, or failed an attempt at it, or an
+# operator may have rescheduled the job. Then the next attempt counts as a new occurrence, which costs the work of a
+# lost checkpoint. The wrong guess in the other direction would make a handler skip work that was never done.
 
 OF_ONE_OCCURRENCE: Final = ("saved", "saved_for", "occurrence", "resumes_at")
 """The end of an occurrence clears these fields."""
 
 
 def is_resumed(job: Job) -> bool:
-    """Whether this library scheduled the try that is due or runs, and no other program has run the job since."""
+    """Whether this library scheduled the attempt that is due or runs, and no other program has run the job since."""
     return job.resumes_at is not None and job.resumes_at == job.next_run_at
 
 
@@ -190,7 +190,7 @@ def occurrence_of(job: Job) -> datetime | None:
 
 
 def checkpoint_of(job: Job) -> Any:
-    """The checkpoint of an earlier try at the present occurrence; None if there is none, or if that is uncertain."""
+    """The checkpoint of an earlier attempt at this occurrence; None if there is none, or if that is uncertain."""
     if job.repeat_interval is None or (job.saved_for is not None and job.saved_for == occurrence_of(job)):
         return job.saved
     return None
@@ -203,7 +203,7 @@ def deaths_of(job: Job) -> int:
 
 
 def resumed(job: Job, next_run_at: datetime) -> dict[str, Any]:
-    """The fields that are stored with the date of another try at the same occurrence; empty for a one-off job."""
+    """The fields that are stored with the date of another attempt at the same occurrence; empty for a one-off job."""
     occurrence = occurrence_of(job)
     return {} if occurrence is None else {"occurrence": occurrence, "resumes_at": next_run_at}
 

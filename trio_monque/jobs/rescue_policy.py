@@ -139,7 +139,7 @@ class Rescue:
 def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
     """Decides between a rescue and giving up. `job` is as it was observed. A death never counts as a failure.
 
-    With a limit of one try, a killed process must not fail a job whose handler may never have started.
+    With a limit of one attempt, a killed process must not fail a job whose handler may never have started.
     """
     deaths = deaths_of(job) + 1
     if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):

@@ -47,7 +47,7 @@ class RetryPolicy:
     error_text: ErrorText = EVERYTHING
 
     def delay(self, failures: int, error: BaseException) -> float:
-        """Seconds until the next try; never 0, because a job that fails at once would spin."""
+        """Seconds until the next attempt; never 0, because a job that fails at once would spin."""
         if self.own_backoff is None:
             return self.backoff.delay(failures)
         seconds = self.own_backoff(failures, error) if callable(self.own_backoff) else self.own_backoff

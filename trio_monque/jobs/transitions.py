@@ -19,7 +19,7 @@ the second write matches nothing. Each condition closes one race:
   copy; meanwhile a deployment declares another cron expression. Without them, the job would wait for a date of the old
   schedule, perhaps for a year. A completion asks for the absence of a schedule: otherwise a schedule that was declared
   during the run of a one-off job would end with that run.
-- `on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last try. Without it, the
+- `on_exhausted`, where a schedule ends. A deployment changes it to "continue" during the last attempt. Without it, the
   schedule would stop for good.
 - The sign of life and `rescues`, in a rescue. An observer saw no renewal for a whole lease, the holder renews the
   claim, then the rescue arrives. Without the sign of life, a job with a live run would run a second time beside it.
@@ -63,17 +63,17 @@ TABLE: Final = (
     Row("claim", PENDING, PROCESSING, "an instance takes a due job"),
     Row("complete", PROCESSING, COMPLETED, "a one-off job succeeded"),
     Row("go_on", PROCESSING, PENDING, "a recurring job moves to its next occurrence"),
-    Row("retry", PROCESSING, PENDING, "a try failed, and others are left"),
+    Row("retry", PROCESSING, PENDING, "an attempt failed, and others are left"),
     Row("snooze", PROCESSING, PENDING, "the handler asked to be run later"),
     Row("release", PROCESSING, PENDING, "the claim is given back, uncounted"),
     Row("rescue", PROCESSING, PENDING, "the claim had died"),
     Row("give_up", PROCESSING, FAILED, "too many claims in a row had died"),
-    Row("fail", PROCESSING, FAILED, "the last try failed, or no other can be made"),
+    Row("fail", PROCESSING, FAILED, "the last attempt failed, or no other can be made"),
     Row("cancel_claimed", PROCESSING, CANCELLED, "a requested cancellation"),
     Row("cancel_pending", PENDING, CANCELLED, "a caller cancelled it"),
     Row("set_aside", PENDING, FAILED, "the server refuses every claim on it"),
-    Row("retry_again", FAILED, PENDING, "a caller gave it new tries"),
-    Row("retry_again", CANCELLED, PENDING, "a caller gave it new tries"),
+    Row("retry_again", FAILED, PENDING, "a caller gave it new attempts"),
+    Row("retry_again", CANCELLED, PENDING, "a caller gave it new attempts"),
     Row("reschedule", PENDING, PENDING, "a caller changed when it is due"),
     Row("update_pending", PENDING, PENDING, "its schedule or data was brought up to date"),
     Row("update_claimed", PROCESSING, PROCESSING, "its schedule or data was brought up to date"),
@@ -116,7 +116,7 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
 
 
 def set_aside(job: Job, now: datetime, reason: str) -> Transition:
-    """pending -> failed: the server refuses every claim on the job. No failure is counted, because there was no try.
+    """pending -> failed: the server refuses every claim on the job. There was no attempt, so no failure is counted.
 
     Pinned like a claim: a job that changed since the refusal may be claimable now.
     """
@@ -178,14 +178,14 @@ def go_on(
             **({} if failure is None else failure.written(job)),
             **({} if result is None else {"result": result}),
         },
-        # The handler saved its checkpoint for another try at this occurrence.
+        # The handler saved its checkpoint for another attempt at this occurrence.
         cleared=(*_ENDED, "rescues", *OF_ONE_OCCURRENCE, *(("fail_reason",) if failure is None else ())),
         otherwise=cancel_claimed(job, now),
     )
 
 
 def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> Transition:
-    """processing -> pending after a failure, with tries left."""
+    """processing -> pending after a failure, with attempts left."""
     return Transition(
         guard=_unless_cancelled(job),
         set={
@@ -212,7 +212,7 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
 
 
 def fail(job: Job, now: datetime, failure: Failure) -> Transition:
-    """processing -> failed: the last try failed, or no other can be made.
+    """processing -> failed: the last attempt failed, or no other can be made.
 
     The guard repeats what decides whether a schedule goes on: a caller may have declared otherwise meanwhile.
     """
@@ -231,7 +231,7 @@ def fail(job: Job, now: datetime, failure: Failure) -> Transition:
 
 
 def release(job: Job, now: datetime) -> Transition:
-    """processing -> pending: releases the claim. The job is due as before, and no try is counted."""
+    """processing -> pending: releases the claim. The job is due as before, and no attempt is counted."""
     return Transition(
         guard=_unless_cancelled(job),
         set={"status": PENDING, "updated_at": now},
@@ -259,7 +259,7 @@ def rescue(job: Job, now: datetime, next_run_at: datetime) -> Transition:
             "next_run_at": next_run_at,
             "updated_at": now,
             "rescues": deaths_of(job) + 1,
-            "resumes_at": next_run_at,  # In a one-off job too: Node may fail a try in between.
+            "resumes_at": next_run_at,  # In a one-off job too: Node may fail an attempt in between.
             **resumed(job, next_run_at),
         },
         cleared=_ENDED,
@@ -340,7 +340,7 @@ def cancel_pending(job_id: ObjectId, now: datetime) -> Transition:
 
 
 def retry_again(job_id: ObjectId, now: datetime) -> Transition:
-    """failed or cancelled -> pending, due now, with all tries available again."""
+    """failed or cancelled -> pending, due now, with all attempts available again."""
     return Transition(
         guard={"id": job_id, "status": OneOf((FAILED, CANCELLED))},
         set={"status": PENDING, "fail_count": 0, "next_run_at": now, "updated_at": now},

@@ -19,11 +19,11 @@ from ..errors import InvalidOptionError
 
 
 class Retry(Exception):  # noqa: N818  # It is not an error, but an instruction.
-    """Counts as a failed try, and sets the delay before the next one.
+    """Counts as a failed attempt, and sets the delay before the next one.
 
     Args:
         reason: Becomes the job's `fail_reason`.
-        after: Seconds until the next try; None for the backoff.
+        after: Seconds until the next attempt; None for the backoff.
     """
 
     after: float | None = None  # For a subclass whose __init__ does not call this one.
@@ -60,7 +60,7 @@ class Snooze(Exception):  # noqa: N818
 
 
 class Discard(Exception):  # noqa: N818
-    """Fails the job for good, without another try. For a recurring job, only this occurrence: its schedule goes on.
+    """Fails the job for good, without another attempt. For a recurring job, only this occurrence: its schedule goes on.
 
     Args:
         reason: Becomes the job's `fail_reason`.
@@ -82,7 +82,7 @@ class Succeeded:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """A counted try. The next one starts after `after` seconds; None for the backoff."""
+    """A counted attempt. The next one starts after `after` seconds; None for the backoff."""
 
     error: BaseException
     after: float | None = None
@@ -90,7 +90,7 @@ class Failed:
 
 @dataclass(frozen=True, slots=True)
 class Discarded:
-    """A counted try, and the last one: the error must not be retried."""
+    """A counted attempt, and the last one: the error must not be retried."""
 
     error: BaseException
 

@@ -23,7 +23,7 @@ class LoopHealth:
         last_progress_age: How long ago that was. It grows while the loop waits on purpose.
         last_error: The last error that it met, also if it has recovered; None if there was none.
         last_error_at: When it met that error.
-        lag: How late it is: the time since its next planned action was due, or since its first try that has not
+        lag: How late it is: the time since its next planned action was due, or since its first attempt that has not
             succeeded yet. 0 while it waits on purpose.
     """
 

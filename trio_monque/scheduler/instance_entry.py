@@ -8,7 +8,7 @@ closes:
 - *The holder's entry is gone, but it still runs jobs* (an operator deleted it, or the holder is Monque for Node). So
   the start also looks for live claims under the id.
 - *The answer of the insert is lost.* The entry may exist, and the next start would collide with it. The incarnation,
-  which is one for all tries of a start, shows that the entry is our own; after an error the entry is removed again.
+  which is one for all attempts of a start, shows that the entry is our own; after an error the entry is removed again.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ class InstanceEntry:
         self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
-        # One for all tries of a start: an entry that an earlier try wrote, without an answer, is recognised as our own.
+        # One for all attempts of a start: it shows that an entry is ours whose insert was not answered.
         self._incarnation = secrets.token_hex(8)
         self._entry: Instance | None = None
 
@@ -115,7 +115,7 @@ class InstanceEntry:
         if seen is None:
             return False  # The other instance left between the two commands: insert again.
         if seen.incarnation == entry.incarnation:
-            return True  # The driver sent the insert twice, or an earlier try of this start wrote the entry.
+            return True  # The driver sent the insert twice, or an earlier attempt of this start wrote the entry.
         now = self._context.now()
         if seen.id in local_instance_ids(jobs.collection.full_name) or is_alive(
             seen.last_heartbeat, seen.heartbeat_interval, now

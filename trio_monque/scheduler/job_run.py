@@ -30,7 +30,7 @@ logger = logger_of("scheduler")
 
 _SUCCEEDED: Final = Succeeded()
 
-# Seconds until the next try to start a thread. Other threads of the process have to end first.
+# Seconds until the next attempt to start a thread. Other threads of the process have to end first.
 FIRST_PAUSE: Final = 0.1
 LONGEST_PAUSE: Final = 5.0
 

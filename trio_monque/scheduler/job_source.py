@@ -202,7 +202,7 @@ class JobSource:
                 try:
                     await self._bring_up_to_date(settlement)
                 except BrokenDocumentError as error:
-                    logger.warning("%s; releasing its claim without counting a try", error)
+                    logger.warning("%s; releasing its claim without counting an attempt", error)
                     settlement.verdict = CutShort()
             batch.decided.append(settlement)
             batch.undecided.pop()

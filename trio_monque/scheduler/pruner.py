@@ -38,7 +38,7 @@ RENEWED_AFTER: Final = instances.LOCK_LEASE.total_seconds() / 3
 """Seconds after which the lock is renewed, between two batches of deletes."""
 
 LONGEST_RETRY: Final = 60.0
-"""Seconds until the next try after a fault, unless the interval is shorter."""
+"""Seconds until the next attempt after a fault, unless the interval is shorter."""
 
 JITTER: Final = 0.1
 """The share by which intervals vary, so that instances that started together drift apart."""

@@ -39,7 +39,7 @@ class SchedulerReport:
     Attributes:
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
-        released: Runs whose claims were released without counting a try, and runs that were snoozed.
+        released: Runs whose claims were released without counting an attempt, and runs that were snoozed.
         unfinished: Jobs whose claims were neither settled nor released; their leases expire, and other workers take
             them.
         crashed: The errors that ended the scheduler itself, as opposed to its handlers.

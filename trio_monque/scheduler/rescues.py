@@ -83,7 +83,7 @@ class Rescues:
             )
         except MonqueConnectionError:
             # Announce only the jobs whose fate is known. A scheduler that ran one of the others would overwrite the
-            # receipt by which the next try recognises its own change.
+            # receipt by which the next attempt recognises its own change.
             self._report(self._announced(taking))
             raise
         self._unanswered = None

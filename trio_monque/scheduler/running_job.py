@@ -115,7 +115,7 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def fail_reason(self) -> str | None:
-        """Why the last failed try failed."""
+        """Why the last failed attempt failed."""
         return self.job.fail_reason
 
     @property
@@ -150,7 +150,7 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def saved(self) -> Any:
-        """The last checkpoint that this or an earlier try saved; None if there is none.
+        """The last checkpoint that this or an earlier attempt saved; None if there is none.
 
         For a recurring job, only a checkpoint of the same occurrence counts. It is None, too, if that is unknown: when
         Monque for Node has run the job in between, or the job was rescheduled or retried by hand.
@@ -158,7 +158,7 @@ class RunningJob(Generic[T, Resources]):
         return self._saved
 
     async def save(self, state: Any) -> None:
-        """Save a checkpoint, which the next try gets as `job.saved`. The write is acknowledged by a majority.
+        """Save a checkpoint, which the next attempt gets as `job.saved`. The write is acknowledged by a majority.
 
         A call that is cancelled before it is sent saves nothing; a call that was sent is awaited.
 
@@ -175,7 +175,7 @@ class RunningJob(Generic[T, Resources]):
     async def set_progress(self, value: Any) -> None:
         """Store the progress of the run, for programs that look at the job. Errors as in `save`.
 
-        The next try does not get it: use `save` for that.
+        The next attempt does not get it: use `save` for that.
         """
         await self._report(self._run, "progress", value)
 

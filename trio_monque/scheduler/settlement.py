@@ -4,11 +4,11 @@ The verdict of a run is final. How it is written may change until the database a
 
 - *Another instance took the claim.* Every statement has the claim as its fence (`store/settling.py`); the fate is LOST,
   and nothing of the run is written over the new holder's job.
-- *The answer is lost.* The batch is sent again exactly as it is. Its receipts are how the second try recognises what
+- *The answer is lost.* The batch is sent again exactly as it is. By its receipts, the second sending recognises what
   the first one wrote, so a batch is never prepared a second time while its outcome is unknown.
 - *The schedule changed while the job ran.* The next occurrence was computed from the old one, so the statement does not
   match (SCHEDULE_CHANGED). The source reads the schedule, and the end is decided again.
-- *The server refuses the write* (a full document, a validator). The next try stores less (`lightened`), and the last
+- *The server refuses the write* (a full document, a validator). The next write stores less (`lightened`), and the last
   one stores a failure with that reason. Otherwise the job would run again each time its lease expires.
 - *Code of the user raises while the end is decided* (a backoff function, the text of an exception). The job fails with
   that error; otherwise one job would stop the batch that many others are in.

@@ -21,9 +21,9 @@ class Statistics:
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
         retried: Failed runs whose jobs are pending again.
-        discarded: Failed runs whose jobs get no more tries although some were left, by `Discard` or `discard_on`.
+        discarded: Failed runs whose jobs get no more attempts although some were left, by `Discard` or `discard_on`.
         snoozed: Runs that asked to be run again later.
-        released: Runs whose claims were released without counting a try. `SchedulerReport.released` includes the
+        released: Runs whose claims were released without counting an attempt. `SchedulerReport.released` includes the
             snoozed.
         cancelled: Runs whose jobs a client cancelled. Cancelled pending jobs are not counted.
         claims_lost: Runs that were cancelled because their claims were lost or could not be renewed in time. If such a

@@ -129,7 +129,7 @@ class Watch:
             changes: list[Change] = []
             while event is not None:
                 changes += _changes(event, self._namespace)
-                # The driver's own ChangeStream asks the same way: the next try would wait although something is here.
+                # The driver's own ChangeStream asks the same way: or `try_next` would wait although a change is here.
                 event = self._cursor.try_next() if self._cursor._has_next() else None  # noqa: SLF001
         except BSONError as error:
             raise MonqueConnectionError(f"could not read changes: {error}", transient=True) from error

@@ -128,7 +128,7 @@ def fail_next(
 
     The library handles it as a real error: it translates it, looks up an answer that was lost, and retries
     transient failures. Retries by the driver are over by then: a network error means that the driver's own
-    second try failed, too. Calls inside your own transactions do not fail.
+    second attempt failed, too. Calls inside your own transactions do not fail.
 
     `with fail_next(...) as fault:` ends the fault with the block and asserts that it happened.
 

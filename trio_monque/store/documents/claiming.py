@@ -48,7 +48,7 @@ class TakenDocument:
         id: Its `_id`, as the caller's handle decodes it.
         key: What tells it from all others: see `LockedCollection.key_of`.
         document: As the caller's handle decodes it, with the lock as it was claimed.
-        tries: How many tries of it have failed or died before.
+        tries: How many attempts of it have failed or died before.
     """
 
     id: Any
@@ -157,13 +157,13 @@ def release_all(
     but: Sequence[Any] = (),
     ids: Sequence[Any] | None = None,
 ) -> int:
-    """Release, without counting a try, all that a claim holds except `but`; return how many documents.
+    """Release, without counting an attempt, all that a claim holds except `but`; return how many documents.
 
     Of these `ids`, or of all that match the filter.
     """
     which, hint = which_of(locked, ids)
     others = [locked.but(but)] if but else []
-    # Field by field: the tries stay as they are.
+    # Field by field: the attempts stay as they are.
     free = {
         "$set": {locked.at("by"): None, locked.at("until"): now},
         "$unset": {locked.at("token"): "", locked.at("every"): ""},

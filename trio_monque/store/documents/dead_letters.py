@@ -20,7 +20,7 @@ class LaidAside:
 
     Attributes:
         id: Its `_id`.
-        lock: With its tries and the last error.
+        lock: With its attempts and the last error.
         document: As the caller's handle decodes it; None where it cannot.
     """
 
@@ -47,7 +47,7 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
 
 @command("readmit documents", in_parts=True)
 def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
-    """Frees the dead letters among these ids, or among all that match; returns how many. Their tries are 0 then."""
+    """Frees the dead letters among these ids, or among all that match; returns how many. Their attempts are 0 then."""
     which, hint = which_of(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
     return update_each_if_refused(locked, {"$and": [which, locked.laid_aside]}, freed, hint)
