@@ -219,7 +219,7 @@ def test_offset_is_measured_again_once_it_is_old(monkeypatch: pytest.MonkeyPatch
 
 
 @pytest.fixture
-def _nobody_notices_a_suspend(monkeypatch: pytest.MonkeyPatch) -> None:
+def _switch_off_the_watchdog(monkeypatch: pytest.MonkeyPatch) -> None:
     """But the code under test."""
     monkeypatch.setattr(watchdog, "LOOK_INTERVAL", HOUR)
 
@@ -264,7 +264,7 @@ async def test_wall_clock_moves_no_due_time_of_a_scheduler(
     assert (await wait_for(jobs, _id=cron.id))["nextRunAt"] == midnight
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_time_is_asked_for_again_before_the_end_of_a_run_decides_what_is_due_when(
     db: Database, jobs: Collection, machine: Machine
 ) -> None:
@@ -286,7 +286,7 @@ async def test_time_is_asked_for_again_before_the_end_of_a_run_decides_what_is_d
         assert next_run < datetime.now(UTC) + timedelta(seconds=60 + AT_MOST)
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_time_is_asked_for_again_before_a_claim(db: Database, jobs: Collection, machine: Machine) -> None:
     workers = Workers()
 
@@ -304,7 +304,7 @@ async def test_time_is_asked_for_again_before_a_claim(db: Database, jobs: Collec
         assert (await wait_for(jobs, _id=later.id))["status"] == "pending"
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_time_is_asked_for_again_before_an_instance_says_that_it_lives(db: Database, machine: Machine) -> None:
     async with open_scheduler(db, instance_id="one", **NEVER_BY_ITSELF) as scheduler:
         machine.suspend(DAY)
@@ -394,7 +394,7 @@ async def test_locks_of_documents_go_by_the_server(
     assert things.find_one({"_id": "waits"}) == {"_id": "waits", "lock": waiting}
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_renewed_lock_of_a_document_says_until_when_by_the_server(db: Database, machine: Machine) -> None:
     """Programs that know only `until` go by it."""
     things = db["things"]
@@ -424,7 +424,7 @@ def refreshed(monkeypatch: pytest.MonkeyPatch) -> set[trio.lowlevel.Task]:
     return tasks
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db: Database, machine: Machine) -> None:
     options: dict[str, Any] = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, **options) as scheduler:
@@ -433,7 +433,7 @@ async def test_time_is_asked_for_again_before_a_look_at_the_claims_of_others(db:
         assert not context_of(scheduler).is_clock_stale()
 
 
-def test_time_that_a_deposed_primary_told_is_asked_for_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_time_measured_at_a_deposed_primary_is_measured_again(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
     context, primaries = context_of(Monque(db)), [("old", 1)]
     monkeypatch.setattr("trio_monque.client.server_time.known_primary", lambda _: (primaries or [("new", 1)]).pop())
     context.measure_clock_offset()
@@ -454,7 +454,7 @@ def test_time_zone_of_the_host_plays_no_part(mongod: Any, monkeypatch: pytest.Mo
     assert abs(clock.steady_clock() + offset - time.time()) < AT_MOST
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 @pytest.mark.parametrize("decision", ["claim", "claim by id", "end of a run"])
 async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
     db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]
@@ -474,7 +474,7 @@ async def test_time_is_asked_for_again_before_each_decision_of_a_scheduler(
         assert not context_of(scheduler).is_clock_stale()
 
 
-@pytest.mark.usefixtures("_nobody_notices_a_suspend")
+@pytest.mark.usefixtures("_switch_off_the_watchdog")
 @pytest.mark.parametrize("decision", ["whether anything is left", "rescue", "end of a run"])
 async def test_time_is_asked_for_again_before_each_decision_about_documents(
     db: Database, machine: Machine, decision: str, refreshed: set[trio.lowlevel.Task]

@@ -46,7 +46,7 @@ def test_options_page_has_every_option_with_its_default() -> None:
     assert told == {field.name: _default(field) for field in fields(SchedulerConfig)}
 
 
-def test_options_of_claims_are_told_with_their_defaults() -> None:
+def test_claims_page_lists_all_options_with_their_defaults() -> None:
     told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/claims.md", "## Options")}
     assert told == {field.name: _default(field) for field in fields(ClaimConfig)}
 
@@ -141,7 +141,10 @@ def test_index_page_tells_what_a_transition_costs(
     (job,) = claim_due(profiled, {"greet": 1})
     leases.renew(profiled, [job], BEAT)
     settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
-    told = {row[0]: _told_cost(row, with_key=unique_key is not None) for row in rows("reference/indexes.md", "## What")}
+    told = {
+        row[0]: _documented_cost(row, with_key=unique_key is not None)
+        for row in rows("reference/indexes.md", "## What")
+    }
     assert costs(profiled) == [told[write] for write in ("enqueue", "claim", "renewal", settlement)]
 
 
@@ -179,7 +182,7 @@ def test_index_page_tells_what_retention_costs_on_top(db: Database, settlement: 
     assert on_top == [other, other, other, other, settled, ends, retried, ends, deleted]
 
 
-def _told_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
+def _documented_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
     def count(cell: str) -> int:
         plain, *keyed = re.findall(r"\d+", cell)
         return int(keyed[0] if with_key and keyed else plain)

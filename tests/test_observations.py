@@ -69,7 +69,7 @@ def test_stale_claim_is_dead_at_once_at_the_start_and_only_then() -> None:
     assert due(observations, 190.0) == ["old", "young"]
 
 
-def test_at_most_so_many_are_due_at_once_and_what_was_taken_is_forgotten() -> None:
+def test_due_returns_at_most_the_limit_and_forgets_taken_claims() -> None:
     observations: Observations[str] = Observations()
     observations.update([sight(str(number), lease=number) for number in range(1, 6)], 0.0)
     first = observations.due(100.0, 2)

@@ -113,7 +113,7 @@ async def test_several_tasks_share_the_documents(things: Collection, autojump_cl
     assert states(things) == ["done"] * 40
 
 
-async def test_drain_ends_all_iterators_and_gives_back_what_nobody_took(
+async def test_drain_ends_all_iterators_and_releases_claims_not_yet_delivered(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 40)
@@ -424,7 +424,7 @@ async def test_no_more_are_held_than_may_be_at_work(things: Collection, autojump
     assert states(things) == ["done"] * 30
 
 
-async def test_filter_that_the_server_does_not_know_is_told_at_the_start(
+async def test_entering_open_claims_raises_for_a_filter_the_server_refuses(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     with pytest.raises(MonqueError, match="nonsense"):

@@ -76,7 +76,7 @@ def is_end(command: dict[str, Any]) -> bool:
 
 @pytest.mark.parametrize("loss", list(Loss))
 @pytest.mark.parametrize("times", [1, 3])
-async def test_finish_whose_message_is_lost_is_written_once_and_told_rightly(
+async def test_finish_with_a_lost_message_is_written_once_and_reported_as_finished(
     behind: Collection,
     things: Collection,
     proxy: LossyProxy,
@@ -238,7 +238,7 @@ async def test_beat_that_finds_out_about_a_claim_makes_its_lock_last_longer(
     assert grown == [timedelta(milliseconds=1)]
 
 
-async def test_finish_beside_a_renewal_is_not_told_as_lost(
+async def test_finish_beside_a_renewal_is_not_reported_as_lost(
     mongod: EmbeddedServer, things: Collection, autojump_clock: MockClock
 ) -> None:
     """Between the decision on a settlement and its arrival the lock is renewed: `until` is another one then."""
@@ -270,7 +270,7 @@ async def test_finish_beside_a_renewal_is_not_told_as_lost(
     assert things.count_documents({"written": 1}) == 1
 
 
-async def test_renewal_behind_a_finish_is_not_told_as_lost(
+async def test_renewal_behind_a_finish_is_not_reported_as_lost(
     mongod: EmbeddedServer, things: Collection, autojump_clock: MockClock
 ) -> None:
     """A renewal that was decided before, and arrives after the lock was taken away by the result."""

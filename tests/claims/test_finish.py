@@ -49,7 +49,7 @@ AT_THE_LOCK: list[Any] = [
 
 
 @pytest.mark.parametrize("update", STRANGE + AT_THE_LOCK, ids=str)
-async def test_what_is_no_update_is_refused_at_once_and_the_claim_is_held(
+async def test_finish_refuses_an_invalid_update_at_once_and_keeps_the_claim(
     things: Collection, autojump_clock: MockClock, update: Any
 ) -> None:
     fill(things, 1)
@@ -214,7 +214,7 @@ async def test_refused_update_of_a_block_is_a_failed_try(things: Collection, aut
     assert (claims.report.finished, claims.report.failed) == (1, 1)
 
 
-async def test_refused_update_whose_caller_is_cancelled_meanwhile_is_no_success(
+async def test_refused_update_of_a_cancelled_caller_counts_as_failed(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)

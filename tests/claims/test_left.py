@@ -131,7 +131,7 @@ UNKNOWN: list[Any] = [
 ]
 
 
-async def test_lock_that_nobody_can_read_is_skipped_told_once_and_not_touched(
+async def test_unreadable_lock_is_skipped_logged_once_and_left_unchanged(
     things: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     count = len(UNKNOWN)
@@ -188,7 +188,7 @@ FREE: list[Any] = [None, {"by": None}, {"by": None, "until": None}, {"by": None,
 
 
 @pytest.mark.parametrize("value", FREE, ids=str)
-async def test_whatever_says_that_nobody_holds_it_is_claimed(
+async def test_document_with_a_free_lock_is_claimed(
     things: Collection, autojump_clock: MockClock, value: object
 ) -> None:
     fill(things, 1)

@@ -273,7 +273,7 @@ async def test_release_is_not_counted_and_lasts_as_long_as_it_says(
 
 
 @pytest.mark.parametrize("seconds", [1e9, 3.2e9])
-async def test_release_for_longer_than_dates_go_is_no_crash(
+async def test_release_with_a_delay_beyond_the_last_date_releases_the_claim(
     things: Collection, autojump_clock: MockClock, seconds: float
 ) -> None:
     fill(things, 1)
@@ -339,7 +339,7 @@ async def test_timeout_of_a_handler_is_a_failed_try(things: Collection, autojump
     assert states(things) == ["done"]
 
 
-async def test_no_timeout_is_no_deadline(things: Collection, autojump_clock: MockClock) -> None:
+async def test_claim_without_timeout_has_an_infinite_deadline(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
 
     async def handler(claim: Any) -> None:

@@ -189,5 +189,5 @@ async def test_small_collection_is_searched_without_an_index(
     assert (await run_claims(things, OPEN, finish, wait=False)).finished == 51
 
 
-def test_large_is_what_is_told() -> None:
+def test_large_collection_means_ten_thousand_documents() -> None:
     assert documents.indexes.LARGE == 10_000

@@ -94,7 +94,7 @@ async def test_document_that_another_writer_opens_again_is_claimed_again(
     assert sorted(runs) == sorted([0, 1, 2] * (times + 1))
 
 
-async def test_failures_releases_and_snoozes_are_no_second_pass(things: Collection, autojump_clock: MockClock) -> None:
+async def test_failed_and_released_documents_are_claimed_again(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     runs = []
 

@@ -70,7 +70,7 @@ def test_no_file_that_matches_ends_in_one_line(
     assert len(capsys.readouterr().err.splitlines()) == 1
 
 
-def test_what_others_installed_is_no_input(tmp_path: Path) -> None:
+def test_find_files_skips_installed_packages(tmp_path: Path) -> None:
     for folder in ("a", "site-packages", "dist-packages"):
         (tmp_path / folder).mkdir()
         (tmp_path / folder / "module.py").touch()

@@ -32,9 +32,7 @@ def test_version_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     [["nope"], ["demo", "--files", "0"], ["demo", "--job-seconds", "nan"], ["demo", "no/such/folder"]],
     ids=lambda arguments: " ".join(arguments),
 )
-def test_arguments_that_cannot_be_are_told_with_the_usage(
-    arguments: list[str], capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_invalid_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(SystemExit) as ended:
         main(arguments)
     assert ended.value.code == 2
@@ -49,7 +47,7 @@ def test_arguments_that_cannot_be_are_told_with_the_usage(
         (["demo", "--zzz"], "unknown option --zzz\n"),
     ],
 )
-def test_unknown_option_is_told_with_the_nearest_one(
+def test_unknown_option_error_suggests_the_nearest_option(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
     with pytest.raises(SystemExit) as ended:
@@ -100,7 +98,7 @@ def test_a_wrong_uri_ends_in_one_line(uri: str, said: str, capsys: pytest.Captur
     assert "sec%ret" not in told[0]
 
 
-def test_a_terminal_without_rich_gets_plain_lines_and_is_told_what_to_install(
+def test_terminal_without_rich_gets_plain_lines_and_an_install_hint(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -360,7 +360,7 @@ async def test_spread_that_cannot_be_is_refused(db: Database, spread: Any) -> No
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("action", CALLS)
-async def test_progress_is_told_after_each_batch(db: Database, jobs: Collection, action: str) -> None:
+async def test_bulk_action_reports_progress_after_each_batch(db: Database, jobs: Collection, action: str) -> None:
     monque = Monque(db)
     status = min(POSSIBLE[action] & {"pending", "failed"})
     seen: list[int] = []
@@ -389,7 +389,7 @@ async def test_progress_is_told_after_each_batch(db: Database, jobs: Collection,
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("kind", ["async", "plain", "blocking"])
-async def test_what_on_progress_raises_ends_the_action_and_what_was_done_is_told(
+async def test_error_in_on_progress_ends_the_action_and_finished_batches_are_announced(
     db: Database, jobs: Collection, kind: str
 ) -> None:
     monque = Monque(db)
@@ -414,7 +414,7 @@ async def test_what_on_progress_raises_ends_the_action_and_what_was_done_is_told
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-def test_cancelled_action_ends_after_its_batch_and_what_was_done_is_told(
+def test_cancelled_action_ends_after_its_batch_and_announces_the_finished_batches(
     db: Database, jobs: Collection, backend: str
 ) -> None:
     monque = Monque(db)
@@ -432,7 +432,7 @@ def test_cancelled_action_ends_after_its_batch_and_what_was_done_is_told(
     assert told == [JobsCancelled(3, {"greet": 3})]
 
 
-def test_action_that_is_cancelled_with_its_last_batch_is_told_to_all(db: Database, jobs: Collection) -> None:
+def test_action_cancelled_with_its_last_batch_reaches_all_listeners(db: Database, jobs: Collection) -> None:
     """The thread of that batch is waited for, and no error comes before the event."""
     put(jobs, "pending")
 
@@ -478,7 +478,7 @@ async def test_few_jobs_among_many_are_found_window_by_window(
 
 
 @pytest.mark.usefixtures("small_batches")
-async def test_later_batch_that_fails_leaves_what_was_done_told(db: Database, jobs: Collection) -> None:
+async def test_failure_of_a_later_batch_still_announces_the_earlier_batches(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
     told = listening(monque)
     for _ in range(7):
@@ -582,7 +582,9 @@ async def test_job_that_changes_between_choosing_and_writing_and_is_still_select
 
 @pytest.mark.usefixtures("small_batches")
 @pytest.mark.parametrize("action", CALLS)
-async def test_documents_that_are_no_jobs_are_left_and_told(db: Database, jobs: Collection, action: str) -> None:
+async def test_bulk_action_leaves_malformed_documents_and_reports_them(
+    db: Database, jobs: Collection, action: str
+) -> None:
     monque = Monque(db)
     status = min(POSSIBLE[action] & {"pending", "failed"})
     broken = [put(jobs, status, failCount=f"{number}") for number in range(4)]

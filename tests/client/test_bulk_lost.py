@@ -126,9 +126,7 @@ async def test_job_that_was_claimed_before_a_lost_batch_is_known_to_be_left_alon
     assert statuses(jobs) == {"cancelled": 2, "processing": 1}
 
 
-async def test_key_that_is_in_use_is_told_although_the_answer_was_lost(
-    monque: Monque, proxy: LossyProxy, jobs: Collection
-) -> None:
+async def test_key_in_use_is_reported_after_a_lost_answer(monque: Monque, proxy: LossyProxy, jobs: Collection) -> None:
     first, second = (put(jobs, "failed", uniqueKey="k") for _ in range(2))
     proxy.lose("update")
     result = await monque.retry_jobs()
@@ -138,7 +136,7 @@ async def test_key_that_is_in_use_is_told_although_the_answer_was_lost(
 
 
 @pytest.mark.parametrize("action", CALLS)
-async def test_batch_that_nobody_can_resolve_is_unknown_and_what_was_done_before_is_told(
+async def test_unresolvable_batch_counts_as_unknown_and_earlier_batches_are_announced(
     monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
 ) -> None:
     for _ in range(6):

@@ -77,7 +77,7 @@ async def test_listener_may_be_added_and_removed_while_events_flow(
     nursery.cancel_scope.cancel()
 
 
-async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
+async def test_slow_listener_misses_events_and_does_not_delay_others(
     autojump_clock: MockClock,
     nursery: trio.Nursery,
     monkeypatch: pytest.MonkeyPatch,
@@ -102,7 +102,7 @@ async def test_listener_that_is_too_slow_misses_events_and_holds_nobody_up(
     nursery.cancel_scope.cancel()
 
 
-def test_what_is_no_event_class_or_cannot_be_called_is_refused() -> None:
+def test_on_refuses_a_type_that_is_not_an_event_and_a_listener_that_is_not_callable() -> None:
     with pytest.raises(InvalidOptionError):
         EventDelivery().on(int, print)  # type: ignore[type-var]
     with pytest.raises(InvalidOptionError):

@@ -18,7 +18,7 @@ from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, quiesce
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-async def test_call_on_a_scheduler_from_another_loop_is_told_in_its_own(
+async def test_call_from_another_loop_emits_its_event_in_the_loop_of_the_scheduler(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, backend: str
 ) -> None:
     told: list[Event] = []
@@ -130,7 +130,7 @@ async def test_listener_that_removes_itself_is_called_once(
     assert len(calls) == 1
 
 
-async def test_plain_listener_that_returns_a_coroutine_is_told_so(
+async def test_plain_listener_that_returns_a_coroutine_is_logged_with_advice(
     db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def listener(event: Event) -> None: ...

@@ -287,7 +287,7 @@ async def test_payload_of_one_caller_that_cannot_be_stored_spoils_no_other(db: D
     assert jobs.count_documents({}) == 40
 
 
-async def test_each_caller_is_told_its_own_outcome(db: Database, jobs: Collection) -> None:
+async def test_each_caller_of_a_group_gets_its_own_outcome(db: Database, jobs: Collection) -> None:
     db.create_collection("monque_jobs", validator={"data": {"$mod": [5, 1]}} | {"data": {"$ne": 7}})
     monque = Monque(db)
     outcomes: dict[int, object] = {}
@@ -361,7 +361,7 @@ def test_loops_in_several_threads_share_one_client(db: Database, jobs: Collectio
     assert jobs.count_documents({}) == 180
 
 
-async def test_callers_cancelled_at_any_moment_leave_nobody_waiting(db: Database, jobs: Collection) -> None:
+async def test_callers_cancelled_at_any_moment_leave_no_caller_waiting(db: Database, jobs: Collection) -> None:
     """On the real clock, as the moments are those of real threads: whoever was not cancelled has its job."""
     monque = Monque(db)
     stored: set[object] = set()

@@ -75,7 +75,7 @@ async def test_lost_enqueue_whose_job_has_run_meanwhile_finds_the_completed_job(
 
 
 @pytest.mark.parametrize(("options", "command"), [({}, "insert"), ({"unique_key": "k"}, "findAndModify")])
-async def test_enqueue_that_nobody_can_resolve_says_so(
+async def test_unresolvable_enqueue_raises_an_error_with_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection, command: str, options: dict[str, Any]
 ) -> None:
     proxy.lose(command)

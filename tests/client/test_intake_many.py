@@ -178,7 +178,7 @@ async def test_every_way_in_stores_the_same_document(db: Database, jobs: Collect
     assert [many[0].data, one.data] == [said.get("data")] * 2
 
 
-async def test_error_that_nobody_expects_ends_the_sending_and_the_packing(
+async def test_unexpected_error_ends_the_sending_and_the_packing(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
@@ -218,7 +218,7 @@ def test_next_slice_is_made_while_one_is_in_flight(
     assert in_time == [True]
 
 
-async def test_refused_job_ends_the_sending_and_all_that_is_known_is_told(
+async def test_refused_job_ends_the_sending_and_the_error_lists_all_known_outcomes(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(enqueue_many, "MOST_JOBS", 3)
@@ -232,7 +232,7 @@ async def test_refused_job_ends_the_sending_and_all_that_is_known_is_told(
     assert {document["data"] for document in jobs.find()} == {"a", "b", "c", "d", "e"}
 
 
-async def test_refused_job_with_a_key_is_told_too(db: Database, jobs: Collection) -> None:
+async def test_refused_job_with_a_key_raises_partial_enqueue_error_too(db: Database, jobs: Collection) -> None:
     db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
     new = [NewJob(name="greet", data=one, unique_key=one) for one in ("a", "bad", "b")]
     with pytest.raises(PartialEnqueueError) as caught:

@@ -192,7 +192,9 @@ def test_session_without_a_transaction_is_an_ordinary_enqueue(mongod: EmbeddedSe
         assert used == [session.session_id, session.session_id]
 
 
-async def test_what_is_no_session_of_this_client_is_refused(mongod: EmbeddedServer, db: Database) -> None:
+async def test_enqueue_refuses_an_invalid_session_and_one_of_another_client(
+    mongod: EmbeddedServer, db: Database
+) -> None:
     monque = Monque(db)
     wrong: Any = object()
     with pytest.raises(InvalidOptionError, match="session"):

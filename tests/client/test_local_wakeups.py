@@ -53,7 +53,7 @@ class Heard:
         await trio.sleep_forever()
 
 
-async def test_schedulers_of_the_same_collection_hear_of_the_jobs() -> None:
+async def test_wake_ups_reach_the_schedulers_of_the_same_collection() -> None:
     one, two, other = Heard(), Heard(), Heard()
     later = replace(JOB, next_run_at=PAST + timedelta(hours=1))
     with receiving_wakeups("db.jobs", one), receiving_wakeups("db.jobs", two), receiving_wakeups("db.other", other):
@@ -64,7 +64,7 @@ async def test_schedulers_of_the_same_collection_hear_of_the_jobs() -> None:
     assert other.told == []
 
 
-async def test_jobs_that_are_not_pending_wake_nobody() -> None:
+async def test_jobs_that_are_not_pending_wake_no_scheduler() -> None:
     one = Heard()
     with receiving_wakeups("db.jobs", one):
         Announcer("db.jobs").announce([replace(JOB, status=JobStatus.PROCESSING)])

@@ -53,7 +53,7 @@ async def job_in(monque: Monque, jobs: Collection, status: str) -> ObjectId:
 
 @pytest.mark.parametrize("loss", Loss)
 @pytest.mark.parametrize("action", CALLS)
-async def test_lost_change_is_made_once_and_told_as_it_is(
+async def test_change_with_a_lost_message_is_made_once_and_announced(
     monque: Monque, proxy: LossyProxy, jobs: Collection, action: str, loss: Loss
 ) -> None:
     status, call = CALLS[action]
@@ -70,7 +70,7 @@ async def test_lost_change_is_made_once_and_told_as_it_is(
 
 
 @pytest.mark.parametrize("action", CALLS)
-async def test_lost_change_of_a_job_that_has_changed_since_is_told_as_unknown(
+async def test_lost_change_of_a_job_changed_since_raises_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
 ) -> None:
     """A worker was faster than the second sending: that its guard fails now is no refusal of the first."""
@@ -87,7 +87,7 @@ async def test_lost_change_of_a_job_that_has_changed_since_is_told_as_unknown(
 
 
 @pytest.mark.parametrize("action", [*CALLS, "delete"])
-async def test_change_that_nobody_can_resolve_is_told_as_unknown(
+async def test_unresolvable_change_raises_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
 ) -> None:
     status, call = CALLS.get(action, ("pending", lambda monque, job_id: monque.delete_job(job_id)))
@@ -110,7 +110,7 @@ async def test_lost_delete_that_had_not_been_made_is_made(monque: Monque, proxy:
     assert jobs.count_documents({}) == 0
 
 
-async def test_lost_delete_of_a_job_that_is_gone_is_told_as_unknown(
+async def test_lost_delete_of_a_missing_job_raises_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection
 ) -> None:
     """Nobody can tell whether there was one for this call."""

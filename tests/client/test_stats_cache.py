@@ -202,7 +202,9 @@ async def test_asyncio_task_that_is_cancelled_natively_leaves_the_question_to_th
     await trio.to_thread.run_sync(main)
 
 
-async def test_error_is_told_to_all_who_wait_and_is_not_kept(db: Database, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_error_reaches_all_waiting_callers_and_is_not_cached(
+    db: Database, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monque, question, told = Monque(db), Question(), []
     asking(monque, question, monkeypatch)
     question.error = MonqueConnectionError("gone")

@@ -111,7 +111,7 @@ async def test_two_claims_at_once_share_a_look_and_choose_others(autojump_clock:
     assert len(queue.looks) == 1
 
 
-async def test_claim_that_was_told_of_something_looks_though_another_has_just_looked(
+async def test_claim_with_force_look_looks_again_right_after_another_look(
     autojump_clock: MockClock,
 ) -> None:
     queue = Queue(group("a", 2))
@@ -155,7 +155,7 @@ async def test_claim_that_lost_something_forgets_what_was_read_ahead(autojump_cl
     assert len(queue.looks) == 1
 
 
-async def test_what_was_not_tried_is_no_loss(autojump_clock: MockClock) -> None:
+async def test_candidates_not_tried_do_not_count_as_lost(autojump_clock: MockClock) -> None:
     queue = Queue(group("a", 9))
     candidates = Candidates(queue)
     await candidates.choose(demand(9), NOW)
@@ -166,7 +166,7 @@ async def test_what_was_not_tried_is_no_loss(autojump_clock: MockClock) -> None:
     assert len(queue.looks) == 1
 
 
-async def test_claim_that_failed_says_nothing_of_others_and_its_candidates_are_found_again(
+async def test_failed_claim_does_not_count_as_contention_and_its_candidates_are_found_again(
     autojump_clock: MockClock,
 ) -> None:
     queue = Queue(group("a", 2))

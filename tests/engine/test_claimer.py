@@ -34,7 +34,7 @@ async def test_one_new_item_is_taken_without_a_look_before_and_after(autojump_cl
     assert shelf.claimed_at == [0.0]
 
 
-async def test_item_that_somebody_else_took_costs_no_look(autojump_clock: MockClock) -> None:
+async def test_item_taken_by_another_instance_costs_no_look(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     engine = idle(shelf)
     async with running(engine):
@@ -46,7 +46,7 @@ async def test_item_that_somebody_else_took_costs_no_look(autojump_clock: MockCl
     assert (shelf.asked_for_one, sorted(shelf.settled), shelf.claimed_at) == ([7, 8], [8], [0.0])
 
 
-async def test_item_of_which_nothing_is_known_is_looked_for(autojump_clock: MockClock) -> None:
+async def test_unknown_item_makes_the_claimer_look(autojump_clock: MockClock) -> None:
     shelf = Shelf(unsure={7})
     engine = idle(shelf)
     async with running(engine):
@@ -56,7 +56,9 @@ async def test_item_of_which_nothing_is_known_is_looked_for(autojump_clock: Mock
     assert (shelf.asked_for_one, sorted(shelf.settled), shelf.claimed_at) == ([7], [7], [0.0, 1.0])
 
 
-async def test_two_at_once_are_looked_for_and_one_told_twice_is_one(autojump_clock: MockClock) -> None:
+async def test_two_items_at_once_make_the_claimer_look_and_one_announced_twice_does_not(
+    autojump_clock: MockClock,
+) -> None:
     shelf = Shelf()
     engine = idle(shelf, slots=5)
     async with running(engine):
@@ -119,9 +121,7 @@ async def test_claim_of_one_that_fails_is_made_up_for_by_looks(autojump_clock: M
 
 
 @pytest.mark.parametrize("rests", [True, False])
-async def test_free_slot_is_a_reason_to_look_where_nobody_tells_what_others_do(
-    autojump_clock: MockClock, rests: bool
-) -> None:
+async def test_free_slot_makes_the_claimer_look_unless_the_engine_rests(autojump_clock: MockClock, rests: bool) -> None:
     shelf = Shelf(items=[1])
     async with running(idle(shelf, rests=rests)):
         await trio.sleep(10)
@@ -142,7 +142,7 @@ async def test_wake_during_the_claim_of_one_is_not_lost(autojump_clock: MockCloc
     assert sorted(shelf.settled) == [1, 2, 3]
 
 
-async def test_idle_looks_are_no_lost_races(autojump_clock: MockClock) -> None:
+async def test_idle_looks_do_not_count_as_lost_races(autojump_clock: MockClock) -> None:
     """Whoever found nothing to do ten times, and then loses one race, looks again."""
     shelf = Shelf()
     engine = idle(shelf, rests=False)

@@ -89,7 +89,7 @@ def test_whole_batches_are_passed_over_at_least_32_and_the_first_is_hit_as_often
     assert found.count(0) > looks / HEAD_EVERY + by_draw / 2
 
 
-def test_head_is_looked_at_regularly_whatever_is_drawn() -> None:
+def test_looks_start_at_the_head_regularly_for_any_draw() -> None:
     contention = Contention(lambda below: below - 1)
     for _ in range(2):
         contention.took(10, 0)

@@ -118,7 +118,7 @@ async def test_claim_that_fails_is_followed_by_a_look_and_the_question(autojump_
     assert sorted(shelf.settled) == [1, 2]
 
 
-async def test_two_of_one_moment_are_looked_for_whoever_told_of_them(autojump_clock: MockClock) -> None:
+async def test_two_items_due_at_one_moment_make_the_claimer_look(autojump_clock: MockClock) -> None:
     shelf = Shelf(due=[10.0], known_items={10.0: ONE})
     engine = engine_of(shelf, rests=True)
     async with running(engine):
@@ -130,7 +130,7 @@ async def test_two_of_one_moment_are_looked_for_whoever_told_of_them(autojump_cl
     assert (shelf.asked_for_one, shelf.claimed_at) == ([], [0.0, 10.0])
 
 
-async def test_one_that_is_told_of_before_it_is_due_is_claimed_by_itself(autojump_clock: MockClock) -> None:
+async def test_item_announced_before_it_is_due_is_claimed_without_a_look(autojump_clock: MockClock) -> None:
     shelf = Shelf()
     engine = engine_of(shelf, rests=True)
     async with running(engine):
@@ -225,7 +225,7 @@ class Timed(Shelf):
 
 @pytest.mark.parametrize("rests", [True, False])
 @pytest.mark.parametrize("seed", one_in(7, range(20)))
-async def test_whatever_is_told_changed_or_taken_by_others_all_of_it_starts_soon_after_its_moment(
+async def test_every_item_starts_soon_after_it_is_due_in_a_random_mix_of_changes(
     autojump_clock: MockClock,
     seed: int,
     rests: bool,

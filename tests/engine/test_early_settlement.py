@@ -55,7 +55,7 @@ async def sleep_until_cut(run: Run[int], ends: list[tuple[float, CancelReason | 
         ends.append((trio.current_time(), run.reason))
 
 
-async def test_written_one_is_told_at_once_and_its_handler_goes_on_beyond_any_lease(
+async def test_early_settlement_is_reported_at_once_and_its_handler_may_outlast_the_lease(
     autojump_clock: MockClock,
 ) -> None:
     desk = Desk(1)
@@ -130,7 +130,7 @@ async def test_interrupt_of_a_handler_that_goes_on_ends_the_engine(autojump_cloc
     assert desk.settled == {1: EARLY}
 
 
-async def test_lost_one_is_told_to_its_handler_which_is_cancelled(autojump_clock: MockClock) -> None:
+async def test_lost_early_settlement_returns_false_and_cancels_its_handler(autojump_clock: MockClock) -> None:
     desk = Desk(1, lost={1})
     steps: list[Any] = []
 
@@ -214,7 +214,7 @@ async def test_handler_that_ends_meanwhile_decides_only_where_it_is_refused(
     assert len(desk.heard("claim_lost")) == (fate is False)
 
 
-async def test_cancelled_while_it_waits_the_answer_is_awaited_and_told(autojump_clock: MockClock) -> None:
+async def test_cancelled_waiter_still_gets_the_answer_of_its_settlement(autojump_clock: MockClock) -> None:
     desk = Desk(1, settling_takes=4.0)
     told: list[Any] = []
 
@@ -232,7 +232,7 @@ async def test_cancelled_while_it_waits_the_answer_is_awaited_and_told(autojump_
     assert desk.settled == {1: EARLY}
 
 
-async def test_cancelled_while_it_waits_a_refusal_is_told_all_the_same(autojump_clock: MockClock) -> None:
+async def test_cancelled_waiter_still_gets_the_refusal_of_its_settlement(autojump_clock: MockClock) -> None:
     desk = Desk(1, settling_takes=4.0)
     desk.refused = {1}
 
@@ -319,7 +319,7 @@ async def test_nothing_is_awaited_of_a_settler_that_is_gone(autojump_clock: Mock
     assert desk.engine.unfinished == ()
 
 
-async def test_whoever_waits_for_a_settler_that_crashes_waits_no_longer(autojump_clock: MockClock) -> None:
+async def test_crash_of_the_settler_releases_the_waiting_handler(autojump_clock: MockClock) -> None:
     class BrokenError(Exception):
         pass
 
@@ -361,7 +361,7 @@ async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockC
     assert desk.engine.unfinished == (1,)
 
 
-async def test_renewal_that_finds_nothing_while_it_is_settled_is_no_loss(autojump_clock: MockClock) -> None:
+async def test_renewal_during_a_settlement_does_not_count_as_a_lost_claim(autojump_clock: MockClock) -> None:
     desk = Desk(1, settling_takes=8.0)
     desk.engine = engine_of(desk, heartbeat_interval=10.0)
     told: list[Any] = []
@@ -461,7 +461,7 @@ async def test_engine_waits_at_its_end_for_what_is_settled_early(autojump_clock:
     assert desk.engine.unfinished == ()
 
 
-async def test_whoever_waits_for_changes_hears_of_a_handler_that_went_on_and_has_ended(
+async def test_wait_changed_returns_when_a_handler_ends_after_its_early_settlement(
     autojump_clock: MockClock,
 ) -> None:
     desk = Desk(1)

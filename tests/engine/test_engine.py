@@ -56,7 +56,7 @@ async def test_held_but_unsettled_runs_are_renewed_and_bounded(autojump_clock: M
         nursery.cancel_scope.cancel()
 
 
-async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(
+async def test_transient_fault_of_a_claim_is_reported_once_and_the_claimer_goes_on(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
@@ -68,7 +68,7 @@ async def test_transient_fault_of_a_claim_is_told_and_the_claimer_goes_on(
     assert list(shelf.settled) == [1]
 
 
-async def test_transient_fault_of_a_settlement_is_no_failure_of_the_run(
+async def test_transient_fault_of_a_settlement_does_not_fail_the_run(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(settler_module, "FIRST_RETRY", 0.001)
@@ -127,7 +127,7 @@ async def test_cancel_request_reaches_the_run_with_a_beat(autojump_clock: MockCl
     assert not shelf.settled[2].cancelled
 
 
-async def test_settlement_that_was_not_written_is_told_as_lost(autojump_clock: MockClock) -> None:
+async def test_settlement_not_written_is_reported_as_a_lost_claim(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], lost={1})
     engine = engine_of(shelf, heartbeat_interval=1000.0)
     async with running(engine):
@@ -306,7 +306,7 @@ async def test_wake_signal_coalesces(autojump_clock: MockClock) -> None:
     assert scope.cancelled_caught
 
 
-async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockClock) -> None:
+async def test_cancelled_settler_releases_all_waiters(autojump_clock: MockClock) -> None:
     shelf = Shelf(settling_takes=1000.0)
     settler: Settler[tuple[int, RunEnd], list[tuple[int, RunEnd]]] = Settler(shelf, shelf, Pauses())
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
@@ -335,7 +335,7 @@ async def test_settler_that_is_gone_leaves_nobody_waiting(autojump_clock: MockCl
 
 
 @pytest.mark.parametrize("name", ["run_started", "run_settled"])
-async def test_bug_in_what_hears_of_runs_ends_the_scheduler_in_order_and_fails_no_job(
+async def test_bug_in_the_observer_ends_the_engine_in_order_and_fails_no_job(
     autojump_clock: MockClock, name: str
 ) -> None:
     class Deaf(Shelf):

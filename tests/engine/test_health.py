@@ -145,7 +145,7 @@ async def test_idle_and_busy_loops_that_wait_on_purpose_are_healthy_at_every_mom
     assert set(shelf.settled) == {1, 2, 3}
 
 
-async def test_disabled_reaper_is_no_loop(autojump_clock: MockClock) -> None:
+async def test_disabled_reaper_is_not_among_the_loops(autojump_clock: MockClock) -> None:
     engine = watched(Shelf(), rescues=False)
     async with running(engine):
         assert {loop.name for loop in engine.vitals.examine().loops} == LOOPS - {"reaper"}
@@ -216,7 +216,7 @@ async def test_no_loop_is_named_for_a_fault_that_is_shorter_than_its_limit(autoj
     assert shelf.settled
 
 
-async def test_source_that_does_not_answer_is_told_as_that(autojump_clock: MockClock) -> None:
+async def test_health_names_a_source_that_does_not_answer(autojump_clock: MockClock) -> None:
     shelf = Shelf(claim_takes=100.0)
     engine = watched(shelf)
     async with running(engine):
@@ -357,7 +357,7 @@ def test_every_loop_that_the_nursery_starts_is_watched() -> None:
     assert [ast.unparse(call) for call in starts if len(call.args) != 4] == []
 
 
-async def test_answers_of_the_source_are_told_and_beats_of_nothing_are_none(autojump_clock: MockClock) -> None:
+async def test_health_reports_the_last_answer_and_an_empty_heartbeat_does_not_count(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], handler=sleeping(25))
     engine = watched(shelf, rests=True)
     async with running(engine):
@@ -410,7 +410,7 @@ async def test_heartbeat_is_unhealthy_as_soon_as_a_run_fenced_itself_until_renew
         assert engine.vitals.examine().reasons == ()
 
 
-async def test_fence_is_told_although_the_heartbeat_itself_is_not_late_yet(autojump_clock: MockClock) -> None:
+async def test_health_reports_a_fenced_run_before_the_heartbeat_itself_is_late(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], claim_takes=24.0)  # So late that its lease is as good as over.
     shelf.settling_takes = 5.0
     engine = watched(shelf, heartbeat_interval=10.0, cleanup_timeout=5.0, stuck_after=1000.0)
@@ -422,7 +422,7 @@ async def test_fence_is_told_although_the_heartbeat_itself_is_not_late_yet(autoj
         assert engine.vitals.examine().reasons == ()
 
 
-async def test_claim_that_another_took_is_no_fault_of_the_heartbeat(autojump_clock: MockClock) -> None:
+async def test_claim_taken_by_another_instance_leaves_the_heartbeat_healthy(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], lost={1}, handler=sleeping(1000))
     engine = watched(shelf)
     async with running(engine):
@@ -452,7 +452,7 @@ async def test_loop_that_crashed_is_named_while_the_engine_ends_and_after(autoju
     assert engine.vitals.examine().reasons == (crashed, "the scheduler has ended")
 
 
-async def test_crash_of_something_else_is_told(autojump_clock: MockClock) -> None:
+async def test_health_names_a_crash_outside_the_loops(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1])
 
     async def interrupted(run: Run[int]) -> None:
@@ -561,7 +561,7 @@ async def test_acts_are_counted_with_what_they_were_of(autojump_clock: MockClock
     assert progress_of("claimer").batches.largest == 7
 
 
-async def test_claims_that_were_found_lost_are_no_renewals(autojump_clock: MockClock) -> None:
+async def test_lost_claims_do_not_count_as_renewals(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1, 2, 3], lost={2}, handler=sleeping(15))
     engine = watched(shelf, heartbeat_interval=10.0)
     async with running(engine):

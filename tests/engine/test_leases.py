@@ -150,7 +150,7 @@ async def test_claim_that_is_answered_just_in_time_has_what_is_left_of_its_lease
     assert shelf.ended == {1: 14.0}
 
 
-async def test_fenced_run_is_told_once_and_given_back_when_the_source_answers(autojump_clock: MockClock) -> None:
+async def test_fenced_run_is_reported_once_and_released_when_the_source_answers(autojump_clock: MockClock) -> None:
     shelf = Silent(items=[1, 2], silent_from=0.0, silent_until=100.0, settling_takes=50.0)
     shelf.handler = shelf.obeying()
     shelf.lost = {2}

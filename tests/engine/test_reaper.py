@@ -71,7 +71,9 @@ async def test_own_claims_are_not_observed_while_they_are_renewed(autojump_clock
         assert [claim for _, claim in shelf.rescued] == [1, 2]
 
 
-async def test_faults_are_told_and_it_goes_on(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_faults_are_reported_and_the_reaper_goes_on(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(reaper_module, "LONGEST_RETRY", 0.001)
     shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()] * 2, rescue_faults=[NotNowError()] * 3)
     async with running(engine_of(shelf)):
@@ -259,7 +261,7 @@ async def test_resting_it_keeps_no_claim_in_mind_that_is_never_taken(autojump_cl
     assert shelf.observed_at == [0.0]
 
 
-async def test_resting_it_looks_when_the_first_of_its_own_claims_ends_although_a_later_one_is_told(
+async def test_resting_reaper_looks_at_the_earliest_end_of_its_unrenewed_claims(
     autojump_clock: MockClock,
 ) -> None:
     shelf = Shelf()

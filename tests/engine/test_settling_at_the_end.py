@@ -67,7 +67,9 @@ async def test_bug_in_one_settlement_gives_back_its_batch_and_those_behind_it(au
     assert engine.unfinished == ()
 
 
-async def test_bug_where_one_settlement_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
+async def test_bug_in_reporting_a_settlement_ends_the_engine_and_harms_no_other_settlement(
+    autojump_clock: MockClock,
+) -> None:
     class Deaf(Shelf):
         def run_settled(self, settlement: tuple[int, RunEnd]) -> None:
             super().run_settled(settlement)
@@ -90,7 +92,9 @@ async def test_bug_where_one_settlement_is_told_ends_the_engine_and_spoils_no_ot
     assert engine.unfinished == ()
 
 
-async def test_bug_where_a_lost_claim_is_told_ends_the_engine_and_spoils_no_other(autojump_clock: MockClock) -> None:
+async def test_bug_in_reporting_a_lost_claim_ends_the_engine_and_harms_no_other_settlement(
+    autojump_clock: MockClock,
+) -> None:
     class Deaf(Shelf):
         def claim_lost(self, claim: int) -> None:
             super().claim_lost(claim)

@@ -51,7 +51,7 @@ def test_group_that_waits_for_nothing_gains_nothing() -> None:
 
 @pytest.mark.parametrize("ahead", [1, 5, 20])
 @pytest.mark.parametrize("slots", [1, 3])
-def test_lower_priority_waits_for_so_many_slots_more_and_no_longer(ahead: int, slots: int) -> None:
+def test_lower_priority_waits_for_as_many_more_slots_as_its_priority_is_lower(ahead: int, slots: int) -> None:
     turns, backlog = Turns(), [f"{name}{number}" for name in "xyl" for number in range(10)]
     served: list[str] = []
     while len(served) < 600:

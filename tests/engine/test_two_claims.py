@@ -77,7 +77,9 @@ async def test_all_slots_are_filled_although_no_run_ends(autojump_clock: MockClo
         assert shelf.demanded == [WORTH_HALVING / 2] * 2
 
 
-async def test_what_is_told_while_all_slots_are_asked_for_is_looked_for_right_after(autojump_clock: MockClock) -> None:
+async def test_wake_up_during_a_claim_for_all_slots_makes_the_claimer_look_right_after(
+    autojump_clock: MockClock,
+) -> None:
     shelf = Recorded(claim_takes=5.0, handler=sleeping(0))
     engine = engine_with_slots(shelf, 10)
     async with running(engine):
@@ -105,7 +107,7 @@ async def test_new_item_is_asked_for_by_itself_beside_another(autojump_clock: Mo
     assert sorted(shelf.settled) == [1, 2]
 
 
-async def test_while_a_suspect_runs_what_is_told_costs_no_endless_looks(autojump_clock: MockClock) -> None:
+async def test_wake_ups_while_a_suspect_runs_cost_few_looks(autojump_clock: MockClock) -> None:
     shelf = Recorded(items=[7], suspects={7}, handler=sleeping(100), varies=True)
     engine = engine_with_slots(shelf, 100, shutdown_timeout=200.0)
     async with running(engine):
@@ -159,7 +161,7 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
     assert shelf.most_asked_for <= slots
 
 
-def test_what_is_asked_for_is_demanded_of_nobody_else() -> None:
+def test_reserved_slots_are_not_demanded_a_second_time() -> None:
     slots = Slots(10)
     slots.set_limit("a", 6)
     slots.set_limit("b", 20)

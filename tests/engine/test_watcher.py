@@ -26,7 +26,7 @@ from trio_monque.engine.watcher import (
     SHORT_WAIT,
 )
 
-TOLD = ("stream_connected", "stream_failed", "stream_closed", "stream_fallback")
+REPORTED = ("stream_connected", "stream_failed", "stream_closed", "stream_fallback")
 
 
 class Script:
@@ -93,16 +93,16 @@ def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> ShelfEngine:
     return engine_of(shelf, stream=stream, **limits)
 
 
-def told(shelf: Shelf) -> list[str]:
-    return [name for name, _ in shelf.told if name in TOLD]
+def reported(shelf: Shelf) -> list[str]:
+    return [name for name, _ in shelf.told if name in REPORTED]
 
 
 async def test_change_stream_is_opened_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf)):
         await trio.sleep(1)
-        assert told(shelf) == ["stream_connected"]
-    assert told(shelf) == ["stream_connected", "stream_closed"]
+        assert reported(shelf) == ["stream_connected"]
+    assert reported(shelf) == ["stream_connected", "stream_closed"]
     assert stream.open_now == 0
     assert trio.current_time() == 1.0
 
@@ -174,7 +174,7 @@ async def test_steady_stream_of_hints_delays_no_look(autojump_clock: MockClock) 
         nursery.cancel_scope.cancel()
 
 
-async def test_wait_is_long_only_once_nothing_was_told(autojump_clock: MockClock) -> None:
+async def test_wait_becomes_long_only_after_an_answer_without_hints(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
@@ -229,7 +229,7 @@ async def test_request_to_end_is_heard_soon_during_a_backlog(autojump_clock: Moc
         nursery.cancel_scope.cancel()
 
 
-async def test_slots_that_are_all_taken_for_long_are_no_backlog_to_keep_pace_with(autojump_clock: MockClock) -> None:
+async def test_watcher_does_not_keep_pace_while_all_slots_stay_taken(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(items=list(range(300)), handler=sleeping(1000)), Script()
     async with running(engine_with(stream, shelf)) as nursery:
         await trio.sleep(100)
@@ -246,7 +246,7 @@ async def test_broken_stream_reconnects_with_growing_delays_reports_once_and_nev
         delays = [b - a for a, b in pairwise(stream.opened_at)]
         assert delays[:6] == [1.0, 2.0, 4.0, 8.0, 16.0, 30.0]
         assert max(delays) == LONGEST_DELAY
-        assert told(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
+        assert reported(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
 
 
 async def test_stream_that_breaks_is_reported_and_opened_again(autojump_clock: MockClock) -> None:
@@ -256,7 +256,7 @@ async def test_stream_that_breaks_is_reported_and_opened_again(autojump_clock: M
         stream.say(Hints())
         stream.say(broken())
         await trio.sleep(1.5)
-        assert told(shelf) == ["stream_connected", "stream_closed", "stream_failed", "stream_connected"]
+        assert reported(shelf) == ["stream_connected", "stream_closed", "stream_failed", "stream_connected"]
         assert stream.opened_at == [0.0, 11.0]
         assert stream.open_now == 1
 
@@ -268,23 +268,23 @@ async def test_one_that_opens_and_breaks_at_once_again_and_again_is_not_up(autoj
     async with running(engine_with(stream, shelf)):
         await trio.sleep(20)
         assert stream.opened_at == [0.0, 1.0, 3.0, 7.0, 15.0]
-        assert told(shelf).count("stream_fallback") == 1
+        assert reported(shelf).count("stream_fallback") == 1
 
 
 async def test_each_outage_of_the_stream_is_reported_once(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script([broken()] * 5)
     async with running(engine_with(stream, shelf)):
         await trio.sleep(100)
-        assert told(shelf).count("stream_fallback") == 1
+        assert reported(shelf).count("stream_fallback") == 1
         stream.say(Hints())  # It was up.
         stream.faults = [broken()] * 5
         stream.say(broken())
         await trio.sleep(100)
-        assert told(shelf).count("stream_fallback") == 2
-        assert told(shelf)[-1] == "stream_connected"
+        assert reported(shelf).count("stream_fallback") == 2
+        assert reported(shelf)[-1] == "stream_connected"
 
 
-async def test_stream_that_ends_in_order_again_and_again_is_no_busy_loop(autojump_clock: MockClock) -> None:
+async def test_stream_that_ends_again_and_again_is_reopened_once_a_second(autojump_clock: MockClock) -> None:
     shelf, stream = Shelf(), Script()
     for _ in range(5):
         stream.say(Hints(ended=True))
@@ -297,7 +297,7 @@ async def test_source_without_a_stream_is_polled_and_the_fallback_is_reported_on
     shelf, stream = Shelf(), Script([StreamFailedError(PermissionError("no"), is_final=True)])
     async with running(engine_with(stream, shelf, poll_interval=5.0)):
         await trio.sleep(21)
-    assert told(shelf) == ["stream_fallback"]
+    assert reported(shelf) == ["stream_fallback"]
     assert stream.opened_at == [0.0]
     assert shelf.claimed_at == [0.0, 5.0, 10.0, 15.0, 20.0]
 
@@ -403,7 +403,7 @@ async def test_stream_that_ended_in_order_is_opened_again_at_once(autojump_clock
         stream.say(Hints(look=True, ended=True))
         await trio.sleep(1)
         assert stream.opened_at == [0.0, 5.0]
-        assert told(shelf) == ["stream_connected", "stream_closed", "stream_connected"]
+        assert reported(shelf) == ["stream_connected", "stream_closed", "stream_connected"]
         assert 5.0 in shelf.claimed_at
 
 
@@ -413,7 +413,7 @@ async def test_wait_that_cannot_be_ended_is_left_in_time(autojump_clock: MockClo
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
     assert trio.current_time() == 5.0 + LEAVING_TIMEOUT
-    assert told(shelf) == ["stream_connected", "stream_closed"]
+    assert reported(shelf) == ["stream_connected", "stream_closed"]
 
 
 async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(autojump_clock: MockClock) -> None:
@@ -423,7 +423,7 @@ async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(au
     async with running(engine_with(stream, shelf)):
         await trio.sleep(5)
     assert trio.current_time() == 5.0
-    assert told(shelf) == ["stream_connected", "stream_closed"]
+    assert reported(shelf) == ["stream_connected", "stream_closed"]
 
 
 async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clock: MockClock) -> None:
@@ -431,7 +431,7 @@ async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clo
     shelf, stream = Shelf(), Script([broken()] * 1100)
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         await trio.sleep(1100 * LONGEST_DELAY)
-        assert told(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
+        assert reported(shelf) == ["stream_failed", "stream_fallback", "stream_connected"]
 
 
 async def test_single_new_item_waits_little_for_the_one_before(autojump_clock: MockClock) -> None:

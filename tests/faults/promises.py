@@ -317,7 +317,7 @@ def events_are_true(evidence: Evidence) -> Iterator[str]:
             yield f"{what}, and not so written: attempt {attempt} of job {job}"
 
 
-def managed_jobs_are_as_told(evidence: Evidence) -> Iterator[str]:
+def managed_jobs_are_as_acknowledged(evidence: Evidence) -> Iterator[str]:
     """What was done by hand was done, and what was refused was not; of what nobody was told, either may be."""
     for record in evidence._of("managed", "not managed", "missing", "put off"):
         what, _, moment = record.detail.partition(" ")
@@ -350,7 +350,7 @@ RULES: Final[Sequence[Rule]] = (
     the_dead_are_rescued_in_time,
     unique_keys_are_held,
     events_are_true,
-    managed_jobs_are_as_told,
+    managed_jobs_are_as_acknowledged,
 )
 
 

@@ -55,7 +55,7 @@ def is_in_contact(health: Health) -> bool:
     return health.healthy and health.last_database_contact_age is not None and health.last_database_contact_age < LIMIT
 
 
-async def test_idle_instance_that_is_cut_off_says_so_in_time_and_is_healthy_again_after(
+async def test_idle_instance_reports_a_cut_off_in_time_and_is_healthy_again_after(
     own_server: OwnServer, own_db: Database, witness: Witness
 ) -> None:
     with relay(parse_uri(own_server.uri)["nodelist"][0]) as passing:
@@ -76,7 +76,9 @@ async def test_idle_instance_that_is_cut_off_says_so_in_time_and_is_healthy_agai
                     await until(scheduler, is_in_contact)
 
 
-async def test_frozen_database_stops_a_run_and_the_heartbeat_says_so(own_server: OwnServer, own_db: Database) -> None:
+async def test_frozen_database_stops_a_run_and_health_names_the_heartbeat(
+    own_server: OwnServer, own_db: Database
+) -> None:
     workers = Workers()
     started, stopped = trio.Event(), trio.Event()
     told: list[Health] = []

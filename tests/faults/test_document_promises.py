@@ -294,7 +294,7 @@ def test_every_rule_refuses_some_forgery() -> None:
     assert {rule for _, rule in FORGED.values()} == {rule.__name__ for rule in RULES}
 
 
-def test_history_is_that_of_what_is_stored_whatever_is_changed_inside_of_a_document(db: Database) -> None:
+def test_history_equals_the_stored_documents_for_every_kind_of_update(db: Database) -> None:
     one: dict[str, Any] = {"_id": ObjectId(), "a": {"b": [1, {"c": 2}, [3, 4]], "d": 5}, "e": [], "s": 1}
     documents = db["documents"]
     documents.insert_one(one)

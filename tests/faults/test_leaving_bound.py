@@ -126,7 +126,7 @@ async def until(condition: Callable[[], bool]) -> None:
             await trio.sleep(0.01)
 
 
-async def test_leaving_ends_in_time_whatever_is_in_flight_and_loses_no_job(
+async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
     own_server: OwnServer, witness: Witness
 ) -> None:
     began, server_is_frozen, told = time.monotonic(), threading.Event(), trio.Event()

@@ -112,5 +112,5 @@ def test_each_occurrence_is_chosen_in_exactly_one_of_two_turns() -> None:
         ("other", {"insert": "things"}),
     ],
 )
-def test_kind_of_a_command_is_told_from_the_wire(kind: str, command: Command) -> None:
+def test_kind_of_a_command_is_read_from_the_wire(kind: str, command: Command) -> None:
     assert kind_of(command) == kind

@@ -29,7 +29,7 @@ from trio_monque.events import JobClaimLost, JobCompleted, JobFailed
 from .records import Recorder
 
 TICK = 0.2
-TOLD_WITHIN = 0.05
+FILE_POLL_INTERVAL = 0.05
 
 
 class Handlers:
@@ -62,11 +62,11 @@ class Handlers:
     async def lasts(self, job: RunningJob[dict[str, str]]) -> None:
         """Each try until the file is there."""
 
-        async def is_told() -> None:
+        async def wait_for_file() -> None:
             while not await trio.Path(job.data["until"]).exists():
-                await trio.sleep(TOLD_WITHIN)
+                await trio.sleep(FILE_POLL_INTERVAL)
 
-        await self._until(job, is_told)
+        await self._until(job, wait_for_file)
 
     async def _until(self, job: RunningJob[Any], done: Callable[[], Awaitable[None]]) -> None:
         """Cancelled, it uses all the time for cleaning up that it can get."""

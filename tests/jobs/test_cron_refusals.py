@@ -68,7 +68,7 @@ def test_expression_that_cannot_be_understood_is_refused_with_an_example(express
 
 
 @pytest.mark.parametrize("stored", [None, 5, b"0 9 * * *", ["0 9 * * *"], {}, True])
-def test_what_is_no_text_is_refused_as_an_expression(stored: Any) -> None:
+def test_cron_refuses_an_expression_that_is_not_a_string(stored: Any) -> None:
     with pytest.raises(InvalidCronError, match="it is not a string") as caught:
         normalised(stored)
     assert caught.value.expression == stored
@@ -86,7 +86,7 @@ def test_rare_dates_and_dates_that_never_come_are_decided_at_once(expression: st
     assert time.process_time() - started < 0.5  # Measured: 10 to 20 ms for fifty years.
 
 
-def test_end_of_the_calendar_is_no_crash() -> None:
+def test_cron_raises_its_own_error_at_the_end_of_the_calendar() -> None:
     for zone in ("UTC", "Europe/Berlin", "America/New_York"):
         with pytest.raises(InvalidCronError, match="is never due"):
             next_occurrence("0 0 * * *", zone, datetime.max.replace(tzinfo=UTC))

@@ -58,7 +58,7 @@ def test_each_part_of_a_claim_is_in_its_mark() -> None:
     assert mark_of(replace(CLAIMED, updated_at=NOW + timedelta(1))) == mark_of(CLAIMED)
 
 
-def test_heartbeat_is_no_sign_of_life_of_a_holder_that_writes_a_field_of_its_own() -> None:
+def test_heartbeat_does_not_count_for_a_holder_that_renews_a_field_of_its_own() -> None:
     """A Node process with the same instance id renews the heartbeat of every claim under that id."""
     assert mark_of(replace(CLAIMED, last_heartbeat=NOW + timedelta(1))) == mark_of(CLAIMED)
     of_an_older_release = replace(CLAIMED, claim_token=f"us:{round(NOW.timestamp() * 1000)}:0123456789ab")
@@ -110,7 +110,7 @@ def test_limit_of_the_job_itself_comes_first() -> None:
     assert after(replace(CLAIMED, max_rescues=9, rescues=8)).status is JobStatus.PENDING
 
 
-def test_schedule_goes_on_above_the_limit_unless_it_was_told_not_to() -> None:
+def test_schedule_above_the_rescue_limit_goes_on_unless_on_exhausted_is_fail() -> None:
     schedule = replace(CLAIMED, rescues=3, fail_count=1, repeat_interval="0 * * * *")
     left = after(schedule)
     assert (left.status, left.next_run_at) == (JobStatus.PENDING, NOW + timedelta(hours=1))

@@ -52,7 +52,7 @@ def test_limit_of_the_job_itself_comes_first() -> None:
     assert after(claimed(max_attempts=9, fail_count=5), Failed(ValueError())).status is JobStatus.PENDING
 
 
-def test_schedule_that_used_up_its_retries_goes_on_unless_told_not_to() -> None:
+def test_schedule_without_retries_left_goes_on_unless_on_exhausted_is_fail() -> None:
     job = after(claimed(repeat_interval="0 * * * *", fail_count=2), Failed(ValueError("no")))
     assert (job.status, job.fail_count, job.fail_reason) == (JobStatus.PENDING, 0, "ValueError: no")
     ended = after(claimed(repeat_interval="0 * * * *", fail_count=2, on_exhausted="fail"), Failed(ValueError("no")))
@@ -79,7 +79,7 @@ def test_exit_and_interrupt_are_tried_again_whatever_errors_the_worker_names() -
     assert isinstance(judged(ValueError(), policy), Discarded)
 
 
-def test_control_exceptions_are_no_errors_to_discard() -> None:
+def test_discard_on_does_not_match_control_exceptions() -> None:
     policy = RetryPolicy(max_attempts=3, backoff=POLICY.backoff, discard_on=(Exception,))
     assert isinstance(judged(Retry(after=1), policy), Failed)
     assert isinstance(judged(Snooze(after=1), policy), Snoozed)

@@ -256,5 +256,5 @@ class ForbiddingStruct(msgspec.Struct, forbid_unknown_fields=True):
 
 
 @pytest.mark.parametrize("declared", [Forbidding, ForbiddingStruct])
-def test_unknown_fields_are_refused_where_the_class_says_so(declared: Any) -> None:
+def test_unknown_fields_are_refused_by_a_class_that_forbids_them(declared: Any) -> None:
     assert problem_of(PayloadType(declared).read, {"number": 1, "new": 2})

@@ -181,7 +181,7 @@ def test_every_edit_of_a_pending_job_is_counted() -> None:
         assert edit.added == {"rev": 1}
 
 
-def test_retrying_by_hand_takes_whoever_held_it_away() -> None:
+def test_retrying_by_hand_clears_the_holder() -> None:
     again = transitions.retry_again(PENDING.id, NOW)
     assert again.guard["status"] == OneOf((JobStatus.FAILED, JobStatus.CANCELLED))
     assert {"claimed_by", "locked_at", "claim_token", "cancel_requested_at"} <= set(again.cleared)

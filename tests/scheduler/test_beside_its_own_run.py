@@ -49,7 +49,7 @@ def node_recovers_cancels_and_retries(jobs: Collection) -> None:
     assert node.retry(job["_id"], now(), now())
 
 
-def somebody_deletes_and_inserts_again(jobs: Collection) -> None:
+def delete_and_insert_again(jobs: Collection) -> None:
     job = jobs.find_one_and_delete({"status": "processing"})
     assert job is not None
     jobs.insert_one(
@@ -58,7 +58,7 @@ def somebody_deletes_and_inserts_again(jobs: Collection) -> None:
     )
 
 
-FREED_BY = [node_recovers, node_recovers_cancels_and_retries, somebody_deletes_and_inserts_again]
+FREED_BY = [node_recovers, node_recovers_cancels_and_retries, delete_and_insert_again]
 
 
 class Gated:
@@ -243,7 +243,7 @@ async def until(is_so: Callable[[], bool]) -> None:
 
 
 @pytest.mark.parametrize("document_id", [ObjectId(), "text", {"a": 1}])
-async def test_document_whose_lock_somebody_removed_is_claimed_as_soon_as_our_own_work_on_it_has_ended(
+async def test_document_with_a_removed_lock_is_claimed_as_soon_as_our_own_run_of_it_ends(
     db: Database, document_id: Any
 ) -> None:
     things, gauge, starts, let_go, behind = db["things"], Gauge(), list[Any](), trio.Event(), trio.Event()

@@ -207,7 +207,7 @@ async def sees(scheduler: Scheduler) -> None:
 
 
 @pytest.mark.parametrize("proof", ["renews our claim", "claims under our id"])
-async def test_node_process_with_our_id_is_told_and_makes_unhealthy_for_as_long_as_it_is_seen(
+async def test_node_process_with_our_id_is_reported_and_keeps_the_scheduler_unhealthy_while_seen(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
     autojump_clock: MockClock,
@@ -345,7 +345,7 @@ async def test_schedule_that_is_corrected_while_its_run_is_settled_goes_on_as_co
     assert jobs.count_documents({"status": "pending", "failCount": 0}) == 1
 
 
-async def test_schedule_that_ends_with_the_deaths_of_its_holders_is_told_too(
+async def test_schedule_that_ends_with_the_deaths_of_its_holders_is_reported_too(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     script = Script("hang")

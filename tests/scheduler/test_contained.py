@@ -238,7 +238,7 @@ async def test_handler_that_cancels_the_engines_nursery_ends_the_scheduler_loudl
 
 
 @pytest.mark.parametrize("foreign", ["a string", {"k": 1}, 7, True, ["x", {"error": "kept"}]])
-async def test_history_of_somebody_elses_making_is_none(
+async def test_foreign_error_history_does_not_prevent_a_retry(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, foreign: Any
 ) -> None:
     workers = Workers()

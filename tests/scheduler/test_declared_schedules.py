@@ -92,13 +92,13 @@ async def test_schedule_changed_while_it_runs_holds_from_the_next_occurrence(
     assert after.next_run_at == datetime(2027, 1, 1, 4, 30, tzinfo=UTC)
 
 
-def told_of_schedules(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
+def logged_schedule_changes(caplog: pytest.LogCaptureFixture) -> list[tuple[str, str]]:
     records = [record for record in caplog.records if record.message.startswith("schedule report ")]
     caplog.clear()
     return [(record.levelname, " ".join(record.message.split()[2:4])) for record in records]
 
 
-async def test_older_release_that_restarts_does_not_change_the_schedule_back_and_says_so(
+async def test_restarted_older_release_keeps_the_newer_schedule_and_warns(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
     jobs: Collection,
@@ -122,7 +122,7 @@ async def test_older_release_that_restarts_does_not_change_the_schedule_back_and
         async with open_test_scheduler(workers):
             pass
         (job,) = await monque.get_jobs()
-        assert (job.repeat_interval, told_of_schedules(caplog)) == (line, told)
+        assert (job.repeat_interval, logged_schedule_changes(caplog)) == (line, told)
     assert job is not None
     assert (job.data, job.schedule_version) == ("new", 2)
 
@@ -136,7 +136,7 @@ async def test_release_that_declares_the_same_as_a_newer_one_is_silent_and_a_hig
             pass
     (job,) = await monque.get_jobs()
     assert job.schedule_version == 7
-    assert told_of_schedules(caplog) == []
+    assert logged_schedule_changes(caplog) == []
 
 
 async def test_rollback_by_a_number_that_grows_with_each_deployment_or_by_deleting_the_job(
@@ -166,7 +166,7 @@ async def test_without_versions_the_last_declaration_wins_and_each_change_is_a_w
         (job,) = await monque.get_jobs()
         assert job.repeat_interval == line
     # The third is decided by its version.
-    assert told_of_schedules(caplog) == [("WARNING", "changed to")] * 2
+    assert logged_schedule_changes(caplog) == [("WARNING", "changed to")] * 2
 
 
 async def test_of_two_releases_that_declare_at_once_the_newer_wins(

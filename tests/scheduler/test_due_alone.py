@@ -75,7 +75,7 @@ async def test_delayed_job_is_claimed_by_its_id_exactly_when_it_is_due(
 
 
 @pytest.mark.parametrize("attempts", [0, 3])
-async def test_so_is_one_that_is_found_and_not_told_though_it_was_claimed_before(
+async def test_job_found_by_a_look_is_claimed_by_its_id_after_any_number_of_attempts(
     recorded: Database,
     recorder: Recorder,
     jobs: Collection,
@@ -121,7 +121,7 @@ async def test_two_that_are_due_at_one_moment_are_looked_for(
         {"$unset": {"name": True}},
     ],
 )
-async def test_one_that_somebody_changed_untold_is_not_run_and_the_next_one_is(
+async def test_job_changed_without_notice_is_not_run_and_the_next_one_is(
     recorded: Database,
     recorder: Recorder,
     jobs: Collection,
@@ -141,7 +141,7 @@ async def test_one_that_somebody_changed_untold_is_not_run_and_the_next_one_is(
     assert starts == [("next", 0.0)]
 
 
-async def test_one_that_was_put_off_untold_runs_when_it_is_due_now(
+async def test_job_postponed_without_notice_runs_at_its_new_time(
     recorded: Database, jobs: Collection, workers: Workers, starts: list[Any], autojump_clock: MockClock
 ) -> None:
     async with SchedulerOpener(recorded)(workers) as scheduler:
@@ -152,7 +152,7 @@ async def test_one_that_was_put_off_untold_runs_when_it_is_due_now(
     assert starts == [("put off", 0.0)]
 
 
-async def test_one_that_another_claimed_and_gave_back_untold_is_looked_for(
+async def test_job_claimed_and_released_without_notice_is_found_by_a_look(
     recorded: Database, recorder: Recorder, jobs: Collection, workers: Workers, starts: list[Any], autojump_clock: Any
 ) -> None:
     async with SchedulerOpener(recorded)(workers) as scheduler:

@@ -175,7 +175,7 @@ def test_good_names_pay_nothing_for_a_crowd_of_another_name(
         assert len(recorder.commands) == 1
 
 
-def test_only_so_many_are_remembered_and_others_are_passed_over_all_the_same(
+def test_store_remembers_a_limited_number_of_skipped_documents_and_passes_over_all(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(skipped_documents, "MOST_REMEMBERED", 1200)

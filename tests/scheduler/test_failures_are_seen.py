@@ -50,7 +50,7 @@ trio.run(main)
 """
 
 
-def test_failures_are_printed_by_a_program_that_says_nothing_about_logging(
+def test_program_without_logging_configuration_prints_failures(
     mongod: EmbeddedServer, db: Database, tmp_path: Path
 ) -> None:
     program = tmp_path / "program.py"
@@ -104,7 +104,7 @@ def life_of(caplog: pytest.LogCaptureFixture) -> list[str]:
     return [one.message for one in caplog.records if one.levelno == logging.INFO and one.name != "trio_monque.engine"]
 
 
-async def test_start_drain_and_end_are_told_with_their_cause(
+async def test_start_drain_and_end_are_logged_with_their_cause(
     db: Database, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trio_monque")

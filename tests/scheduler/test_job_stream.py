@@ -68,7 +68,7 @@ async def opened(db: Database, told: RecentIds | None = None) -> AsyncIterator[O
 
 
 @pytest.mark.parametrize("order", [(-5, 40, 20), (40, 20, -5), (20, -5, 40)])
-async def test_earliest_and_latest_of_what_is_due_are_told_in_whatever_order_it_came(
+async def test_stream_reports_the_earliest_and_the_latest_due_time_in_any_order_of_arrival(
     db: Database, jobs: Collection, order: tuple[int, ...]
 ) -> None:
     monque, workers, node = Monque(db), Workers(), NodePeer(jobs)
@@ -112,14 +112,14 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
         assert later.due < math.inf
 
 
-async def test_job_of_which_the_client_in_this_run_has_told_is_not_told_again(db: Database) -> None:
+async def test_stream_does_not_repeat_a_job_announced_by_a_client_of_this_run(db: Database) -> None:
     told = RecentIds()
     async with opened(db, told) as our:
         told.add([our.due(0)])
         assert await our.next() == Hints()
 
 
-async def test_job_of_which_the_client_tells_while_the_answer_is_read_is_not_told_again(db: Database) -> None:
+async def test_stream_does_not_repeat_a_job_announced_while_its_answer_is_read(db: Database) -> None:
     """The word of the client comes after the thread has read the answer, and before the event loop has it."""
 
     class ClientTellsNext(RecentIds):
@@ -161,7 +161,7 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
         assert (heard.look, heard.due) == (False, math.inf)
 
 
-async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_tells_of_one(db: Database) -> None:
+async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_reports_one(db: Database) -> None:
     async with opened(db) as our:
         context = context_of(our.monque)
         told = [our.paused.is_announced]
@@ -207,7 +207,7 @@ async def test_stream_that_was_closed_has_let_go_of_its_cursor(db: Database) -> 
                 await trio.sleep(0.01)
 
 
-async def test_failure_to_end_the_wait_is_told_as_one_of_the_stream(db: Database) -> None:
+async def test_failure_to_end_the_wait_raises_stream_failed_error(db: Database) -> None:
     async with opened(db) as our:
         with fail_next(our.monque, driver.AutoReconnect, command="end the wait"), pytest.raises(StreamFailedError):
             await our.stream.end_wait()

@@ -266,7 +266,7 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
 
 
 @pytest.mark.parametrize("lost", [1, 3])
-async def test_settlement_whose_answer_was_lost_is_told_as_what_it_was(
+async def test_settlement_with_a_lost_answer_is_reported_with_its_true_outcome(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock, lost: int
 ) -> None:
     runs = Runs()

@@ -290,7 +290,7 @@ async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
         assert scheduler.statistics().running == 0
 
 
-async def test_change_stream_tells_of_what_is_well_beside_what_is_not(
+async def test_change_stream_reports_good_documents_among_malformed_ones(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection
 ) -> None:
     """In real time: virtual time needs no stream. One by one: each is the only one that the stream tells of."""

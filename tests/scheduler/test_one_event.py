@@ -161,7 +161,7 @@ async def test_job_that_is_put_off_and_back_again_is_not_taken_for_its_own_echo(
         await heard.wait_started(job.id)
 
 
-async def test_inserted_document_that_is_no_job_is_given_back_and_told(
+async def test_inserted_malformed_job_is_released_and_logged(
     recorded: Database, recorder: Recorder, jobs: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard, elsewhere = Heard(), Monque(recorded)
@@ -184,7 +184,7 @@ async def test_inserted_document_that_is_no_job_is_given_back_and_told(
         )
 
 
-async def test_inserted_job_that_bears_an_owner_is_told_and_left_alone(
+async def test_inserted_pending_job_with_an_owner_is_logged_and_left_alone(
     recorded: Database, recorder: Recorder, jobs: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard = Heard()

@@ -158,9 +158,7 @@ async def test_pause_outlives_every_instance_and_holds_from_the_first_claim_on(
     assert await monque.paused() == ["a"]
 
 
-async def test_pausing_and_resuming_again_changes_nothing_and_needs_nobody_who_runs_it(
-    monque: Monque, db: Database
-) -> None:
+async def test_pausing_and_resuming_again_changes_nothing_and_needs_no_worker(monque: Monque, db: Database) -> None:
     assert not await monque.resume("nobody's")
     assert await monque.pause("nobody's")
     document = db["monque_jobs.instances"].find_one({"_id": "pause:nobody's"})
@@ -181,14 +179,14 @@ async def test_worker_can_be_named_by_itself(monque: Monque) -> None:
 
 @pytest.mark.parametrize("action", ["pause", "resume"])
 @pytest.mark.parametrize("name", ["", "two words", "x" * 256, 7])
-async def test_what_can_be_no_name_is_refused(monque: Monque, action: str, name: Any) -> None:
+async def test_pause_and_resume_refuse_an_invalid_name(monque: Monque, action: str, name: Any) -> None:
     with pytest.raises(InvalidJobIdentifierError):
         await getattr(monque, action)(name)
     with pytest.raises(InvalidJobIdentifierError):
         getattr(monque.sync_in_loop, action)(name)
 
 
-async def test_pause_whose_answer_was_lost_is_heard_of_all_the_same(
+async def test_pause_with_a_lost_answer_takes_effect_in_this_run(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     work = Jobs()

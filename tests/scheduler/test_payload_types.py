@@ -261,7 +261,7 @@ def takes_order(job: RunningJob[Order]) -> None: ...
 async def takes_dict(job: RunningJob[OrderDict]) -> None: ...
 
 
-def test_handler_that_expects_a_class_says_so_with_payload() -> None:
+def test_handler_annotated_with_a_class_requires_the_payload_option() -> None:
     """Type checkers believe the annotation, and the handler would fail at its first use of a field."""
     with pytest.raises(WorkerRegistrationError, match=r"takes a RunningJob\[Order\], .* add payload=Order"):
         Workers().register("ship", takes_order)

@@ -96,7 +96,7 @@ async def test_beats_tell_what_is_held_and_that_it_leaves(db: Database, monque: 
     assert await monque.instances() == []
 
 
-async def test_that_it_leaves_is_told_at_once_and_not_with_the_next_beat(db: Database, monque: Monque) -> None:
+async def test_entry_shows_the_drain_at_once_and_not_with_the_next_heartbeat(db: Database, monque: Monque) -> None:
     workers, runs, go_on = Workers(), trio.Event(), trio.Event()
 
     @workers.register("a")
@@ -115,7 +115,7 @@ async def test_that_it_leaves_is_told_at_once_and_not_with_the_next_beat(db: Dat
         go_on.set()
 
 
-async def test_dead_one_is_told_as_dead_and_removed_by_another_that_saw_nothing_of_it_for_long(
+async def test_dead_instance_is_shown_as_dead_and_another_removes_its_entry_after_ten_intervals(
     db: Database, monque: Monque
 ) -> None:
     async with open_scheduler(db, heartbeat_interval=BEAT) as dead:
@@ -130,7 +130,7 @@ async def test_dead_one_is_told_as_dead_and_removed_by_another_that_saw_nothing_
         assert trio.current_time() - began >= 10 * BEAT - 0.01
 
 
-async def test_living_one_is_removed_by_nobody_whatever_its_clock_says(db: Database, monque: Monque) -> None:
+async def test_entry_of_a_live_instance_with_a_wrong_clock_is_not_removed(db: Database, monque: Monque) -> None:
     """How long it must be seen not to change is for tests/test_observations.py."""
     async with open_scheduler(db, heartbeat_interval=BEAT) as observer, open_scheduler(db, heartbeat_interval=6 * BEAT):
         entries = db["monque_jobs.instances"]
@@ -170,7 +170,7 @@ async def test_beats_that_fail_harm_no_job_and_come_again(
     assert len(warned) == 1
 
 
-async def test_right_that_is_missing_for_the_beat_is_no_crash(db: Database) -> None:
+async def test_missing_permission_for_the_heartbeat_does_not_crash_the_scheduler(db: Database) -> None:
     """What no try can mend is tried again all the same: it may be given back, and no job needs it."""
     denied = driver.OperationFailure("not authorized", 13)
     async with open_scheduler(db, heartbeat_interval=BEAT) as scheduler:
@@ -202,7 +202,7 @@ async def test_entry_is_removed_after_a_cut_too(
     assert db["monque_jobs.instances"].count_documents({}) == 0
 
 
-async def test_entry_of_one_that_cannot_remove_it_stays_and_leaving_is_no_error(
+async def test_shutdown_that_cannot_remove_its_entry_leaves_it_and_raises_no_error(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     async with open_test_scheduler() as scheduler:

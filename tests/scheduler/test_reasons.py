@@ -77,7 +77,7 @@ class Stage:
         (job,) = self.jobs.find()
         return job
 
-    def told(self) -> list[type[Event]]:
+    def emitted(self) -> list[type[Event]]:
         return [type(event) for event in self.events if not isinstance(event, JobStarted)]
 
 
@@ -95,7 +95,7 @@ async def test_user(stage: Stage, autojump_clock: MockClock) -> None:
         stored = stage.stored()
         assert (stored["status"], "cancelRequestedAt" in stored, "claimToken" in stored) == ("cancelled", False, False)
     assert stage.reasons == ["user"]
-    assert stage.told() == [JobCancelled]
+    assert stage.emitted() == [JobCancelled]
 
 
 async def test_user_came_too_late_for_a_run_that_succeeds_all_the_same(stage: Stage, autojump_clock: MockClock) -> None:
@@ -104,7 +104,7 @@ async def test_user_came_too_late_for_a_run_that_succeeds_all_the_same(stage: St
         await drain(scheduler)
         assert stage.stored()["status"] == "completed"
     assert stage.reasons == ["user"]
-    assert stage.told() == [JobCompleted]
+    assert stage.emitted() == [JobCompleted]
 
 
 async def test_user_stops_a_schedule_whose_run_succeeds_all_the_same(stage: Stage, autojump_clock: MockClock) -> None:
@@ -117,7 +117,7 @@ async def test_user_stops_a_schedule_whose_run_succeeds_all_the_same(stage: Stag
         stored = stage.jobs.find_one({"_id": job.id})
         assert stored is not None
         assert stored["status"] == "cancelled"
-    assert JobCancelled in stage.told()
+    assert JobCancelled in stage.emitted()
 
 
 @pytest.mark.parametrize("whose", ["worker", "job"])
@@ -140,7 +140,7 @@ async def test_timeout(stage: Stage, autojump_clock: MockClock, whose: str) -> N
         assert (stored["status"], stored["failCount"]) == ("pending", 1)
         assert "took longer than 30 s" in stored["failReason"]
         assert stage.reasons == ["timeout"]
-        assert stage.told() == [JobFailed]
+        assert stage.emitted() == [JobFailed]
 
 
 async def test_shutdown(stage: Stage, autojump_clock: MockClock) -> None:
@@ -151,7 +151,7 @@ async def test_shutdown(stage: Stage, autojump_clock: MockClock) -> None:
     assert "claimToken" not in stored
     assert stage.reasons == ["shutdown"]
     assert stage.ended_at == [6.0]
-    assert stage.told() == [ShutdownTimedOut]
+    assert stage.emitted() == [ShutdownTimedOut]
     assert scheduler.report is not None
     assert scheduler.report.released == 1
 
@@ -168,7 +168,7 @@ async def test_lost_to_another(stage: Stage, autojump_clock: MockClock) -> None:
         assert stage.stored() == theirs
     assert stage.stored() == theirs
     assert stage.reasons == ["lost"]
-    assert stage.told() == [JobClaimLost]
+    assert stage.emitted() == [JobClaimLost]
     assert scheduler.report is not None
     assert scheduler.report.unfinished == ()
 
@@ -247,10 +247,10 @@ async def test_thread_that_outlives_the_absolute_limit_keeps_its_claim_until_the
         assert (stored["status"], stored["lastHeartbeat"] - began) == ("processing", timedelta(seconds=80))
         await drain(scheduler)
         assert stage.stored()["status"] == "completed"
-    assert stage.told() == [JobClaimLost, JobCompleted]
+    assert stage.emitted() == [JobClaimLost, JobCompleted]
 
 
-async def test_status_of_a_job_that_is_asked_to_end_says_so(stage: Stage, autojump_clock: MockClock) -> None:
+async def test_job_that_is_asked_to_end_shows_the_request(stage: Stage, autojump_clock: MockClock) -> None:
     async with stage.running() as (scheduler, job_id):
         asked = await scheduler.cancel_job(job_id)
         assert asked is not None
@@ -275,4 +275,4 @@ async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for
         stored = stage.stored()
         assert (stored["status"], stored["failCount"]) == ("failed", 1)
         assert ("too late" if end == "raises" else "took longer than 70 s") in stored["failReason"]
-    assert stage.told() == [JobClaimLost, JobFailed]
+    assert stage.emitted() == [JobClaimLost, JobFailed]

@@ -26,7 +26,7 @@ from trio_monque.testing import SchedulerOpener, crash, fail_next, now, quiesce
 # --- Answers that are lost ---
 
 
-async def test_rescue_whose_answers_are_lost_is_told_in_the_end_and_its_job_runs(
+async def test_rescue_with_lost_answers_is_reported_in_the_end_and_its_job_runs(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     work, told = Jobs(), list[Any]()
@@ -58,7 +58,7 @@ class LostAnswers:
 
 @pytest.mark.parametrize("how", ["async", "sync"])
 @pytest.mark.parametrize("answered", [0, 1])
-async def test_by_hand_what_was_rescued_is_told_and_wakes_others_although_the_call_fails(
+async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other_schedulers(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
     jobs: Collection,
@@ -86,7 +86,7 @@ async def test_by_hand_what_was_rescued_is_told_and_wakes_others_although_the_ca
     assert told == [StaleJobsRecovered(100, {"job": 100})] * answered
 
 
-async def test_by_hand_what_was_rescued_is_told_although_the_call_is_cancelled(
+async def test_cancelled_rescue_by_hand_announces_the_rescued_jobs(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     work, told = Jobs(), list[Any]()
@@ -136,7 +136,7 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
 
 
 @pytest.mark.parametrize("how", ["drained", "cut", "given up"])
-async def test_left_while_a_rescue_is_under_way_it_is_told_and_wakes_the_others(
+async def test_shutdown_during_a_rescue_reports_it_and_wakes_the_other_schedulers(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
     work, told, slow = Jobs(), list[Any](), Slow("settle jobs")
@@ -182,7 +182,7 @@ async def test_left_before_a_lost_answer_is_known_it_wakes_the_others(
 # --- What cannot be ---
 
 
-async def test_refused_and_broken_documents_are_told_once_and_hold_up_nobody(
+async def test_refused_and_malformed_documents_are_logged_once_and_delay_no_rescue(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
     db: Database,

@@ -380,7 +380,7 @@ async def test_backlog_of_a_process_that_was_killed_over_it_is_another_ones_with
         assert not left(jobs)
 
 
-async def test_fault_is_told_once_and_tried_again_and_harms_no_job(
+async def test_retention_reports_a_fault_once_and_retries_and_harms_no_job(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
     autojump_clock: MockClock,
@@ -432,7 +432,7 @@ async def test_pass_reaches_all_jobs_beside_documents_that_are_not_jobs_and_ends
         assert pruner_of(scheduler).healthy
 
 
-async def test_lock_that_cannot_be_given_back_is_no_fault(
+async def test_lock_that_cannot_be_released_does_not_count_as_a_fault(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
     autojump_clock: MockClock,
@@ -451,7 +451,7 @@ async def test_lock_that_cannot_be_given_back_is_no_fault(
     assert not [one for one in caplog.records if one.levelno >= logging.WARNING]
 
 
-async def test_right_that_is_missing_is_no_crash(
+async def test_missing_permission_for_the_lock_does_not_crash_the_scheduler(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     put(jobs, 9 * DAY)

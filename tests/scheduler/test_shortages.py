@@ -129,7 +129,7 @@ async def test_plain_handler_waits_for_its_thread(
     assert scheduler.report.failed == 0
 
 
-async def test_shortage_of_memory_while_ends_are_prepared_is_no_end_of_the_settler(
+async def test_settler_survives_a_memory_error_while_it_prepares_settlements(
     open_test_scheduler: SchedulerOpener, monkeypatch: pytest.MonkeyPatch, autojump_clock: MockClock
 ) -> None:
     prepare, failures = JobSource.prepare, [MemoryError(), MemoryError()]

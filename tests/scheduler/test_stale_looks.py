@@ -13,7 +13,7 @@ from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, assert_enqueued, now, quiesce
 
 
-async def test_what_is_told_while_all_slots_are_taken_is_found_though_what_was_read_ahead_would_do(
+async def test_job_enqueued_while_all_slots_are_taken_starts_beside_the_prefetched_one(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     """It was read when there was no more than that; the last of it fills not all that is free then."""

@@ -183,7 +183,7 @@ async def test_workers_own_backoff_is_seconds_or_asked_for(
 
 
 @pytest.mark.parametrize("answer", ["soon", float("nan"), -1.0, None])
-async def test_backoff_that_fails_is_replaced_and_told(
+async def test_failing_backoff_function_is_replaced_and_logged(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture, answer: Any
 ) -> None:
     job = await job_after_its_first_run(
@@ -242,13 +242,13 @@ class NastyError(Exception):
         (ValueError("a NUL: \0"), "ValueError: a NUL: \0"),
     ],
 )
-async def test_error_that_is_hard_to_tell_of_is_told_all_the_same(
+async def test_error_with_a_difficult_text_still_becomes_the_fail_reason(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, error: Exception, reason: str
 ) -> None:
     assert (await job_after_its_first_run(open_test_scheduler, raising(error))).fail_reason == reason
 
 
-async def test_exhausted_schedule_goes_on_loudly_unless_told_to_fail(
+async def test_exhausted_schedule_goes_on_with_a_warning_unless_on_exhausted_is_fail(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers = Workers()

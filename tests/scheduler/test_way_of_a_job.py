@@ -379,7 +379,7 @@ async def test_document_with_only_the_fields_of_monque_is_claimed_and_completed(
     assert got == [(inserted.inserted_id, {"n": 1}, 1)]
 
 
-async def test_broken_document_at_the_head_of_the_queue_is_told_and_starves_nobody(
+async def test_malformed_documents_at_the_head_of_the_queue_are_logged_and_delay_no_job(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     at = datetime(2020, 1, 1, tzinfo=UTC)

@@ -31,7 +31,7 @@ def test_decorated_function_is_callable_as_it_was_and_has_a_name() -> None:
     assert (greet.settings.concurrency, greet.settings.timeout, greet.settings.max_attempts) == (3, 2.5, None)
 
 
-def test_async_handlers_are_told_from_plain_ones() -> None:
+def test_registration_distinguishes_async_handlers_from_plain_ones() -> None:
     class Called:
         async def __call__(self, job: RunningJob[Any]) -> None: ...
 

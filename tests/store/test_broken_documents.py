@@ -158,7 +158,7 @@ def test_mended_document_is_claimed_without_a_restart(
     assert len(caplog.records) == 1
 
 
-def test_pending_job_that_lost_its_owner_is_claimed_at_once_and_told_again_if_it_gets_one(
+def test_pending_job_is_claimed_once_its_owner_is_removed_and_logged_again_if_it_gets_one(
     store: JobCollection, jobs: Collection, moment: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(jobs, {"claimedBy": "who?"})
@@ -178,7 +178,7 @@ def _mending(change: dict[str, Any]) -> dict[str, Any]:
     return {**({"$set": mended} if mended else {}), **({"$unset": gone} if gone else {})}
 
 
-def test_document_that_was_mended_wrongly_is_told_again_with_its_new_fault(
+def test_wrongly_mended_document_is_logged_again_with_its_new_fault(
     store: JobCollection, jobs: Collection, moment: list[float], caplog: pytest.LogCaptureFixture
 ) -> None:
     put(jobs, {"failCount": "7"})

@@ -61,7 +61,7 @@ def of_update(job_id: Any, *, is_pending: bool = True, **fields: Any) -> Change:
     return Change(Kind.JOB, job_id, is_pending=is_pending, **fields)
 
 
-def test_new_job_is_told_with_its_name_and_when_it_is_due(store: JobCollection, jobs: Collection) -> None:
+def test_stream_reports_a_new_job_with_its_name_and_due_time(store: JobCollection, jobs: Collection) -> None:
     with watching(store) as opened:
         (due,) = heard(opened, store, lambda: insert(store, "greet"))
         assert due == Change(Kind.JOB, due.job_id, "greet", is_new=True, is_pending=True, due=PAST)
@@ -69,7 +69,9 @@ def test_new_job_is_told_with_its_name_and_when_it_is_due(store: JobCollection, 
         assert (later.name, later.is_pending, later.due) == ("other", True, LATER)
 
 
-def test_what_makes_a_job_pending_or_moves_it_is_told(store: JobCollection, jobs: Collection) -> None:
+def test_stream_reports_changes_that_make_a_job_pending_or_reschedule_it(
+    store: JobCollection, jobs: Collection
+) -> None:
     job = insert(store, "greet").id
     with watching(store) as opened:
 
@@ -93,7 +95,7 @@ def test_what_makes_a_job_pending_or_moves_it_is_told(store: JobCollection, jobs
         assert replaced == [Change(Kind.JOB, job, "x", is_pending=True, due=PAST)]
 
 
-def test_request_to_cancel_is_told(store: JobCollection, jobs: Collection) -> None:
+def test_stream_reports_a_request_to_cancel(store: JobCollection, jobs: Collection) -> None:
     (job,) = claim(store, 1)
     with watching(store) as opened:
         requested = heard(
@@ -102,7 +104,9 @@ def test_request_to_cancel_is_told(store: JobCollection, jobs: Collection) -> No
     assert requested == [of_update(job.id, is_pending=False, cancel_requested=True)]
 
 
-def test_life_of_a_claim_is_not_told(store: JobCollection, jobs: Collection, db: Database) -> None:
+def test_stream_does_not_report_the_changes_within_a_claim(
+    store: JobCollection, jobs: Collection, db: Database
+) -> None:
     insert(store)
     ours = stamp()
 
@@ -121,7 +125,7 @@ def test_life_of_a_claim_is_not_told(store: JobCollection, jobs: Collection, db:
         assert heard(opened, store, live) == []
 
 
-def test_completions_with_results_are_not_told_although_the_server_may_tell_them_as_replacements(
+def test_stream_does_not_report_completions_that_the_server_sends_as_replacements(
     store: JobCollection, jobs: Collection
 ) -> None:
     held = claim(store, 3)
@@ -131,7 +135,7 @@ def test_completions_with_results_are_not_told_although_the_server_may_tell_them
         assert [stream.next()["operationType"] for _ in held] == ["replace"] * 3  # Or there would be nothing to see.
 
 
-def test_replacement_that_asks_for_a_cancellation_is_told(store: JobCollection, jobs: Collection) -> None:
+def test_stream_reports_a_replacement_that_requests_a_cancellation(store: JobCollection, jobs: Collection) -> None:
     (job,) = claim(store, 1)
     asked = {"name": "greet", "status": "processing", "cancelRequestedAt": PAST}
     with watching(store) as opened:
@@ -139,7 +143,7 @@ def test_replacement_that_asks_for_a_cancellation_is_told(store: JobCollection, 
     assert told == Change(Kind.JOB, job.id, "greet", cancel_requested=True)
 
 
-def test_pauses_and_the_own_leaving_mark_are_told_and_no_beats(store: JobCollection, db: Database) -> None:
+def test_stream_reports_pauses_and_its_own_leaving_mark_and_no_heartbeats(store: JobCollection, db: Database) -> None:
     instances = db["monque_jobs.instances"]
 
     def write() -> None:
@@ -209,7 +213,7 @@ def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(
     ],
     ids=["dropped", "renamed", "replaced"],
 )
-def test_collection_that_vanishes_is_told(
+def test_stream_reports_that_the_collection_is_gone(
     store: JobCollection, jobs: Collection, db: Database, vanish: Callable[[Collection], object]
 ) -> None:
     insert(store)
@@ -220,7 +224,7 @@ def test_collection_that_vanishes_is_told(
         assert opened.is_open
 
 
-def test_other_collections_that_vanish_are_not_told(store: JobCollection, db: Database) -> None:
+def test_stream_does_not_report_that_another_collection_is_gone(store: JobCollection, db: Database) -> None:
     def vanish() -> None:
         for name in ("monque_jobs.instances", "another", "monque_jobs2"):
             db[name].insert_one({})

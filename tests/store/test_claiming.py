@@ -266,7 +266,7 @@ def test_first_candidates_are_passed_over_and_a_name_that_is_too_short_is_looked
     assert [job.id for job in alone.jobs] == [job.id for job in many[3:8]]
 
 
-def test_next_job_is_told_with_its_moment_and_by_itself_where_it_is_alone(store: JobCollection) -> None:
+def test_next_due_returns_the_due_time_and_the_job_if_it_is_the_only_one(store: JobCollection) -> None:
     moments = [PAST + timedelta(seconds=number) for number in range(4)]
     insert(store, run_at=moments[0])
     later = [insert(store, name, run_at=moments[1 + number]) for number, name in enumerate(["other", "greet", "alien"])]
@@ -298,7 +298,7 @@ def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
         ({"attempts": "many"}, False),
     ],
 )
-def test_next_job_that_cannot_be_claimed_by_its_id_is_told_by_its_moment_alone(
+def test_next_due_returns_only_the_due_time_of_a_job_that_cannot_be_claimed_by_its_id(
     store: JobCollection, jobs: Collection, change: Any, alone: bool
 ) -> None:
     moment = PAST + timedelta(seconds=1)
@@ -311,7 +311,7 @@ def test_next_job_that_cannot_be_claimed_by_its_id_is_told_by_its_moment_alone(
         assert (taken.attempts, taken) == (8, as_stored(store, job))
 
 
-def test_next_job_with_an_id_that_is_none_is_told_by_its_moment_alone(store: JobCollection, jobs: Collection) -> None:
+def test_next_due_returns_only_the_due_time_of_a_job_with_an_invalid_id(store: JobCollection, jobs: Collection) -> None:
     moment = PAST + timedelta(seconds=1)
     job = insert(store, run_at=moment)
     document = jobs.find_one_and_delete({"_id": job.id})

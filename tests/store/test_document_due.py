@@ -214,7 +214,7 @@ def test_next_due_is_the_earliest_that_is_not_due_yet(locked: LockedCollection, 
     assert due.next_due(locked, NOW + 5 * SECOND) == NOW + 7 * SECOND
 
 
-def test_observed_is_every_lock_that_somebody_holds(locked: LockedCollection, documents: Collection) -> None:
+def test_observe_returns_every_held_lock(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many(
         [{"_id": f"other {place}", "lock": lock} for place, lock in enumerate([*FREE, *NOT_YET, *UNKNOWN_LOCKS])]
     )
@@ -282,7 +282,7 @@ def test_what_changes_between_two_reads_of_a_server_without_snapshots_counts_as_
             miss_nothing(uri, alone["x"]["letters"], *change)
 
 
-def test_unreadable_locks_are_told_once(
+def test_unreadable_locks_are_logged_once(
     locked: LockedCollection, documents: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     documents.insert_many([{"_id": place, "lock": lock} for place, lock in enumerate(UNKNOWN_LOCKS)])
@@ -308,7 +308,9 @@ def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents:
     assert len(dead_letters.listed(locked, 2)) == 2
 
 
-def test_still_matching_is_what_matches_and_nobody_holds(locked: LockedCollection, documents: Collection) -> None:
+def test_still_matching_returns_documents_that_match_and_are_not_held(
+    locked: LockedCollection, documents: Collection
+) -> None:
     documents.insert_many(
         [{"_id": 0}, {"_id": 1, "done": 1}, {"_id": 2, "lock": HELD[0]}, {"_id": 3, "lock": freed(1, NOW)}]
     )

@@ -133,7 +133,7 @@ def test_claims_in_order_read_a_backlog_from_its_head(documents: Collection, dir
 
 
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
-def test_backlog_that_nobody_has_locked_costs_the_other_questions_nothing(documents: Collection, sort: Any) -> None:
+def test_unlocked_backlog_costs_the_other_queries_nothing(documents: Collection, sort: Any) -> None:
     indexes.create(handle(documents, {"done": None}, sort=sort))
     fill(documents, {}, {"done": 1}, rest=10)
     questions = ("next due", "observe", "is left", "release", "resolve")
@@ -215,14 +215,14 @@ def test_index_is_made_once_and_each_filter_and_order_has_its_own(documents: Col
     assert indexes.create(handle(documents, lock_field="claim")).startswith("trio_monque_claims_claim_")
 
 
-def test_arrays_in_two_fields_of_the_filter_keep_nobody_from_an_index(documents: Collection) -> None:
+def test_arrays_in_two_fields_of_the_filter_do_not_prevent_an_index(documents: Collection) -> None:
     documents.insert_one({"to": [1, 2], "tags": [3]})
     locked = handle(documents, {"to": {"$ne": 5}, "tags": {"$ne": 5}})
     indexes.create(locked)
     assert indexes.is_served(locked, NOW)
 
 
-def test_index_under_another_name_is_told(documents: Collection) -> None:
+def test_creating_an_index_that_exists_under_another_name_raises(documents: Collection) -> None:
     documents.create_index([("lock.until", 1), ("lock.by", 1)], partialFilterExpression={"done": None}, name="mine")
     assert indexes.is_served(handle(documents), NOW)
     with pytest.raises(MonqueConnectionError, match="nothing needs to be created"):

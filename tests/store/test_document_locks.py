@@ -178,7 +178,7 @@ def test_document_is_what_the_callers_codec_makes_of_it(db: Database) -> None:
     assert [one.id for one in dead_letters.listed(locked, 5)] == [13]
 
 
-def test_document_that_the_server_will_not_have_locked_is_told_and_passed_over(
+def test_document_that_the_server_refuses_to_lock_is_logged_and_passed_over(
     locked: LockedCollection, documents: Collection, caplog: pytest.LogCaptureFixture
 ) -> None:
     documents.insert_many([{"_id": 0}, {"_id": 1, "fixed": True}, {"_id": 2}, {"_id": 3, "fixed": True}, {"_id": 4}])

@@ -109,7 +109,9 @@ def test_endings_whose_lock_is_not_the_claims_are_gone_and_write_nothing(
     assert documents.find_one({"_id": 6}) == {"_id": 6, "done": 1}
 
 
-def test_neighbours_of_what_is_gone_are_told_as_written(locked: LockedCollection, documents: Collection) -> None:
+def test_settling_reports_the_neighbours_of_a_lost_document_as_written(
+    locked: LockedCollection, documents: Collection
+) -> None:
     mark = held(documents, locked, 4)
     documents.update_one({"_id": 1}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
     told = settle(locked, [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
@@ -131,7 +133,7 @@ def test_endings_with_a_lock_may_be_sent_again(locked: LockedCollection, documen
     assert settle(locked, endings) == [WRITTEN] * 3
 
 
-def test_finish_that_is_sent_again_is_never_told_as_written_for_what_another_did(
+def test_finish_sent_again_is_not_reported_as_written_after_the_finish_of_another_holder(
     locked: LockedCollection, documents: Collection
 ) -> None:
     """Another holder came after us and has finished: the document has no lock, and the result is not ours."""
@@ -202,7 +204,9 @@ def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollec
     assert settle(locked, [Ending(4, fence(mark), None, freed(1, LATER))]) == [WRITTEN]
 
 
-def test_refused_beside_lost_is_told_apart(locked: LockedCollection, documents: Collection) -> None:
+def test_settling_distinguishes_refused_documents_from_lost_ones(
+    locked: LockedCollection, documents: Collection
+) -> None:
     mark = held(documents, locked, 4, n=1)
     documents.update_one({"_id": 0}, {"$set": {"n": "text"}})
     documents.update_one({"_id": 2}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
@@ -237,7 +241,7 @@ def deep(levels: int) -> Any:
     ],
     ids=lambda update: str(update)[:40],
 )
-def test_what_the_server_refuses_is_told_and_harms_nobody(
+def test_update_that_the_server_refuses_is_reported_and_harms_no_other(
     locked: LockedCollection, documents: Collection, update: Any
 ) -> None:
     documents.create_index("key", unique=True, sparse=True)
@@ -253,7 +257,7 @@ def test_what_the_server_refuses_is_told_and_harms_nobody(
 @pytest.mark.parametrize(
     "update", [{"$set": {"x": object()}}, {"$set": {1: 2}}, {"$set": {"x": 2**70}}, {"$set": {"x": "y" * 17_000_000}}]
 )
-def test_what_cannot_be_encoded_is_told_at_once(locked: LockedCollection, update: Any) -> None:
+def test_update_that_cannot_be_encoded_raises_at_once(locked: LockedCollection, update: Any) -> None:
     with pytest.raises(InvalidPayloadError):
         encoded_update(locked, update)
 
@@ -267,7 +271,7 @@ def test_update_is_what_it_was_when_it_was_encoded(locked: LockedCollection, doc
     assert documents.find_one() == {"_id": 0, "done": [1]}
 
 
-def test_write_that_was_interrupted_is_no_refusal_and_is_sent_again(
+def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
     locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
 ) -> None:
     """A transaction of another program's has one of the documents: the server waits for it, and then gives up."""

@@ -131,7 +131,7 @@ def test_only_whole_fields_of_roomy_documents_are_set_together(
     assert encoded_update(locked, update, document).names == names
 
 
-def test_what_the_callers_decoders_made_of_a_document_says_nothing_of_its_size(db: Database) -> None:
+def test_document_read_with_lenient_decoding_is_settled_alone(db: Database) -> None:
     documents: Collection = db.get_collection("letters", CodecOptions[Any](unicode_decode_error_handler="replace"))
     assert encoded_update(handle(documents), PLAIN, ROOMY).names == ()
 
@@ -365,7 +365,7 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
 @pytest.mark.parametrize(
     "there", [{}, {"n": 0}, {"n": "x" * 50, "done": False}, {"n": {"a": 1, "b": 2}}, {"n": [1, 2]}]
 )
-def test_change_streams_are_told_of_updates_as_by_plain_statements(
+def test_change_streams_get_the_same_updates_as_from_plain_statements(
     locked: LockedCollection, documents: Collection, room: int, there: Mapping[str, Any]
 ) -> None:
     """Where a statement for many would be told as a replacement, or as one of parts, each goes alone."""

@@ -72,10 +72,10 @@ CLASSES: list[Row] = [
 
 @pytest.mark.parametrize(("error", "transient", "unknown"), CLASSES, ids=lambda value: type(value).__name__)
 def test_each_kind_of_error_has_its_row(error: driver.PyMongoError, transient: bool, unknown: bool) -> None:
-    assert_told(error, transient, unknown)
+    assert_classified(error, transient, unknown)
 
 
-def assert_told(error: driver.PyMongoError, transient: bool, unknown: bool) -> None:
+def assert_classified(error: driver.PyMongoError, transient: bool, unknown: bool) -> None:
     assert is_transient(error) is transient
     assert has_unknown_outcome(error) is unknown
     ours = translated(error, "do it")
@@ -151,16 +151,16 @@ def one_of_each_form(code: int) -> list[driver.PyMongoError]:
 @pytest.mark.parametrize("form", range(5))
 @pytest.mark.parametrize("code", sorted(PASSING_CODES))
 def test_code_that_passes_leaves_a_write_unknown_in_whatever_form_it_comes(code: int, form: int) -> None:
-    assert_told(one_of_each_form(code)[form], True, True)
+    assert_classified(one_of_each_form(code)[form], True, True)
 
 
 @pytest.mark.parametrize("code", [2, 9, 11, 13, 20, 26, 72, 79, 100, 121, 10334, 11000, 17280])
 def test_code_that_refuses_is_known_unless_it_is_the_write_concern_that_failed(code: int) -> None:
     *refusals, in_bulk, alone = one_of_each_form(code)
     for error in refusals:
-        assert_told(error, False, False)
+        assert_classified(error, False, False)
     for error in (in_bulk, alone):
-        assert_told(error, False, True)
+        assert_classified(error, False, True)
 
 
 def test_codes_that_the_driver_itself_tries_again_are_all_known() -> None:
@@ -179,7 +179,7 @@ def test_answer_to_a_write_that_is_read_raw_is_the_drivers_own_error() -> None:
         helpers_shared._check_command_response(raw, 17, None, parse_write_concern_error=True)
     assert caught.value.code == 11602
     assert caught.value.has_error_label("RetryableWriteError")
-    assert_told(caught.value, True, True)
+    assert_classified(caught.value, True, True)
 
 
 def test_connection_that_was_made_in_the_middle_of_an_election_is_used_once(db: Database) -> None:

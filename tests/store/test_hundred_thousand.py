@@ -107,7 +107,9 @@ def test_page_examines_what_it_shows_and_a_constant(
 
 
 @pytest.mark.parametrize("by", ORDERS)
-def test_page_of_any_other_filter_examines_no_more_than_the_cap_and_says_so(store: JobCollection, by: Any) -> None:
+def test_page_of_any_other_filter_examines_at_most_the_cap_and_is_marked_as_capped(
+    store: JobCollection, by: Any
+) -> None:
     """And going on finds all that there is."""
     which = JobFilter(name=RARE_NAME, status="failed", fail_reason="declined", created_from=BEGIN)
     if by in ("created_at", "id"):

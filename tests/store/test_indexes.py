@@ -112,7 +112,7 @@ async def test_indexes_are_made_before_the_first_write_unless_skipped(db: Databa
     ids=["enqueue", "enqueue_many", "schedule"],
 )
 @pytest.mark.parametrize("made_again", [False, True])
-def test_unique_key_is_not_used_without_its_index_although_nobody_told_of_the_drop(
+def test_unique_key_is_not_used_without_its_index_after_an_unnoticed_drop(
     db: Database, jobs: Collection, enqueue: Callable[[SyncMonque], object], made_again: bool
 ) -> None:
     monque = Monque(db).sync
@@ -130,7 +130,7 @@ async def test_scheduler_makes_the_indexes_when_it_starts(db: Database, jobs: Co
         assert len(jobs.index_information()) == len(indexes.ALL) + 1
 
 
-def test_index_of_another_version_is_told_with_what_to_do(store: JobCollection, jobs: Collection) -> None:
+def test_index_of_another_version_raises_an_error_with_advice(store: JobCollection, jobs: Collection) -> None:
     jobs.create_index([("name", 1), ("nextRunAt", 1)], name="trio_monque_claim")
     with pytest.raises(MonqueConnectionError, match="(?s)another version.*dropIndex.*trio_monque_claim") as caught:
         indexes.ensure(store)

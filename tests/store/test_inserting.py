@@ -107,7 +107,7 @@ def test_echo_of_a_sending_counts_as_inserted(db: Database, jobs: Collection) ->
     assert inserting.stored(store, [first.job.id, ObjectId()]) == {first.job.id}
 
 
-def test_document_that_the_server_refuses_is_told_by_its_place_and_does_not_spoil_the_others(
+def test_document_that_the_server_refuses_is_reported_by_its_place_and_the_others_are_stored(
     db: Database, jobs: Collection
 ) -> None:
     db.create_collection("monque_jobs", validator={"data": {"$ne": "bad"}})
@@ -122,7 +122,7 @@ def test_document_that_the_server_refuses_is_told_by_its_place_and_does_not_spoi
     assert [document["data"] for document in jobs.find().sort("_id")] == ["a", "b"]
 
 
-def test_keys_that_are_free_are_told_from_those_in_use(db: Database, jobs: Collection) -> None:
+def test_inserting_distinguishes_free_keys_from_those_in_use(db: Database, jobs: Collection) -> None:
     store = handle(db)
     indexes.ensure(store)
     held = insert(store, unique_key="held")

@@ -100,7 +100,7 @@ def test_one_that_lost_its_entry_to_another_writes_and_removes_nothing(beside: J
     assert instances.read_all(beside) == [OTHER]
 
 
-def test_document_that_is_no_entry_is_told_and_left_out(
+def test_malformed_instance_entry_is_logged_and_left_out(
     beside: JobCollection, db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     instances.insert(beside, ENTRY)
@@ -136,7 +136,7 @@ def test_of_many_who_pause_a_name_at_once_one_did_and_none_fails(beside: JobColl
         assert sum(threads.map(pause, range(10))) == 1
 
 
-def test_entries_are_no_pauses_and_pauses_no_entries(beside: JobCollection) -> None:
+def test_instance_entries_and_pauses_are_kept_apart(beside: JobCollection) -> None:
     instances.insert(beside, ENTRY)
     instances.insert(beside, replace(ENTRY, id="pause;"))
     instances.pause(beside, "a", PAST)

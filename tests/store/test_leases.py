@@ -34,7 +34,7 @@ def test_renewal_touches_what_is_given_and_nothing_else_that_bears_our_name(stor
     assert [queries.get_job(store, job.id) for job in forgotten] == list(forgotten)
 
 
-def test_claims_that_are_gone_are_told_by_name(store: JobCollection, jobs: Collection) -> None:
+def test_renewal_names_the_lost_claims(store: JobCollection, jobs: Collection) -> None:
     held = [*claim(store, 4), *claim(store, 3, stamp())]
     jobs.update_one({"_id": held[2].id}, {"$set": {"status": "completed"}})
     jobs.delete_one({"_id": held[5].id})
@@ -68,7 +68,7 @@ def test_more_claims_than_fit_into_one_statement_are_all_renewed(
     assert jobs.count_documents({"lastHeartbeat": BEAT}) == 11
 
 
-def test_two_claims_of_one_instance_on_one_job_are_told_apart(store: JobCollection, jobs: Collection) -> None:
+def test_renewal_distinguishes_two_claims_of_one_instance_on_one_job(store: JobCollection, jobs: Collection) -> None:
     """The first was taken away without its knowledge, and the instance has claimed the job again."""
     (old,) = claim(store, 1)
     NodePeer(jobs).recover(timedelta(days=-1))
@@ -79,7 +79,7 @@ def test_two_claims_of_one_instance_on_one_job_are_told_apart(store: JobCollecti
     assert found == Renewed(lost={claim_id(old)}, unwanted={claim_id(new)})
 
 
-def test_claims_that_are_asked_to_end_are_told_and_renewed_as_well(store: JobCollection, jobs: Collection) -> None:
+def test_renewal_names_claims_that_are_asked_to_end_and_renews_them_too(store: JobCollection, jobs: Collection) -> None:
     held = claim(store, 3)
     jobs.update_one({"_id": held[1].id}, {"$set": {"cancelRequestedAt": PAST}})
     assert leases.renew(store, held, BEAT) == Renewed(unwanted={claim_id(held[1])})

@@ -50,7 +50,7 @@ def stored(store: JobCollection, job: Job) -> Job:
     return found
 
 
-def told(rescued: Sequence[Rescued]) -> list[type]:
+def reported(rescued: Sequence[Rescued]) -> list[type]:
     return [type(event) for event in log_and_events_of(rescued)]
 
 
@@ -58,7 +58,7 @@ def request_cancel(store: JobCollection, job: Job) -> None:
     assert job_changes.apply_if_allowed(store, transitions.request_cancel(job, PAST)) is not None
 
 
-def test_look_shows_every_claim_of_whomever_and_nothing_else(store: JobCollection, jobs: Collection) -> None:
+def test_look_shows_the_claims_of_all_holders_and_nothing_else(store: JobCollection, jobs: Collection) -> None:
     held = claim(store, 2)
     insert(store, "pending", data={"large": "x" * 1000})
     NodePeer(jobs).enqueue("theirs")
@@ -119,7 +119,7 @@ def test_requested_cancellation_is_written_instead(store: JobCollection, jobs: C
     assert stored(store, unwanted).status is JobStatus.CANCELLED
     assert stored(store, unwanted).cancel_requested_at is None
     assert stored(store, wanted).status is JobStatus.PENDING
-    assert sorted(one.__name__ for one in told(rescued)) == ["JobCancelled", "StaleJobsRecovered"]
+    assert sorted(one.__name__ for one in reported(rescued)) == ["JobCancelled", "StaleJobsRecovered"]
 
 
 @pytest.mark.parametrize("renewed", [False, True])
@@ -139,7 +139,7 @@ def test_request_between_the_read_and_the_write_is_obeyed_unless_the_holder_live
         db["monque_jobs"].update_one({"_id": job.id}, {"$set": {"data": "whole"}})
         interceptor.before(is_settlement, meanwhile)
         rescued = rescuer_of(handle(client[db.name])).take(rescuing.look(store))
-    assert told(rescued) == ([] if renewed else [events.JobCancelled])
+    assert reported(rescued) == ([] if renewed else [events.JobCancelled])
     assert [one.after.data for one in rescued] == ([] if renewed else ["whole"])
     assert stored(store, job).status is (JobStatus.PROCESSING if renewed else JobStatus.CANCELLED)
 
@@ -157,7 +157,7 @@ def test_request_that_an_earlier_claim_of_ours_left_behind_is_neither_obeyed_nor
     assert after == rescued.after or after.receipt is not None
 
 
-def test_above_the_limit_it_is_given_up_and_told_whole(store: JobCollection) -> None:
+def test_job_above_the_rescue_limit_fails_and_its_event_has_the_whole_job(store: JobCollection) -> None:
     insert(store, "greet", data={"who": "world"}, max_rescues=0)
     claim_due(store, {"greet": 1})
     rescued = rescuer_of(store).take(rescuing.look(store))
@@ -180,12 +180,12 @@ def test_schedule_above_the_limit_goes_on_from_what_it_is_now(mongod: EmbeddedSe
 
         interceptor.before(is_settlement, meanwhile)
         rescued = rescuer_of(handle(client[db.name])).take(rescuing.look(store))
-    assert told(rescued) == [events.StaleJobsRecovered, events.ScheduleExhausted, events.JobFailed]
+    assert reported(rescued) == [events.StaleJobsRecovered, events.ScheduleExhausted, events.JobFailed]
     after = stored(store, job)
     assert (after.status, after.rescues, after.next_run_at.minute) == (JobStatus.PENDING, 0, 30)
 
 
-def test_rescue_whose_answer_was_lost_is_told_and_counted_once(store: JobCollection) -> None:
+def test_rescue_with_lost_answers_is_reported_and_counted_once(store: JobCollection) -> None:
     held = claim(store, 5)
     store.interference.append(LostAnswers(2))
     rescued = rescuer_of(store).take(rescuing.look(store))
@@ -200,7 +200,7 @@ def tokens(seen: Sequence[Job]) -> set[str | None]:
     return {job.claim_token for job in seen}
 
 
-def test_document_that_the_server_refuses_keeps_no_neighbour_from_its_rescue_and_is_told_once(
+def test_document_that_the_server_refuses_is_logged_once_and_delays_no_other_rescue(
     store: JobCollection, jobs: Collection, db: Database, caplog: pytest.LogCaptureFixture
 ) -> None:
     held = claim(store, 10)
@@ -229,7 +229,7 @@ BROKEN: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BROKEN.items() for value in values])
-def test_broken_document_is_told_once_and_keeps_no_neighbour_from_its_rescue(
+def test_malformed_document_is_logged_once_and_delays_no_other_rescue(
     store: JobCollection, jobs: Collection, caplog: pytest.LogCaptureFixture, field: str, value: Any
 ) -> None:
     held = claim(store, 3)
@@ -291,7 +291,9 @@ def test_nothing_that_may_be_large_is_read_but_of_what_ends(mongod: EmbeddedServ
     assert (stored(store, goes_on).data, stored(store, goes_on).errors) == ("large", [{"attempt": 0}])
 
 
-def test_count_that_somebody_changes_meanwhile_is_decided_from_anew(mongod: EmbeddedServer, db: Database) -> None:
+def test_rescue_decides_again_when_another_client_changes_the_count_meanwhile(
+    mongod: EmbeddedServer, db: Database
+) -> None:
     interceptor = Interceptor()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[interceptor]) as client:
         store = handle(db)

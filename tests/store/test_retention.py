@@ -171,7 +171,7 @@ def test_what_has_changed_since_it_was_chosen_stays(store: JobCollection, jobs: 
     assert {one["_id"] for one in jobs.find()} == set(ids[:3])
 
 
-def test_what_is_no_job_of_that_end_is_neither_counted_nor_deleted(store: JobCollection, jobs: Collection) -> None:
+def test_retention_neither_counts_nor_deletes_malformed_jobs(store: JobCollection, jobs: Collection) -> None:
     indexes.ensure(store, BY_COUNT)
     broken = [
         document(0, updatedAt="yesterday"),
@@ -201,7 +201,7 @@ def test_document_whose_end_has_no_place_among_dates_takes_no_place_of_a_job_tha
     assert retention.beyond_the_last(store, COMPLETED, "greet", 2, at(100)) == ()
 
 
-def test_what_somebody_else_keeps_beside_the_jobs_is_not_deleted(store: JobCollection, jobs: Collection) -> None:
+def test_retention_does_not_delete_foreign_documents(store: JobCollection, jobs: Collection) -> None:
     theirs = [
         {"status": "completed", "updatedAt": PAST},
         {**document(0), "_id": "an order"},
@@ -240,9 +240,7 @@ def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(
 
 
 @pytest.mark.parametrize("until", [at(86400), "soon", None, 7])
-def test_lock_that_no_holder_can_have_written_holds_nobody_up(
-    store: JobCollection, db: Database, until: object
-) -> None:
+def test_lock_with_an_impossible_date_is_taken(store: JobCollection, db: Database, until: object) -> None:
     """A server's clock that stepped back by a day, or a hand that slipped."""
     db["monque_jobs.instances"].insert_one({"_id": "lock:l", "until": until})
     assert instances.locked_until(store, "l") == (until if isinstance(until, datetime) else None)

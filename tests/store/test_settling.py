@@ -74,7 +74,9 @@ def test_after_image_is_what_the_database_holds(store: JobCollection) -> None:
         assert replace(stored, receipt=None) == applied(job, transition)
 
 
-def test_lost_claims_in_a_batch_are_told_apart_and_untouched(store: JobCollection, jobs: Collection) -> None:
+def test_settling_distinguishes_lost_claims_in_a_batch_and_leaves_their_jobs_unchanged(
+    store: JobCollection, jobs: Collection
+) -> None:
     held = claim(store, 10)
     peer = NodePeer(jobs)
     peer.recover(timedelta(days=-1))
@@ -143,7 +145,7 @@ def test_requested_cancellation_is_written_instead_of_every_end_but_completion(
     assert jobs.count_documents({"claimToken": {"$exists": True}}) == 0
 
 
-def test_changed_schedule_is_told_and_nothing_is_written(store: JobCollection, jobs: Collection) -> None:
+def test_changed_schedule_is_reported_and_nothing_is_written(store: JobCollection, jobs: Collection) -> None:
     (job,) = claim(store, 1)
     jobs.update_one({"_id": job.id}, {"$set": {"repeatInterval": "0 9 * * *"}})
     before = jobs.find_one({"_id": job.id})
@@ -188,7 +190,7 @@ def test_settlement_that_the_server_refuses_spoils_no_other(
 @pytest.mark.parametrize("result", [None, "stored"])
 @pytest.mark.parametrize("cycles", [1, 2])
 @pytest.mark.parametrize("each", [1, 3])
-def test_settlement_that_no_majority_has_is_sent_again_and_then_told_as_written(
+def test_settlement_without_a_majority_is_sent_again_and_then_reported_as_written(
     db: Database, jobs: Collection, each: int, cycles: int, result: Any
 ) -> None:
     held = [job for number in range(cycles) for job in claim(handle(db), each, stamp(f"us-{number}"))]

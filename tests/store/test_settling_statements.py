@@ -107,7 +107,7 @@ def test_results_that_no_command_could_hold_together_are_stored(store: JobCollec
     assert results_of(jobs, held) == results
 
 
-def test_results_sent_again_are_written_once_and_told_as_written(store: JobCollection, jobs: Collection) -> None:
+def test_results_sent_again_are_written_once_and_reported_as_written(store: JobCollection, jobs: Collection) -> None:
     """As after a lost answer: half of it was applied, one job was claimed again since, and one was lost before."""
     held = claim(store, 6)
     (whole,) = grouped(completed(held, list("abcdef")), "r")
@@ -179,7 +179,7 @@ def test_result_as_deep_as_a_document_may_be_is_stored_beside_others(store: JobC
     assert results_of(jobs, held) == results
 
 
-def test_next_occurrences_with_results_are_told_to_streams_as_updates(store: JobCollection, jobs: Collection) -> None:
+def test_change_streams_get_next_occurrences_with_results_as_updates(store: JobCollection, jobs: Collection) -> None:
     """Monque for Node wakes for no replacement of a document: what it may wait for is not written as one."""
     held = [replace(job, repeat_interval="* * * * *") for job in claim(store, 3)]
     jobs.update_many({}, {"$set": {"repeatInterval": "* * * * *"}})

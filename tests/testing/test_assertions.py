@@ -79,7 +79,7 @@ async def test_failure_tells_each_place_of_the_data_that_differs_and_the_most_si
     assert rest[-1] == "  and 4 others: 4 noise"
 
 
-async def test_failure_where_there_is_no_job_says_so(monque: Monque) -> None:
+async def test_assertion_error_names_an_empty_queue(monque: Monque) -> None:
     with pytest.raises(AssertionError, match=r"^no job with name='mail' was enqueued: there is no job at all$"):
         await assert_enqueued(monque, name="mail")
 

@@ -60,7 +60,9 @@ async def test_errands_of_the_client_can_be_named(monque: Monque) -> None:
     assert not caught.value.transient
 
 
-async def test_only_calls_that_match_are_hit_and_so_many_times(monque: Monque, jobs: Collection) -> None:
+async def test_fault_hits_only_matching_calls_and_only_the_given_number_of_times(
+    monque: Monque, jobs: Collection
+) -> None:
     fault = fail_next(monque, driver.NetworkTimeout, command="^read the job$", times=2)
     job = await monque.enqueue("a")
     for hits in (1, 2):

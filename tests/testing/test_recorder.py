@@ -34,7 +34,7 @@ class Order:
 async def charge(job: RunningJob[Order]) -> None: ...
 
 
-async def test_what_a_handler_enqueues_is_told(autojump_clock: MockClock) -> None:
+async def test_outcome_lists_the_jobs_that_a_handler_enqueues(autojump_clock: MockClock) -> None:
     tomorrow = datetime(2126, 1, 1, tzinfo=UTC)
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -96,7 +96,7 @@ async def test_cancelled_before_it_was_sent_nothing_is_enqueued() -> None:
     assert (await run_job(handler)).enqueued == ()
 
 
-async def test_what_needs_a_database_says_so() -> None:
+async def test_call_that_needs_a_database_raises_no_database_error() -> None:
     async def handler(job: RunningJob[Any]) -> None:
         assert not hasattr(job.scheduler, "get_jobs")
         with (

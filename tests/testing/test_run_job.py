@@ -29,7 +29,7 @@ async def charge(job: RunningJob[Order]) -> Any:
     return job.data.number
 
 
-async def test_handler_gets_the_job_and_its_outcome_is_told(autojump_clock: MockClock) -> None:
+async def test_handler_gets_the_job_and_run_job_returns_its_outcome(autojump_clock: MockClock) -> None:
     async def handler(job: RunningJob[Any]) -> str:
         assert (job.data, job.attempt, job.fail_count, job.fail_reason) == ({"a": [1]}, 3, 2, "no")
         assert (job.saved, job.resources, job.unique_key) == ("half", "pool", "k")
@@ -108,7 +108,7 @@ async def test_control_exceptions_are_verdicts() -> None:
     assert outcome.job.fail_reason == "enough"
 
 
-async def test_other_error_is_raised_as_it_is_or_told() -> None:
+async def test_other_error_is_raised_unchanged_or_returned() -> None:
     bug = ExceptionGroup("both", [Discard("enough"), ZeroDivisionError()])
 
     async def handler(job: RunningJob[Any]) -> None:
@@ -140,7 +140,7 @@ async def test_last_try_fails_for_good() -> None:
         assert outcome.job.status is status
 
 
-async def test_result_is_stored_where_the_worker_says_so_and_must_be_storable() -> None:
+async def test_result_is_stored_if_the_worker_stores_results_and_must_be_storable() -> None:
     outcome = await run_job(charge, Order(7))
     assert outcome.verdict == Succeeded(7)
     assert outcome.job.result == 7
@@ -230,7 +230,7 @@ async def test_deadline_is_the_workers_or_the_callers_and_ends_the_run(autojump_
     assert deadlines == [20, 3]
 
 
-async def test_plain_handler_hears_of_its_timeout(autojump_clock: MockClock) -> None:
+async def test_plain_handler_is_stopped_by_its_timeout(autojump_clock: MockClock) -> None:
     def handler(job: RunningJob[Any]) -> None:
         while True:
             job.from_thread(trio.sleep, 1)

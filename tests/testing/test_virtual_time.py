@@ -181,7 +181,7 @@ async def test_handler_that_waits_for_the_test_is_named(
         assert (await drain(scheduler)).completed == 1
 
 
-async def test_due_job_that_is_not_claimed_is_told(
+async def test_drain_raises_for_a_due_job_that_is_not_claimed(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = Log()
@@ -367,7 +367,7 @@ async def test_blocking_calls_from_threads_of_the_run_wake_the_scheduler(
     assert log.starts == [5.0, 10.0, 40.0]
 
 
-async def test_schedulers_of_one_run_hear_of_each_other(
+async def test_schedulers_of_one_run_wake_each_other(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     """A retry that one wrote, and a job that one gave back when it left, start on time in the other."""

@@ -58,7 +58,7 @@ async def test_retry_whose_answer_was_lost_runs_all_the_same(
     assert log.starts == [0.0]
 
 
-async def test_retry_whose_caller_is_cancelled_meanwhile_is_told_and_runs(
+async def test_retry_by_a_cancelled_caller_is_announced_and_the_job_runs(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
     log, told = Log(), list[JobRetried]()
@@ -81,7 +81,7 @@ async def test_retry_whose_caller_is_cancelled_meanwhile_is_told_and_runs(
     assert log.starts == [0.0]
 
 
-async def test_schedule_that_a_scheduler_declares_at_its_start_is_heard_of_by_the_others(
+async def test_schedule_declared_at_the_start_of_a_scheduler_wakes_the_others(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
     log, declaring = Log(), Workers()
@@ -108,7 +108,7 @@ async def test_backlog_goes_on_when_settlements_that_had_failed_are_written(
 
 
 @pytest.mark.parametrize("concurrency", [1, 5, 200])
-async def test_broken_documents_at_the_head_of_the_queue_starve_nobody(
+async def test_malformed_documents_at_the_head_of_the_queue_delay_no_job(
     open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock, concurrency: int
 ) -> None:
     log = Log()
@@ -122,9 +122,7 @@ async def test_broken_documents_at_the_head_of_the_queue_starve_nobody(
 
 
 @pytest.mark.parametrize("virtual", [True, False])
-def test_job_that_is_due_beyond_the_year_9999_is_none_of_our_business(
-    monque_db: Database, jobs: Collection, virtual: bool
-) -> None:
+def test_job_due_after_the_year_9999_is_ignored(monque_db: Database, jobs: Collection, virtual: bool) -> None:
     log = Log()
 
     async def main() -> None:
@@ -192,7 +190,7 @@ async def test_scheduler_whose_database_goes_on_failing_can_be_left(
 
 
 @pytest.mark.parametrize("why", ["database", "handlers"])
-async def test_drain_that_cannot_end_says_so(
+async def test_drain_that_cannot_end_raises(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, why: str
 ) -> None:
     monkeypatch.setattr(stalled_time, "STALLED_AFTER", 0.5)

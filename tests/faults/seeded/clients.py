@@ -18,7 +18,7 @@ from trio_monque.store.types import Database
 from trio_monque.testing import now
 
 from .plan import EVERY_MINUTE, NAMES, Action
-from .records import Played, Told
+from .records import Played, Request
 
 SENT_BEFORE = timedelta(seconds=61)
 """A job is deleted only so long after its enqueue was answered: a sending of it that was lost is applied by then.
@@ -54,37 +54,37 @@ class Clients:
         least = SENT_BEFORE if what == "delete" else timedelta(0)
         return [job_id for job_id, since in self._known.items() if now() - since >= least]
 
-    def _asked(self, what: str, name: str = "", key: str | None = None, prefix: str = "") -> Told:
-        told = Told(what, now(), f"{prefix}{next(self._numbers)}", name, key)
-        self._played.told.append(told)
-        return told
+    def _asked(self, what: str, name: str = "", key: str | None = None, prefix: str = "") -> Request:
+        request = Request(what, now(), f"{prefix}{next(self._numbers)}", name, key)
+        self._played.requests.append(request)
+        return request
 
-    async def _answered(self, told: Told, ask: Callable[[], Any]) -> Any:
+    async def _answered(self, request: Request, ask: Callable[[], Any]) -> Any:
         try:
             answer = await ask()
         except MonqueConnectionError as error:
-            told.answer = "unknown" if error.unknown_outcome else "no"
+            request.answer = "unknown" if error.unknown_outcome else "no"
         except JobStateError:
-            told.answer = "no"
+            request.answer = "no"
         else:
-            told.answer = "yes"
+            request.answer = "yes"
             return answer
         finally:
-            told.until = now()
-            self._played.write("client", f"{told.what} {told.answer}", told.job, detail=told.marker)
+            request.until = now()
+            self._played.write("client", f"{request.what} {request.answer}", request.job, detail=request.marker)
 
     async def enqueue(self, client: Monque, what: str, name: str, chance: Random) -> None:
         key = f"key {chance.randrange(2)}" if what in ("unique", "schedule") else None
-        told = self._asked(what, name, key, prefix="poison " if what == "poison" else "")
-        data = {"marker": told.marker}
+        request = self._asked(what, name, key, prefix="poison " if what == "poison" else "")
+        data = {"marker": request.marker}
         options: dict[str, Any] = {}
         if chance.random() < 0.3:
             options["max_attempts"] = chance.choice((1, 2))
         if what == "delayed":
             options["delay"] = chance.choice((1.0, chance.uniform(0, 40)))
         if what == "schedule":
-            key = told.key if chance.random() < 0.7 else None
-            told.key = key
+            key = request.key if chance.random() < 0.7 else None
+            request.key = key
             ask = partial(
                 client.schedule,
                 EVERY_MINUTE,
@@ -96,9 +96,9 @@ class Clients:
             )
         else:
             ask = partial(client.enqueue, name, data, unique_key=key, **options)
-        job = await self._answered(told, ask)
+        job = await self._answered(request, ask)
         if job is not None:
-            told.job = job.id
+            request.job = job.id
             self._known.setdefault(job.id, now())
 
     async def _enqueue_many(self, client: Monque, chance: Random) -> None:
@@ -127,23 +127,23 @@ class Clients:
 
     async def _enqueue_in_transaction(self, client: Monque, chance: Random) -> None:
         """Committed or not; nobody else writes what it writes."""
-        told = self._asked("transaction", chance.choice(NAMES))
+        request = self._asked("transaction", chance.choice(NAMES))
         is_kept = chance.random() < 0.7
         with self._db.client.start_session() as session:
             session.start_transaction()
-            ask = partial(client.enqueue, told.name, {"marker": told.marker}, session=session)
-            job = await self._answered(told, ask)
+            ask = partial(client.enqueue, request.name, {"marker": request.marker}, session=session)
+            job = await self._answered(request, ask)
             if job is None or not is_kept:
                 session.abort_transaction()
-                told.answer = "no"
+                request.answer = "no"
                 return
             session.commit_transaction()
-        told.job = job.id
+        request.job = job.id
         self._known.setdefault(job.id, now())
 
     async def _manage(self, client: Monque, what: str, job_id: ObjectId, chance: Random) -> None:
-        told = self._asked(what)
-        told.job = job_id
+        request = self._asked(what)
+        request.job = job_id
         ask: Callable[[], Awaitable[object]]
         match what:
             case "cancel":
@@ -154,4 +154,4 @@ class Clients:
                 ask = partial(client.delete_job, job_id)
             case _:
                 ask = partial(client.reschedule_job, job_id, now() + timedelta(seconds=chance.choice((0, 5, 30))))
-        await self._answered(told, ask)
+        await self._answered(request, ask)

@@ -12,7 +12,7 @@ from bson import ObjectId
 
 from .evidence import NOBODY, Evidence, Run, Step
 from .history import Document
-from .records import Told
+from .records import Request
 
 HARD_BOUND: Final = 2.0
 STANDS_STILL: Final = timedelta(seconds=90)
@@ -40,7 +40,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
     "retry_again": ("JobRetried",),
     "delete": ("JobDeleted",),
 }
-TOLD: Final = frozenset(event for events in EVENTS.values() for event in events)
+REPORTED: Final = frozenset(event for events in EVENTS.values() for event in events)
 
 OF_A_JOB: Final = frozenset({"JobDeleted", "JobRetried", "JobCancelled"})
 """Events that do not tell of an attempt."""
@@ -74,8 +74,8 @@ def runs_of_one_job_do_not_overlap(evidence: Evidence) -> Iterator[str]:
 # --- What clients asked for ---
 
 
-def nothing_is_done_by_hand_that_nobody_asked_for(evidence: Evidence) -> Iterator[str]:
-    asked = {(told.what, told.job) for told in evidence.played.told}
+def changes_by_hand_were_asked_for(evidence: Evidence) -> Iterator[str]:
+    asked = {(request.what, request.job) for request in evidence.played.requests}
     for step in evidence.steps:
         what = BY_HAND.get(step.name)
         if what is not None and (what, step.job) not in asked:
@@ -88,24 +88,24 @@ def each_enqueue_is_answered_truly(evidence: Evidence) -> Iterator[str]:
         if step.name == "insert":
             made[step.after["data"]["marker"]].append(step.after)
     by_id = {step.job: step.after for step in evidence.steps if step.name == "insert"}
-    for told in evidence.played.told:
-        if told.what in ENQUEUE:
-            mine = made.pop(told.marker, [])
-            if len(mine) > (told.answer != "no"):
-                yield f"{told} made {mine}"
-            if told.answer == "yes" and not _is_right(told, mine, by_id.get(told.job or NOBODY)):
-                yield f"not what was asked for: {told} made {mine}"
+    for request in evidence.played.requests:
+        if request.what in ENQUEUE:
+            mine = made.pop(request.marker, [])
+            if len(mine) > (request.answer != "no"):
+                yield f"{request} made {mine}"
+            if request.answer == "yes" and not _is_right(request, mine, by_id.get(request.job or NOBODY)):
+                yield f"not what was asked for: {request} made {mine}"
     if made:
         yield f"nobody asked for these: {dict(made)}"
 
 
-def _is_right(told: Told, mine: list[Document], answered: Document | None) -> bool:
-    if answered is None or (answered["name"], answered.get("uniqueKey")) != (told.name, told.key):
+def _is_right(request: Request, mine: list[Document], answered: Document | None) -> bool:
+    if answered is None or (answered["name"], answered.get("uniqueKey")) != (request.name, request.key):
         return False
-    return told.key is not None or [one["_id"] for one in mine] == [told.job]
+    return request.key is not None or [one["_id"] for one in mine] == [request.job]
 
 
-# --- What was told ---
+# --- What was reported ---
 
 
 def events_tell_what_happened_and_once(evidence: Evidence) -> Iterator[str]:
@@ -113,13 +113,13 @@ def events_tell_what_happened_and_once(evidence: Evidence) -> Iterator[str]:
     for step in evidence.steps:
         for event in EVENTS.get(step.name, ()):
             happened[event, step.job, 0 if event in OF_A_JOB else step.attempt] += 1
-    told: Counter[tuple[str, ObjectId, int]] = Counter()
+    reported: Counter[tuple[str, ObjectId, int]] = Counter()
     for one in evidence.played.records:
-        if one.job is not None and (one.what in TOLD or one.what == "JobStarted"):
-            told[one.what, one.job, 0 if one.what in OF_A_JOB else one.attempt] += 1
-    for told_of, times in told.items():
-        if times > (1 if told_of[0] == "JobStarted" else happened[told_of]):
-            yield f"{told_of} {times} times, and it happened {happened[told_of]} times"
+        if one.job is not None and (one.what in REPORTED or one.what == "JobStarted"):
+            reported[one.what, one.job, 0 if one.what in OF_A_JOB else one.attempt] += 1
+    for key, times in reported.items():
+        if times > (1 if key[0] == "JobStarted" else happened[key]):
+            yield f"{key} {times} times, and it happened {happened[key]} times"
 
 
 def events_tell_the_job_as_it_was_left(evidence: Evidence) -> Iterator[str]:
@@ -132,19 +132,19 @@ def events_tell_the_job_as_it_was_left(evidence: Evidence) -> Iterator[str]:
                 yield f"{one} {job}"
 
 
-def whoever_left_in_order_has_told_of_all_that_it_wrote(evidence: Evidence) -> Iterator[str]:
+def clean_shutdown_has_reported_all_settlements(evidence: Evidence) -> Iterator[str]:
     """As far as nobody can have overwritten the receipt."""
-    told = {(one.what, one.job, one.attempt) for one in evidence.played.records}
+    reported = {(one.what, one.job, one.attempt) for one in evidence.played.records}
     last = {step.job: step for step in evidence.steps}
     played = evidence.played
     for step in last.values():
-        if step.name in ("complete", "fail") and not _may_be_untold(step, evidence):
+        if step.name in ("complete", "fail") and not _may_lack_its_report(step, evidence):
             event = "JobCompleted" if step.name == "complete" else "JobFailed"
-            if (event, step.job, step.attempt) not in told:
+            if (event, step.job, step.attempt) not in reported:
                 yield f"{event} of {step}; unfinished were {played.unfinished}"
 
 
-def _may_be_untold(step: Step, evidence: Evidence) -> bool:
+def _may_lack_its_report(step: Step, evidence: Evidence) -> bool:
     return step.before["claimedBy"] in evidence.played.broken or step.job in evidence.played.unfinished
 
 
@@ -179,11 +179,11 @@ def schedulers_end_within_their_bound(evidence: Evidence) -> Iterator[str]:
 LAWS: Final = (
     each_run_has_the_claim_and_the_job_that_it_was_given,
     runs_of_one_job_do_not_overlap,
-    nothing_is_done_by_hand_that_nobody_asked_for,
+    changes_by_hand_were_asked_for,
     each_enqueue_is_answered_truly,
     events_tell_what_happened_and_once,
     events_tell_the_job_as_it_was_left,
-    whoever_left_in_order_has_told_of_all_that_it_wrote,
+    clean_shutdown_has_reported_all_settlements,
     all_that_can_end_has_ended,
     schedulers_end_within_their_bound,
 )

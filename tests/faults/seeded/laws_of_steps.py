@@ -225,7 +225,7 @@ def occurrences_run_once(evidence: Evidence) -> Iterator[str]:
             following.pop(step.job, None)
 
 
-def schedules_do_not_die_unless_they_say_so(evidence: Evidence) -> Iterator[str]:
+def schedules_end_only_with_on_exhausted_fail(evidence: Evidence) -> Iterator[str]:
     for step in evidence.steps:
         is_over = step.name in ("fail", "give_up") and "repeatInterval" in step.before
         if is_over and step.before.get("onExhausted") != "fail":
@@ -246,5 +246,5 @@ LAWS: Final = (
     claims_are_taken_from_who_was_in_trouble,
     one_live_job_has_a_key,
     occurrences_run_once,
-    schedules_do_not_die_unless_they_say_so,
+    schedules_end_only_with_on_exhausted_fail,
 )

@@ -26,7 +26,7 @@ class Record:
 
 
 @dataclass
-class Told:
+class Request:
     """What a client asked for, and how it was answered.
 
     Attributes:
@@ -52,7 +52,7 @@ class Played:
 
     Attributes:
         records: In the order in which it happened.
-        told: What clients asked for, in the order in which they asked.
+        requests: What clients asked for, in the order in which they asked.
         options: Of each instance, by its id; one that had several lives is there once.
         left: For each life that was told to end: its number, how, when, and when it had ended.
         broken: The lives that crashed, by a fault that does not pass or because they were killed.
@@ -61,7 +61,7 @@ class Played:
     """
 
     records: list[Record] = field(default_factory=list)
-    told: list[Told] = field(default_factory=list)
+    requests: list[Request] = field(default_factory=list)
     options: dict[str, dict[str, Any]] = field(default_factory=dict)
     left: list[tuple[str, str, float, float]] = field(default_factory=list)
     broken: set[str] = field(default_factory=set)
