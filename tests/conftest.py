@@ -45,7 +45,7 @@ def pytest_collection(session: pytest.Session) -> None:
 
 
 def _keep_servers_off_the_disk() -> None:
-    """Nobody needs what these servers store, and a disk that others use makes them stand still now and then.
+    """The data of these servers is not needed afterwards, and a shared disk makes them pause now and then.
 
     What pytest itself keeps stays where it was: in memory, nothing may be executed in some places.
     """
@@ -71,7 +71,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object:
-    # Where pytest-xdist is not there, nobody asks for it.
+    # Without pytest-xdist there is no worker to ask.
     from tests.support.scheduling import GroupedScheduling
 
     return GroupedScheduling(config, log)
@@ -102,7 +102,7 @@ def jobs(db: Database) -> Collection:
 
 @pytest.fixture
 def unused_port() -> int:
-    """A port of this machine where nobody listens."""
+    """A port of this machine without a listener."""
     with socket.create_server(("127.0.0.1", 0)) as probe:
         port = probe.getsockname()[1]
         assert isinstance(port, int)

@@ -15,7 +15,7 @@ from trio_monque.store.fields import FIELD
 
 PACKAGE = Path(__file__).parents[1] / "trio_monque"
 
-# Each room may import only from the rooms listed, and from itself. Nobody imports the package root.
+# Each room may import only from the rooms listed, and from itself. No room imports the package root.
 MAY_IMPORT: dict[str, set[str]] = {
     "safe_text": set(),
     "log": {"safe_text"},
@@ -79,7 +79,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "safe_text",
         "trio_thread",
     },
-    # One life for whatever is claimed and run: jobs, documents, or a third kind. Knows none of them.
+    # One life for each kind that is claimed and run: jobs, documents, or a third kind. Knows none of them.
     "host": {"log", "errors", "clock", "store", "client", "engine"},
     # Where the two columns meet.
     "scheduler": {

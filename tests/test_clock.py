@@ -165,7 +165,7 @@ def test_offset_is_measured_anew_once_the_primary_is_another(db: Database, monke
         monkeypatch.setattr(server_time, "known_primary", lambda _, primary=primary: primary)
         monque.sync.enqueue("greet")
         monque.sync.enqueue("greet")
-        assert len(measured) == times  # Where none is known there is nobody to ask.
+        assert len(measured) == times  # Without a known member there is no server to ask.
 
 
 async def test_scheduler_measures_the_offset_with_each_beat_and_claims_by_the_new_primarys(
@@ -207,7 +207,7 @@ ENDURING: dict[str, Any] = {"heartbeat_interval": 1.4, "cleanup_timeout": 0.1, "
 async def test_no_live_run_is_rescued_although_the_servers_time_moves(
     db: Database, jobs: Collection, minutes: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By a minute, while a run lasts; its holder and its observers hear of it at different moments."""
+    """By a minute, while a run lasts; its holder and its observers notice it at different moments."""
     workers, reasons = Workers(), list[object]()
     moved = 0.0
 

@@ -98,7 +98,7 @@ def asked_db(db: Database, mongod: Any, questions: Questions) -> Iterator[Databa
 
 
 def is_near(moment: datetime, seconds: float) -> bool:
-    """Whether it is so many seconds from now, by the server's clock, which is this machine's real one."""
+    """Whether the moment is `seconds` from now, by the server's clock, which is this machine's real one."""
     return abs((moment - datetime.now(UTC)).total_seconds() - seconds) < AT_MOST
 
 

@@ -88,7 +88,7 @@ def test_tests_of_the_guide_pass(mongod: EmbeddedServer, db: Database, tmp_path:
 
 
 def test_every_program_of_the_guide_is_run() -> None:
-    """A block in the page that is no file of a test would be one that nobody has run."""
+    """A block in the page that is not a file of a test would be one that no test has run."""
     blocks = fenced_blocks(DOCS / "how-to/test-your-jobs.md", "python")
     assert len(blocks) > 0
     assert set(blocks) < set(TESTS_OF_THE_GUIDE.values())

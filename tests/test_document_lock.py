@@ -1,4 +1,4 @@
-"""What a lock in a document says, whoever wrote it, and what it becomes."""
+"""What a lock in a document means, from any writer, and what it becomes."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ STATES: list[tuple[Any, LockState]] = [
     ({"by": None, "until": NEVER}, LockState.DEAD_LETTER),
     ({"by": None, "until": NEVER + timedelta(days=1)}, LockState.DEAD_LETTER),
     ({"by": "x", "until": FUTURE, "token": "x:1"}, LockState.HELD),
-    # It is dead where nobody has seen it change for a lease, and not because its date is over.
+    # It is dead if no observer saw it change for a lease, and not because its date is over.
     ({"by": "x", "until": PAST, "token": "x:1"}, LockState.HELD),
     ({"by": "x", "until": FUTURE}, LockState.FOREIGN),
     ({"by": "x", "until": PAST}, LockState.FOREIGN),

@@ -83,7 +83,7 @@ WRONG_OF_RETENTION: list[tuple[str, Any]] = [
 
 @pytest.fixture
 def unreachable() -> Database:
-    """Whoever asks this server anything waits for half a minute."""
+    """Every call to this server waits for half a minute."""
     client: MongoClient[Any] = MongoClient("localhost:1", connect=False)
     return client["nowhere"]
 

@@ -1,4 +1,7 @@
-"""The package, its documentation and README use the field's own words: these turns of phrase do not come back."""
+"""Package, documentation, README and tests use the field's own words: these turns of phrase do not come back.
+
+In tests this covers the names of modules, classes and functions, the docstrings and the comments.
+"""
 
 from __future__ import annotations
 
@@ -24,21 +27,56 @@ BANNED: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
+# In a module of tests: a name, a docstring, or a comment with the lines that continue it.
+WORDS: Final = re.compile(
+    r'''
+      \b(?:def|class)\ (?P<name>\w+)
+    | """(?P<docstring>.*?)"""
+    | (?:^\ *|\ \ )\#\ [^\n]*(?:\n\ *\#\ [^\n]*)*
+    ''',
+    re.VERBOSE | re.MULTILINE | re.DOTALL,
+)
 
-def _texts() -> Iterator[Path]:
-    yield ROOT / "README.md"
-    yield from sorted((ROOT / "trio_monque").rglob("*.py"))
-    yield from sorted((ROOT / "docs").rglob("*.md"))
+
+def _banned_in(text: str) -> Iterator[str]:
+    """Each banned phrase with the words around it, also where it continues on the next line of a comment."""
+    flowing = re.sub(r"\s+(?:# )?", " ", text)
+    for match in BANNED.finditer(flowing):
+        yield flowing[max(match.start() - 40, 0) : match.end() + 40]
+
+
+def _banned_in_tests(path: Path) -> Iterator[str]:
+    yield from _banned_in(_as_words(path.stem))
+    for found in WORDS.finditer(path.read_text("utf-8")):
+        yield from _banned_in(_as_words(found["name"]) if found["name"] else found.group())
+
+
+def _as_words(name: str) -> str:
+    return re.sub(r"_|(?<=[a-z])(?=[A-Z])", " ", name)
 
 
 def test_text_uses_plain_words() -> None:
-    found = [
-        f"{path.relative_to(ROOT)}:{text.count(chr(10), 0, match.start()) + 1}: {match.group()}"
-        for path in _texts()
-        if (text := re.sub(r"\s+", lambda space: "\n" if "\n" in space.group() else " ", path.read_text("utf-8")))
-        for match in BANNED.finditer(text)
-    ]
-    assert not found, "\n".join(found)
+    paths = [ROOT / "README.md", *(ROOT / "trio_monque").rglob("*.py"), *(ROOT / "docs").rglob("*.md")]
+    found = [f"{path.relative_to(ROOT)}: {words}" for path in paths for words in _banned_in(path.read_text("utf-8"))]
+    assert not found, "\n".join(sorted(found))
+
+
+def test_tests_use_plain_words() -> None:
+    paths = set((ROOT / "tests").rglob("*.py")) - {Path(__file__)}
+    found = [f"{path.relative_to(ROOT)}: {words}" for path in paths for words in _banned_in_tests(path)]
+    assert not found, "\n".join(sorted(found))
+
+
+def test_names_docstrings_and_comments_of_tests_are_searched(tmp_path: Path) -> None:
+    path = tmp_path / "test_told.py"
+    path.write_text(
+        '"""It says\nso."""\n'
+        "class ToldTwice:\n"
+        '    def test_lock_is_no_fault(self) -> None:\n        """Nobody."""\n'
+        "        told = 1  # The job of\n        # which we know.\n"
+    )
+    found = [BANNED.findall(words) for words in _banned_in_tests(path)]
+    assert found == [["told"], ["says so"], ["Told"], ["is no "], ["Nobody"], ["of which"]]
 
 
 def test_banned_words_are_found() -> None:

@@ -1,4 +1,4 @@
-"""A collection of somebody's documents."""
+"""A collection with documents of a user."""
 
 from __future__ import annotations
 

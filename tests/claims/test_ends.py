@@ -18,7 +18,7 @@ from trio_monque.store.types import Collection
 
 
 def is_free(things: Collection, *, tries: int = 0) -> bool:
-    """Whether all that is not done can be claimed by anybody, with so many tries."""
+    """Whether every document that is not done is free, with `tries` tries."""
     locks = [one.get("lock") for one in things.find({"state": "new"})]
     return all(lock is None or (lock["by"], lock["tries"]) == (None, tries) for lock in locks)
 

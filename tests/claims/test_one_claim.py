@@ -375,7 +375,7 @@ async def test_handler_goes_on_after_finish_and_its_document_is_everybodys(
         await claim.finish(DONE)
         assert lock_of(things) is None
         take_away(things)
-        await trio.sleep(200)  # More than a lease: nobody cancels it.
+        await trio.sleep(200)  # Longer than a lease: the engine does not cancel it.
         ends.append(claim.id)
 
     told: list[Any] = []

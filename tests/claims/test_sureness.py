@@ -1,4 +1,4 @@
-"""How long it is sure that nobody else has taken a lock: then one that is gone is gone by our own hand."""
+"""How long no other instance can have taken a lock: until then, a missing lock was removed by our own write."""
 
 from __future__ import annotations
 

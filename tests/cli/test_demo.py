@@ -109,7 +109,7 @@ def _read_all(terminal: int) -> str:
     while True:
         try:
             piece = os.read(terminal, 65536)
-        except OSError:  # Linux says so when the last writer is gone.
+        except OSError:  # Linux raises this when the last writer is gone.
             piece = b""
         if not piece:
             return shown.decode()

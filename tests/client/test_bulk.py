@@ -180,7 +180,7 @@ async def test_retried_jobs_wake_the_schedulers_of_the_run_and_start_when_they_a
 async def test_query_that_fails_after_the_bulk_write_does_not_fail_the_call(
     db: Database, jobs: Collection, interceptor: Interceptor, watched: Monque, action: str
 ) -> None:
-    """One job was changed by somebody else between choosing and writing: who was done is asked for, in vain."""
+    """Another client changed one job between choosing and writing: the query for the changed jobs cannot tell which."""
     status = next(iter(sorted(POSSIBLE[action] & {"pending", "failed"})))
     ids = [put(jobs, status) for _ in range(3)]
     told = listening(watched)

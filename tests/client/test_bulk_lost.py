@@ -1,4 +1,4 @@
-"""Bulk actions whose answers are lost: found out by a second sending and what a majority holds, or told as unknown."""
+"""Bulk actions with lost answers: a second sending and a majority read find the outcome, or it is unknown."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Events between loops and threads: told in one, heard in another, and nobody is in the way."""
+"""Events between loops and threads: one emits them, another handles them, and neither blocks the other."""
 
 from __future__ import annotations
 

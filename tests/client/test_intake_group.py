@@ -1,4 +1,4 @@
-"""Group enqueue: concurrent callers share one statement, and each is told, and cancelled, as if it were alone."""
+"""Group enqueue: concurrent callers share one statement, and each gets its answer, or is cancelled, on its own."""
 
 from __future__ import annotations
 
@@ -205,7 +205,7 @@ def test_native_cancellation_on_asyncio_awaits_the_batch_and_is_delivered(
             await waiting
         cancelled, other = (first, second) if whom == "leader" else (second, first)
         if whom == "leader":
-            for _ in range(3):  # Whoever insists waits as well.
+            for _ in range(3):  # A caller that is cancelled again waits as well.
                 cancelled.cancel()
                 await spin()
             assert not cancelled.done()
@@ -336,7 +336,7 @@ async def test_enqueues_in_flight_hold_virtual_time(held: Held, autojump_clock: 
         await trio.testing.wait_all_tasks_blocked()
         assert autojump_clock.autojump_threshold == math.inf
         held.released.set()
-        # Nothing else is left to do: a clock that nobody holds would jump to this end.
+        # Nothing else is left to do: a clock without a hold would jump to this end.
         with trio.fail_after(3600):
             await ended.wait()
     assert trio.current_time() == 0
@@ -362,7 +362,7 @@ def test_loops_in_several_threads_share_one_client(db: Database, jobs: Collectio
 
 
 async def test_callers_cancelled_at_any_moment_leave_no_caller_waiting(db: Database, jobs: Collection) -> None:
-    """On the real clock, as the moments are those of real threads: whoever was not cancelled has its job."""
+    """On the real clock, as the moments are those of real threads: each caller that was not cancelled has its job."""
     monque = Monque(db)
     stored: set[object] = set()
 

@@ -187,7 +187,7 @@ async def test_lost_slice_with_unique_keys_may_be_there_as_a_whole(
 
 
 async def test_lost_slice_with_unique_keys_stays_unknown_where_a_second_sending_never_left(db: Database) -> None:
-    """That the second sending was not applied says nothing about the first."""
+    """The server did not apply the second sending; it may have applied the first."""
     monque = Monque(db)
     with (
         fail_next(monque, AutoReconnect("gone"), command="enqueue the job"),

@@ -93,7 +93,7 @@ async def test_update_brings_a_pending_schedule_up_to_date(
         first.id, "30 10 * * *", None, None, None,
     )  # fmt: skip
     assert (job.next_run_at.hour, job.next_run_at.minute) == (10, 30)
-    assert job.rev == 1  # Whoever read a copy before knows that it is stale.
+    assert job.rev == 1  # A client that read a copy before can see that it is stale.
     assert (job.created_at, job.updated_at) == (first.created_at, first.updated_at + timedelta(seconds=1))
     assert await monque.get_job(job.id) == job
 

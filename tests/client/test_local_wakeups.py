@@ -20,7 +20,7 @@ JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, update
 
 @dataclass(eq=False)
 class Heard:
-    """A scheduler that writes down what it is told."""
+    """A scheduler that records its wake-ups."""
 
     told: list[object] = field(default_factory=list)
     instance_id: str = "heard"

@@ -1,4 +1,4 @@
-"""Management whose answers are lost: found out by a second sending and what a majority holds, or told as unknown."""
+"""Management with lost answers: a second sending and a majority read find the outcome, or it is unknown."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ async def test_change_with_a_lost_message_is_made_once_and_announced(
 async def test_lost_change_of_a_job_changed_since_raises_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
 ) -> None:
-    """A worker was faster than the second sending: that its guard fails now is no refusal of the first."""
+    """A worker was faster than the second sending: its failing guard does not prove that the first one failed."""
     status, call = CALLS[action]
     job_id = await job_in(monque, jobs, status)
     told: list[Event] = []
@@ -113,7 +113,7 @@ async def test_lost_delete_that_had_not_been_made_is_made(monque: Monque, proxy:
 async def test_lost_delete_of_a_missing_job_raises_unknown_outcome(
     monque: Monque, proxy: LossyProxy, jobs: Collection
 ) -> None:
-    """Nobody can tell whether there was one for this call."""
+    """The client cannot know whether this call deleted it."""
     job_id = await job_in(monque, jobs, "completed")
     proxy.lose("delete")
     with pytest.raises(MonqueConnectionError) as caught:

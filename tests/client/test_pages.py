@@ -395,7 +395,7 @@ def test_page_larger_than_what_is_examined_by_default_is_whole(
 def test_capped_page_ends_where_it_has_looked_although_others_delete_meanwhile(
     monque: Monque, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Or the next page would begin behind jobs that nobody has looked at."""
+    """Otherwise the next page would begin behind jobs that no query has examined."""
     make_indexes(monque)
     for number in range(60):
         name = "wanted" if number == 25 else "other"

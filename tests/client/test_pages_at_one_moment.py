@@ -215,7 +215,7 @@ def test_page_whose_snapshot_the_server_cannot_keep_is_read_without_one(
 def test_page_whose_snapshot_grew_too_old_is_read_without_one(
     mongod: EmbeddedServer, client: MongoClient[Any], db: Database, jobs: Collection, asked: str
 ) -> None:
-    """SnapshotTooOld: the server keeps as much history as it is told to."""
+    """SnapshotTooOld: the server keeps as much history as its setting allows."""
     make_indexes(Monque(db))
     put_five(jobs)
 

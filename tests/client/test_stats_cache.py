@@ -29,7 +29,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Question:
-    """Stands for what is asked of the database: it is answered when the test says so."""
+    """Stands for the query to the database: the test decides when it returns."""
 
     def __init__(self) -> None:
         self.times = 0

@@ -1,4 +1,4 @@
-"""One item that was told of is asked for by itself, and a free slot is no reason to look where nothing is left."""
+"""The claimer claims one announced item by its id, and does not look for a free slot if no work is left."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ async def test_wake_during_the_claim_of_one_is_not_lost(autojump_clock: MockCloc
 
 
 async def test_idle_looks_do_not_count_as_lost_races(autojump_clock: MockClock) -> None:
-    """Whoever found nothing to do ten times, and then loses one race, looks again."""
+    """A claimer that found nothing ten times and then loses one race looks again."""
     shelf = Shelf()
     engine = idle(shelf, rests=False)
     async with running(engine):
@@ -159,9 +159,9 @@ async def test_idle_looks_do_not_count_as_lost_races(autojump_clock: MockClock) 
 
 
 async def test_who_lost_too_many_races_looks_again_soon_where_polls_are_rare(autojump_clock: MockClock) -> None:
-    """What those who were faster left, they need not tell of: it was due all the time."""
+    """Faster instances do not announce the items that they left: these were due all the time."""
     shelf = Shelf()
-    engine = idle(shelf, rests=False)  # Polls every 1000 seconds, where nobody tells.
+    engine = idle(shelf, rests=False)  # Polls every 1000 seconds, without a wake-up.
     async with running(engine):
         engine.waker.poll_every(30_000.0, hears_others=True)
         await trio.sleep(1)

@@ -150,7 +150,7 @@ def test_eight_that_look_at_the_same_instant_lose_at_most_a_fifth(seed: int) -> 
     assert lost < 0.2
     # A share of 12.5 %, of some 5,000 batches: the standard deviation is half of one per cent.
     assert all(0.10 < one / sum(won) < 0.15 for one in won)
-    # The very first of the queue is taken within so many looks of one instance.
+    # One instance takes the very first of the queue within HEAD_EVERY looks.
     assert longest <= HEAD_EVERY
 
 

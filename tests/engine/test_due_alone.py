@@ -182,7 +182,7 @@ async def test_polls_are_put_off_by_none(autojump_clock: MockClock) -> None:
 
 @dataclass
 class Timed(Shelf):
-    """Items that are due some time, all of them told as jobs are: those that nobody claims wait for it."""
+    """Items with due times, all of them announced like jobs; unclaimed ones wait for their time."""
 
     due_at: dict[int, float] = field(default_factory=dict)
     looked_at: float = -math.inf

@@ -20,7 +20,7 @@ EARLY = RunEnd(None, "early", cancelled=False, reason=None, duration=0.0)
 
 
 class Desk(Shelf):
-    """A shelf whose items can be told to be refused. `fates` is what the handlers heard."""
+    """A shelf that can refuse chosen items. `fates` is what the handlers got."""
 
     def __init__(self, *items: int, **fields: Any) -> None:
         super().__init__(items=list(items), **fields)

@@ -20,7 +20,7 @@ from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason
 
 # With a beat every 6 s and 5 s to clean up, a run is cancelled 14 s after the last renewal that is known to hold
-# was sent, its clean-up is over after 17, and nobody else may have its claim before 18.
+# was sent, its clean-up is over after 17, and no other instance may have its claim before 18.
 BEATS: dict[str, Any] = {"heartbeat_interval": 6.0, "cleanup_timeout": 5.0}
 
 
@@ -189,7 +189,7 @@ async def test_claim_is_renewed_no_longer_than_a_run_may_take_at_most(autojump_c
     # Cancelled at 25, so that the clean-up is over by 30; the last renewal is the one before that.
     assert reasons == [CancelReason.TIMEOUT, CancelReason.LOST]
     assert [at for at, claims in shelf.renewed if claims] == [6.0, 12.0, 18.0, 24.0]
-    # What it returns later is settled if nobody took the claim meanwhile.
+    # What it returns later is settled if no other instance took the claim meanwhile.
     assert shelf.settled[1].value == "late"
 
 

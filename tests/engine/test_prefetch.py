@@ -28,14 +28,14 @@ def test_it_serves_while_it_is_fresh_and_fills_what_is_free() -> None:
     assert window.serves({"a": 10}, 10, 0.09, None)
     assert not window.serves({"a": 10}, 10, KEPT_FOR, None)
     assert not window.serves({"a": 31}, 31, 0.0, None)
-    assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)  # Nobody has looked at b.
+    assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)  # No look has covered b.
 
 
 def test_what_is_there_serves_where_there_is_no_more() -> None:
     window = window_of(*items("a", 3), exhausted=["a"])
     assert window.serves({"a": 10}, 10, 0.0, None)
     window.ask_for(items("a", 3))
-    assert not window.serves({"a": 10}, 10, 0.0, None)  # Nothing is no answer: a look must tell.
+    assert not window.serves({"a": 10}, 10, 0.0, None)  # An empty queue does not answer it: a look must.
 
 
 def test_no_group_starves_while_others_have_enough() -> None:

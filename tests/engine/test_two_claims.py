@@ -1,4 +1,4 @@
-"""Two claims at a time: half of the slots each, no slot asked for twice, nothing told in vain, and no endless looks."""
+"""Two claims at a time: half of the slots each, no slot reserved twice, no wake-up lost, and no endless looks."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ async def test_each_asks_for_half_and_while_one_is_in_flight_so_is_the_other(aut
     assert len(shelf.settled) == 2000
     assert max(shelf.demanded) == WORTH_HALVING / 2
     assert shelf.most_at_once == 2
-    # Twenty halves, two at a time; the first one alone, as nobody knew that there was so much.
+    # Twenty halves, two at a time; the first one alone, as the size of the backlog was unknown.
     assert trio.current_time() == pytest.approx(60)
     assert shelf.claimed_at[20] <= 11.0
 
@@ -125,7 +125,7 @@ async def test_wake_ups_while_a_suspect_runs_cost_few_looks(autojump_clock: Mock
 async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
     autojump_clock: MockClock, seed: int
 ) -> None:
-    """Items come told, alone and in numbers, while claims take their time and fail now and then."""
+    """Items are announced alone and in groups, while claims take their time and fail now and then."""
     chance = random.Random(seed)
     counted: Counter[int] = Counter()
     shelf = Recorded(varies=True, answers_take=chance)

@@ -1,4 +1,4 @@
-"""When the engine looks for work: at the exact moment, when it is told, and in virtual time never without need."""
+"""When the engine looks for work: at the exact moment, at a wake-up, and in virtual time never without need."""
 
 from __future__ import annotations
 

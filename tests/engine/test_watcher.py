@@ -136,7 +136,7 @@ async def test_item_that_is_due_later_is_not_lost_beside_one_that_is_due_now(aut
         await trio.sleep(1)
         before = len(shelf.claimed_at)
         shelf.due = [20.25, 31.5]
-        # One answer told of three.
+        # One answer reported three.
         stream.say(Hints(due=trio.current_time(), last_due=31.5))
         await trio.sleep(40)
     assert shelf.claimed_at[before:] == [1.0, 20.25, 31.5]
@@ -190,7 +190,7 @@ async def test_wait_becomes_long_only_after_an_answer_without_hints(autojump_clo
 
 
 async def test_no_wait_stays_open_during_a_backlog_and_one_is_as_soon_as_it_is_over(autojump_clock: MockClock) -> None:
-    """Also where nothing is told of it."""
+    """Also without a wake-up."""
     shelf, stream = Shelf(items=list(range(2_500)), handler=sleeping(0.001), claim_takes=0.01), Script()
     async with running(engine_with(stream, shelf, poll_interval=1000.0, safety_poll_interval=1000.0)):
         while shelf.items:

@@ -68,13 +68,13 @@ class DocumentEvidence(Evidence):
         return any(one.what in whats for one in self.of_token.get((hold.document, hold.token or ""), ()))
 
     def over_at(self, hold: Hold) -> datetime:
-        """Earlier than this its run had not ended, or its holder may have lived: whoever waits, waits from then on."""
+        """Earlier than this its run had not ended, or its holder may have lived: waiting times count from here."""
         ends = [one.at for one in self.of_token.get((hold.document, hold.token or ""), ()) if one.what == "failed"]
         over = self.origin + timedelta(seconds=ends[0]) if ends else hold.beat.at + timedelta(seconds=hold.lease)
         return over - timedelta(seconds=NEARLY)
 
     def is_rescue(self, hold: Hold) -> bool:
-        """Whether somebody else ended it: what its own run did not fail is counted by its rescuer alone."""
+        """Whether another instance ended it: if its own run did not fail it, only its rescuer counts it."""
         return hold.how in ("counted", "set aside") and not self.wrote(hold, "failed")
 
     def when(self, change: Change) -> float:
@@ -86,7 +86,7 @@ Rule = Callable[[DocumentEvidence], Iterator[str]]
 
 
 def every_document_has_one_result(evidence: DocumentEvidence) -> Iterator[str]:
-    """Of those whose state is "new" at first and that nobody may leave alone for what is in their lock."""
+    """Of those whose state is "new" at first and that the claims must not skip because of their lock."""
     written = Counter(change.job for change in evidence.finishes)
     for document, stored in evidence.documents.items():
         wanted = 0 if "left alone" in stored else 1
@@ -125,7 +125,7 @@ def nothing_else_is_touched(evidence: DocumentEvidence) -> Iterator[str]:
 
 
 def takes_are_of_free_documents(evidence: DocumentEvidence) -> Iterator[str]:
-    """Nobody holds them, and the time is over for which they wait; what the lock says then is all that it must."""
+    """They are not held, and their waiting time is over; what the lock says then is all that it must."""
     for hold in evidence.holds:
         before, lock, at = lock_of(hold.taken.before), lock_of(hold.taken.after), hold.taken.at
         until = before.get("until")
@@ -194,7 +194,7 @@ def the_dead_are_rescued_in_time(evidence: DocumentEvidence) -> Iterator[str]:
 
 
 def runs_are_under_holds(evidence: DocumentEvidence) -> Iterator[str]:
-    """Each begins while its claim is held, no claim is run twice, and what it is told of its end is true."""
+    """Each begins while its claim is held, no claim is run twice, and the reported end is true."""
     found = {(hold.document, hold.token): hold for hold in evidence.holds}
     for (document, token), records in evidence.of_token.items():
         starts = [one for one in records if one.what == "start"]
@@ -206,7 +206,7 @@ def runs_are_under_holds(evidence: DocumentEvidence) -> Iterator[str]:
         elif hold.ended is not None and evidence.when(hold.ended) < starts[0].at - NEARLY:
             yield f"started after its claim had ended: {hold}"
         elif hold.how != "finished" and evidence.wrote(hold, "finished"):
-            yield f"told as finished: {hold}"
+            yield f"reported as finished: {hold}"
         elif hold.how == "finished" and not evidence.wrote(hold, "finishes"):
             yield f"finished by nobody: {hold}"
 

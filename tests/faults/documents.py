@@ -1,4 +1,4 @@
-"""The documents that claims are tried on: a collection of somebody's own, that knows nothing of jobs."""
+"""The documents that claims are tried on: a user's own collection, which has no jobs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLLECTION: Final = "messages"
 WANTED: Final = {"state": "new"}
 
 LEFT_ALONE: Final = "left alone"
-"""A field of the documents that match, and that nobody may touch all the same."""
+"""A field of the documents that match, and that claims must not touch all the same."""
 
 
 def document(random: Random, number: int, **fields: Any) -> dict[str, Any]:
@@ -37,7 +37,7 @@ def document(random: Random, number: int, **fields: Any) -> dict[str, Any]:
 
 
 def documents(random: Random, number: int) -> list[dict[str, Any]]:
-    """So many to work through, some of them with a lock that is none, or is over."""
+    """Documents to work through, some of them with an invalid or expired lock."""
     found = [document(random, one) for one in range(number)]
     over = [{"until": _at(-60)}, {"by": None, "until": _at(-60), "tries": 2}]
     free: list[Any] = [None, {"by": None, "until": None}, *over]

@@ -36,7 +36,7 @@ def _work(module: str, order: Mapping[str, Any], log: Path, begin: Connection) -
 
 
 class ForkedProcess:
-    """One of them; what it can be asked is called as in `subprocess.Popen`. It begins when it is told to."""
+    """One of them; what it can be asked is called as in `subprocess.Popen`. It begins on request."""
 
     def __init__(self, module: str, order: Mapping[str, Any], log: Path) -> None:
         begin, self._begin = _FORKS.Pipe(duplex=False)

@@ -1,6 +1,6 @@
 """Every change that the server made to each job, in order, from its own log of operations. Knows no library.
 
-A replica set writes down all that changed, whoever sent it: the log cannot leave out a write that nobody owns up to.
+A replica set writes down all that changed, from any sender: the log cannot leave out a write that no client reports.
 """
 
 from __future__ import annotations

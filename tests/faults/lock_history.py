@@ -1,6 +1,6 @@
 """Each hold on a document, from every change that the server made to it. Knows no library.
 
-What the field `lock` of a document says: nobody holds it where it is absent, None, or its `by` is None.
+What the field `lock` of a document says: the document is free if it is absent, None, or its `by` is None.
 """
 
 from __future__ import annotations

@@ -38,8 +38,8 @@ _SETTINGS: Final = {
     "catchUpTimeoutMillis": 300,
 }
 
-# Who follows a primary that falls silent hears of it when its read of the log has failed: by default in six seconds,
-# in which the new primary has no majority, and nothing happens. Nobody can be told at run time.
+# A member that follows a silent primary notices it when its read of the log fails: by default after six seconds, in
+# which the new primary has no majority, and nothing happens. The server takes this only as a start parameter.
 _HASTE: Final = ("--setParameter", "oplogNetworkTimeoutBufferSeconds=1")
 
 _PAUSE: Final = 0.1
@@ -53,7 +53,7 @@ class Network:
     """Who cannot speak to whom.
 
     Attributes:
-        pids: The process of each member, in their order. Whoever is none of them is a client.
+        pids: The process of each member, in their order. Any other process is a client.
     """
 
     def __init__(self) -> None:
@@ -212,7 +212,7 @@ class ReplicaSet:
         return found[0]
 
     def is_primary(self, member: int) -> bool:
-        """Whether it says so."""
+        """Whether it reports this."""
         try:
             with self.direct(member) as client, pymongo.timeout(0.5):
                 return bool(client.admin.command("hello")["isWritablePrimary"])
@@ -296,7 +296,7 @@ class ReplicaSet:
 
     @contextmanager
     def without_majority(self) -> Iterator[int]:
-        """Both others do nothing: the primary takes writes that nobody can acknowledge, and then no more."""
+        """Both others do nothing: the primary takes writes that no majority can acknowledge, and then no more."""
         old = self.primary()
         others = [pid for member, pid in enumerate(self._network.pids) if member != old]
         with ExitStack() as stack:

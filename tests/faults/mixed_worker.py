@@ -73,7 +73,7 @@ async def run(order: dict[str, Any]) -> None:
         recorder.write(what, str(event.job.id), event.job.attempts)
 
     def tell_recovered(event: StaleJobsRecovered) -> None:
-        recorder.write("told recovered", detail=str(event.count))
+        recorder.write("reported recovered", detail=str(event.count))
 
     async with trio.open_nursery() as nursery:
         await nursery.start(
@@ -82,8 +82,8 @@ async def run(order: dict[str, Any]) -> None:
                 client[order["database"]],
                 Handlers(recorder).workers,
                 listeners={
-                    JobCompleted: partial(tell, "told completed"),
-                    JobFailed: partial(tell, "told failed"),
+                    JobCompleted: partial(tell, "reported completed"),
+                    JobFailed: partial(tell, "reported failed"),
                     JobClaimLost: partial(tell, "lost"),
                     StaleJobsRecovered: tell_recovered,
                 },

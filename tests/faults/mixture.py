@@ -92,7 +92,7 @@ class Enqueuer:
         self._all(new)
 
     def enqueue_later(self, numbers: Sequence[int], delay: float) -> Sequence[ObjectId]:
-        """All at once, due so many seconds later. Returns their ids."""
+        """Enqueues all at once, due after `delay` seconds. Returns their ids."""
         new = []
         for number in numbers:
             data, max_attempts = self._draw(number)
@@ -114,7 +114,7 @@ class Enqueuer:
             self._acknowledged(str(job.id), number)
 
     def _keyed(self, number: int) -> None:
-        """Whoever has the key already is the job."""
+        """The job that has the key already is the job."""
         data, max_attempts = self._draw(number)
         key = f"key-{self._random.randrange(KEYS)}"
         try:
@@ -127,7 +127,7 @@ class Enqueuer:
 
     def _many(self, numbers: Sequence[int]) -> None:
         drawn_jobs = [self._draw(number) for number in numbers]
-        # Unique keys that nobody else uses go another way through the store.
+        # Unique keys used once go another way through the store.
         new = [
             NewJob(
                 name=NAME,
@@ -192,7 +192,7 @@ class Enqueuer:
 
 @contextmanager
 def in_threads(work: Callable[[int], None], count: int) -> Iterator[Callable[[], bool]]:
-    """Works in so many threads, each with its number; gives whether all have ended. Raises what one raised."""
+    """Works in `count` threads, each with its number; gives whether all have ended. Raises what one raised."""
     faults: list[BaseException] = []
 
     def run(number: int) -> None:

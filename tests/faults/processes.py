@@ -19,9 +19,9 @@ from .records import Reader, Record
 
 
 def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
-    """Returns when the condition holds; looks at it with pauses of so many seconds.
+    """Returns when the condition holds; looks at it every `pause` seconds.
 
-    What other processes do, and a server, nobody is told of: it can only be looked for.
+    Other processes and a server send no notice of what they do: the test must poll.
     """
     deadline = time.monotonic() + seconds
     while not condition():
@@ -80,7 +80,7 @@ class WorkerProcess:
     """One process of `worker.py`, or of another module that has a `work` as well.
 
     Attributes:
-        process: It begins to work when it is told to.
+        process: It begins to work on request.
     """
 
     def __init__(self, process: ForkedProcess | FreshProcess, name: str, records: Path) -> None:
@@ -97,7 +97,7 @@ class WorkerProcess:
         return [one for one in self._records.so_far() if one.process == self.name and (not whats or one.what in whats)]
 
     def wait_for(self, what: str, count: int = 1, *, attempt: int | None = None) -> None:
-        """Returns when it has written so many of this kind."""
+        """Returns when the process has written `count` records of the kind `what`."""
 
         def written() -> bool:
             if self.process.poll() is not None:

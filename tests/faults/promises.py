@@ -137,23 +137,23 @@ def acknowledged_jobs_have_ended(evidence: Evidence) -> Iterator[str]:
 
 
 def nothing_was_enqueued_twice(evidence: Evidence) -> Iterator[str]:
-    """And whoever was acknowledged was told the right job."""
+    """And each acknowledged caller got the right job."""
     for number, jobs in evidence.numbered.items():
         if len(jobs) > 1:
             yield f"enqueued {len(jobs)} times: number {number}"
     for record in evidence._of("acknowledged"):
         if record.detail and record.job not in evidence.numbered.get(int(record.detail), ()):
-            yield f"told another job: number {record.detail}"
+            yield f"reported another job: number {record.detail}"
 
 
 def refusals_are_true(evidence: Evidence) -> Iterator[str]:
-    """What was refused is not there; what is unknown is there under the id that was told; all was asked for."""
+    """What was refused is not there; what is unknown is there under the id in the error; all was asked for."""
     for record in evidence._of("refused", "unknown"):
         there = evidence.numbered.get(int(record.detail), ())
         if record.what == "refused" and there:
-            yield f"told as refused, and there: number {record.detail}"
+            yield f"reported as refused, and there: number {record.detail}"
         if record.what == "unknown" and record.job and there and record.job not in there:
-            yield f"told under another id: number {record.detail}"
+            yield f"reported under another id: number {record.detail}"
     asked = {int(one.detail) for one in evidence._of("acknowledged", "refused", "unknown") if one.detail}
     for number in evidence.numbered.keys() - asked:
         if number >= 0:  # The occurrences of schedules have negative ones.
@@ -161,7 +161,7 @@ def refusals_are_true(evidence: Evidence) -> Iterator[str]:
 
 
 def claims_are_of_free_jobs(evidence: Evidence) -> Iterator[str]:
-    """Taken from pending, owned by nobody; each with a token of its own and a greater attempt than all before."""
+    """Taken from pending, without an owner; each with a token of its own and a greater attempt than all before."""
     attempts: dict[str, int] = defaultdict(int)
     tokens: set[tuple[str, str]] = set()
     for claim in sorted(evidence.claims, key=lambda one: (one.taken.at, one.attempt)):
@@ -271,7 +271,7 @@ def thawed_runs_stop(evidence: Evidence) -> Iterator[str]:
 
 
 def rescues_are_of_the_silent(evidence: Evidence) -> Iterator[str]:
-    """Nobody's claim is taken away earlier than a lease after its last sign of life."""
+    """No claim is taken away earlier than a lease after its last sign of life."""
     for claim in evidence.claims:
         if claim.ended and claim.ended[0] in ("rescued", "given up"):
             silent_for = (claim.ended[1].at - claim.beat_at).total_seconds()
@@ -307,18 +307,18 @@ def unique_keys_are_held(evidence: Evidence) -> Iterator[str]:
 
 
 def events_are_true(evidence: Evidence) -> Iterator[str]:
-    """Told once, and only of what was written."""
+    """Each event came once, and only for what was written."""
     written = {(claim.job, claim.attempt): claim.ended[0] for claim in evidence.claims if claim.ended}
-    told = Counter((one.what, one.job, one.attempt) for one in evidence._of("told completed", "told failed"))
+    told = Counter((one.what, one.job, one.attempt) for one in evidence._of("reported completed", "reported failed"))
     for (what, job, attempt), count in told.items():
         if count > 1:
             yield f"{what} {count} times: attempt {attempt} of job {job}"
-        if written.get((job, attempt)) != what.removeprefix("told "):
+        if written.get((job, attempt)) != what.removeprefix("reported "):
             yield f"{what}, and not so written: attempt {attempt} of job {job}"
 
 
 def managed_jobs_are_as_acknowledged(evidence: Evidence) -> Iterator[str]:
-    """What was done by hand was done, and what was refused was not; of what nobody was told, either may be."""
+    """What was done by hand was done, and what was refused was not; without an answer, either may be."""
     for record in evidence._of("managed", "not managed", "missing", "put off"):
         what, _, moment = record.detail.partition(" ")
         document = evidence.documents.get(record.job)
@@ -328,9 +328,9 @@ def managed_jobs_are_as_acknowledged(evidence: Evidence) -> Iterator[str]:
             "reschedule": document is not None and document["nextRunAt"].isoformat() == moment,
         }
         if record.what == "managed" and not done[what]:
-            yield f"told as done, and not done: {what} of job {record.job}"
+            yield f"reported as done, and not done: {what} of job {record.job}"
         if record.what == "not managed" and done[what]:
-            yield f"told as refused, and done: {what} of job {record.job}"
+            yield f"reported as refused, and done: {what} of job {record.job}"
         if record.what == "missing" or (record.what == "put off" and what != "delete" and document is None):
             yield f"acknowledged and lost: job {record.job}"
 
@@ -355,9 +355,10 @@ RULES: Final[Sequence[Rule]] = (
 
 
 def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
-    """What a run ended with was written, and told as written. But for the dead, and for runs that fenced themselves.
+    """What a run ended with was written, and reported as written.
 
-    And for what was rescued because the machine stood still: nobody could renew it then.
+    Exceptions are the dead, runs that fenced themselves, and what was rescued because the machine stood still:
+    no holder could renew it then.
 
     None of RULES: where connections break, claims are lost whose renewals only seemed to arrive.
     """
@@ -370,16 +371,16 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
         and evidence.could_not_renew(claim.beat_at, claim.ended[1].at, claim.lease)
     }
     lost = {(one.job, token) for token, records in evidence.by_token("lost").items() for one in records}
-    told = {(one.job, token) for token, records in evidence.by_token("told completed").items() for one in records}
+    told = {(one.job, token) for token, records in evidence.by_token("reported completed").items() for one in records}
     for token, records in evidence.by_token("verdict").items():
         for one in records:
             how = ends.get((one.job, token), "held")
             which = f"attempt {one.attempt} of job {one.job}"
             if (one.job, token) in lost:
-                # One that fenced itself may have been written all the same, and told then. Of all other ends, a later
-                # claim may have overwritten the receipt.
+                # One that fenced itself may still have been written and reported. Of all other ends, a later claim may
+                # have overwritten the receipt.
                 if how == "completed" and (one.job, token) not in told:
-                    yield f"completed, and told as lost: {which}"
+                    yield f"completed, and reported as lost: {which}"
             elif VERDICTS.get(how) != one.detail and not (
                 one.process in evidence.silenced or (one.job, token) in stranded
             ):

@@ -1,7 +1,7 @@
 """A proxy before a server with the faults of a real network: delays, cuts, half-open connections, lost replies.
 
-It understands the protocol: a reply is lost after the server has applied what it answers, and only the
-replies that somebody chose. Half-open connections stay so until their client gives them up, as in a network
+It understands the protocol: a reply is lost after the server has applied what it answers, and only the replies that a
+test chose. Half-open connections stay so until their client gives them up, as in a network
 that has forgotten them; new ones work again after the block.
 """
 
@@ -47,7 +47,7 @@ class _Link:
         break_off(self.server)
 
     def leave(self) -> bool:
-        """One of its two threads has ended. Whether both have: then nobody uses the sockets any more."""
+        """One of its two threads has ended. Whether both have: then the sockets are free."""
         self.cut()
         with self._lock:
             self._left -= 1
@@ -58,7 +58,7 @@ class _Link:
 
 
 class FaultyProxy:
-    """Passes messages on, but for what it is told.
+    """Passes messages on, except those that a test chose.
 
     Attributes:
         lost: How many replies were lost.
@@ -92,7 +92,7 @@ class FaultyProxy:
 
     @contextmanager
     def delayed(self, random: Random, most: float) -> Iterator[None]:
-        """Each message takes up to so many seconds longer, either way; their order within a connection is kept."""
+        """Each message takes up to `most` seconds longer, either way; a connection keeps their order."""
         self._delays = lambda: random.uniform(0, most)
         try:
             yield

@@ -6,7 +6,7 @@ The kinds of records, beside those that one test has for itself:
   "verdict" ("succeeded", "failed", "snoozed"), "end";
 - of claims: "renewed" (the server has acknowledged it; in detail: when it was sent);
 - of a process: "measured" (the server's time; in detail: what was added to it);
-- of events: "told completed", "told failed", "lost", "told recovered" (in detail: how many);
+- of events: "reported completed", "reported failed", "lost", "reported recovered" (in detail: how many);
 - of callers: "acknowledged" (a job; in detail the number in its data), "unknown" (perhaps under that id), "refused";
   of jobs that are due in long "put off" (what is to be done to it), "managed" ("cancel", "delete", "reschedule" and
   the moment), "not managed" (it was refused), "missing" (it is not there);
@@ -60,7 +60,7 @@ class Recorder:
 
 
 def read(path: Path) -> Sequence[Record]:
-    """What has been written so far; of a folder, in all its files, each of which is one process's."""
+    """What has been written so far; of a folder, in all its files, one for each process."""
     if path.is_dir():
         return sorted((one for file in path.glob("*.records") for one in read(file)), key=lambda one: one.at)
     return Reader(path).so_far()

@@ -34,7 +34,7 @@ HEARTBEAT: Final = 0.4
 LEASE: Final = 3 * HEARTBEAT
 REAPER_PASS: Final = HEARTBEAT / 2
 
-# Seconds in which the server has done what was on its way to it. Nobody can be asked for that: what lies in a
+# Seconds in which the server has done what was on its way to it. No party can report that: what lies in a
 # connection is neither the sender's nor the server's. Where it takes longer, a process is killed that has settled
 # all it held, and proves less; that jobs of it are rescued is asked for elsewhere.
 ARRIVAL: Final = 0.1
@@ -60,7 +60,7 @@ class Scenario:
         uri: Of the server.
         folder: The test's own; each process has its records there.
         recorder: Of the test itself.
-        random: For whatever is left to chance.
+        random: For all random choices.
         witness: Of standstills of the machine.
     """
 
@@ -115,7 +115,7 @@ class Scenario:
 
     @contextmanager
     def frozen(self, worker: WorkerProcess) -> Iterator[None]:
-        """In the middle of a run: claims that it has not heard of by then would never begin, and prove less."""
+        """In the middle of a run: claims without an answer by then would never begin, and prove less."""
         with ExitStack() as until_thawed:
 
             def is_frozen() -> bool:

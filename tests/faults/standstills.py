@@ -1,4 +1,4 @@
-"""A witness of the moments in which the whole machine stood still: nobody is to blame for what was late by them.
+"""A witness of the moments in which the whole machine stood still: they excuse what was late because of them.
 
 A host that has other things to do stops a virtual machine for a second or two. A process that does nothing but look at
 the clock sees that from within. It sees nothing of a library that is slow, or of a test that keeps its threads waiting.
@@ -77,7 +77,7 @@ def witnessed() -> Iterator[Witness]:
 
 
 def look() -> None:
-    """Until nobody can ask any more; each line asks for all that was seen."""
+    """Until its input is closed; each line asks for all that was seen."""
     seen: list[Standstill] = []
     looked = time.monotonic()
     print("looking", flush=True)  # noqa: T201

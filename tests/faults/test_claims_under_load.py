@@ -34,7 +34,7 @@ def scenario(own_server: OwnServer, own_db: Database, tmp_path: Path, witness: W
 
 
 def mixed(random: Random, number: int) -> list[dict[str, Any]]:
-    """So many, and some to be left alone among them."""
+    """Documents to work through, and among them some to be left alone."""
     found = documents(random, number) + left_alone(random, number)
     random.shuffle(found)
     return found
@@ -87,7 +87,7 @@ class TwoInFive:
 
 
 def kind_of(command: Command) -> str | None:
-    """What a write to the documents is for, as far as it can be told from the wire."""
+    """What a write to the documents is for, as far as the wire shows it."""
     if command.get("update") != COLLECTION:
         return "other" if command.get("findAndModify") == COLLECTION else None
     updates = [one["u"] for one in (command.get("updates") or command["documents"])]

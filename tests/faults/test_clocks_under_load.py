@@ -32,7 +32,7 @@ MOVES: Final = (MINUTE, -MINUTE, 0.0, MINUTE + 5)
 
 MOVED: Final = ("one", "two")
 STEADY: Final = "steady"
-"""Nobody moves its time. It is right, although its machine's clock is wrong by an hour."""
+"""The test does not move its time. It is right, although its machine's clock is wrong by an hour."""
 
 LONG: Final = 8
 LEAST_STEPS: Final = 10
@@ -154,13 +154,13 @@ def test_no_live_run_is_rescued_although_time_moves_by_a_minute_both_ways(scenar
 
     # On a machine that has no time for a process, this has not renewed its claims: the rule above knows it.
     rescued = [claim for claim in evidence.claims if claim.ended and claim.ended[0] == "rescued"]
-    assert sum(int(one.detail) for one in evidence.records if one.what == "told recovered") == len(rescued)
+    assert sum(int(one.detail) for one in evidence.records if one.what == "reported recovered") == len(rescued)
     assert len([one for one in evidence.records if one.what == "acknowledged"]) >= JOBS
 
     moves = list(moments_of_moves(evidence))
     assert [float(one.detail) for one in moves] == [*MOVES, *MOVES]
     across = {move.detail for move in moves for run in evidence.runs if is_across(run, move)}
-    # What a standstill of the machine cuts short, or puts into the way of an answer, is no work of the clocks.
+    # A standstill of the machine that cuts an interval short, or delays an answer, is not the clocks' work.
     stood_still = evidence.stood_still(evidence.records[0].at, evidence.records[-1].at)
     assert across == {str(seconds) for seconds in MOVES} or stood_still, "runs last across the moves"
 

@@ -19,7 +19,7 @@ from .standstills import Witness
 
 HEARTBEAT = 0.6
 OPTIONS: dict[str, Any] = {
-    "change_stream": False,  # With one, who is idle asks for nothing, and hears of the cut when the stream breaks.
+    "change_stream": False,  # With one, an idle instance asks for nothing, and notices the cut when the stream breaks.
     "heartbeat_interval": HEARTBEAT,
     "operation_timeout": 0.2,
     "poll_interval": 0.05,

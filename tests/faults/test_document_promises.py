@@ -262,7 +262,7 @@ FORGED: Final[Mapping[str, tuple[DocumentEvidence, str]]] = {
         replace(KILLED, records=[*run(3, 3.5)[:1], of_test("killed", 3.3, "one"), *run(4, 5, "two", "two:1")]),
         "runs_are_under_holds",
     ),
-    "told as finished": (
+    "reported as finished": (
         records(KILLED, Record("one", "a", 1, "finished", 1.2)),
         "runs_are_under_holds",
     ),

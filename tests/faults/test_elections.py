@@ -1,4 +1,4 @@
-"""A replica set that loses its primary under load, in four ways, one after the other: nothing is lost or told wrongly.
+"""A replica set loses its primary under load, in four ways in turn: nothing is lost or reported wrongly.
 
 With MONQUE_TEST_THOROUGH=1 in the environment, also in each way thrice, without the other members, and without
 majorities, where jobs are lost. What takes most of the time are the elections.
@@ -49,7 +49,7 @@ def scenario(three_members: ReplicaSet, three_db: Database, tmp_path: Path, witn
 
 @contextmanager
 def enqueuing(scenario: Scenario, at_least: int, **client_options: Any) -> Iterator[Callable[[], int]]:
-    """Callers that never stop as long as the block lasts, and until so many jobs are acknowledged: gives how many.
+    """Callers that enqueue as long as the block lasts, and until `at_least` jobs are acknowledged: gives how many.
 
     For half of them the driver repeats nothing: what it would hide, the library has to find out by itself.
     """

@@ -1,7 +1,7 @@
 """Runs stop by themselves when their claims cannot be renewed, before anybody may take their jobs.
 
-The handlers run until they are told that all is over, and write down by themselves when they start and end. A rescuer
-takes each job at the first moment that the design allows, and whatever is pending is claimed at once.
+The handlers run until the test ends them, and write down by themselves when they start and end. A rescuer
+takes each job at the first moment that the design allows, and a pending job is claimed at once.
 """
 
 from __future__ import annotations
@@ -49,7 +49,7 @@ class Fleet:
         return list(spans(read(self.records)))
 
     def wait_ended(self) -> None:
-        """All jobs, as soon as they are told to, then the processes, in order."""
+        """All jobs, on request, then the processes, in order."""
         self.over.touch()
         jobs = self.db["monque_jobs"]
         wait_until(lambda: jobs.count_documents({"status": "completed"}) == JOBS, "all jobs are completed")
@@ -61,7 +61,7 @@ class Fleet:
 def fleet(
     server: OwnServer, db: Database, records: Path, *, unfenced: bool = False, by_the_library: bool = False
 ) -> Iterator[Fleet]:
-    """The holder sees the server through a relay, and runs all the jobs. Nobody else is cut off with it.
+    """The holder sees the server through a relay, and runs all the jobs. No other client is cut off with it.
 
     The rescuer of these tests is faster than the library's own, and independent of it.
     """
@@ -90,7 +90,7 @@ def fleet(
 
 
 def wait_started(worker: WorkerProcess, jobs: int) -> None:
-    """Returns when it has begun to run so many."""
+    """Returns when the worker has begun to run this many jobs."""
     wait_until(lambda: len({one.job for one in worker.records("start")}) >= jobs, f"{worker.name} runs {jobs} jobs")
 
 

@@ -76,7 +76,7 @@ class Leaving:
 
     @property
     def documents(self) -> Mapping[str, Mapping[str, Any]]:
-        """By their names, of which there is one each."""
+        """By their names; there is one each."""
         return {one["name"]: one for one in self._db["monque_jobs"].find()}
 
     def is_done(self) -> bool:

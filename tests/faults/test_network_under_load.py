@@ -45,7 +45,7 @@ def address(own_server: OwnServer) -> tuple[str, int | None]:
 def enqueuing(
     scenario: Scenario, proxy: FaultyProxy, *options: str, jobs: int = JOBS, **client_options: Any
 ) -> Iterator[None]:
-    """So many jobs, by several threads, for as long as the block and until it is done.
+    """Enqueues jobs from several threads, for as long as the block lasts and until all are there.
 
     A handler that saves something, and meets the fault there, has failed and is tried again, as often as it takes.
     """
@@ -78,7 +78,7 @@ def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_aga
         for worker in (one, two, three):
             worker.open()
         proxy.lose_replies(chooses)
-        # Whoever has time is told in the end: who loses a reply hears of that at once.
+        # A patient caller gets its answer in the end: a lost reply shows at once.
         with enqueuing(scenario, proxy, FAST_URI, *UNAIDED, jobs=EACH_TURN, operation_timeout=20.0):
             scenario.wait_completed(ENOUGH)
             scenario.kill(three)

@@ -22,7 +22,7 @@ AT_ONCE_IN_THE_FIRST: Final = 10
 
 
 class Together(monitoring.CommandListener):
-    """Sends the first keyed enqueues only when there are so many, each on a connection of its own."""
+    """Sends the first keyed enqueues together, each on a connection of its own."""
 
     def __init__(self, count: int) -> None:
         self._missing = count
@@ -56,7 +56,7 @@ async def wait_only(is_expected: Callable[[str], bool]) -> None:
 
 
 async def open_and_close(db: Database, at_once: int) -> None:
-    """Runs so many jobs of each kind, and leaves."""
+    """Runs `at_once` jobs of each kind, and leaves."""
     workers, completed, all_completed = Workers(), 0, trio.Event()
 
     @workers.register("async", concurrency=at_once)
@@ -99,7 +99,7 @@ async def test_hundred_cycles_leave_no_more_threads_and_connections_than_the_fir
         for _ in range(CYCLES - 1):
             await open_and_close(client[db.name], 1)
             assert connections.open <= first_connections
-            # A question that nobody waited for any more when it was left may still be under way.
+            # An abandoned query may still be under way.
             await wait_only(first_threads.__contains__)
             now = threads()
             assert all(count <= first_threads[name] for name, count in now.items()), (now, first_threads)

@@ -147,7 +147,7 @@ def test_programs_that_know_only_plain_locks_and_ours_take_nothing_that_the_othe
                 programs[0].kill()
                 left = collection.distinct("_id", {f"{LOCK}.by": {"$in": PLAIN}})
             scenario.wait(lambda: all(is_over(scenario, name) for name in PLAIN), "their locks are over")
-            # Whoever came before may have gone: live locks of plain programs are nothing to wait for.
+            # The earlier holders may be gone: there is no need to wait for live locks of plain programs.
             last.open()
             done = {"_id": {"$in": left}, "state": "done"}
             scenario.wait(lambda: collection.count_documents(done) == len(left), "what they held is done by others")

@@ -29,7 +29,7 @@ def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     }
     for _ in range(INNOCENTS):
         Monque(own_db).sync.enqueue("works", {"first": 0.3, "later": 0.3})
-    # One try each: a death is no failure.
+    # One try each: a death does not count as a failure.
     Monque(own_db).sync.enqueue("kills", max_attempts=1)
     deaths = 0
     while jobs.count_documents({"status": {"$in": ["pending", "processing"]}}):

@@ -72,7 +72,7 @@ def of_test(what: str, at: float, detail: str = "", job: str = "") -> Record:
 
 ACKNOWLEDGED: Final = of_test("acknowledged", 0, "1", "a")
 RENEWED: Final = Record("one", "a", 1, "renewed", 1.4, "1.3")
-TOLD: Final = Record("one", "a", 1, "told completed", 3)
+TOLD: Final = Record("one", "a", 1, "reported completed", 3)
 
 ONCE: Final[Story] = [(0, PENDING), (1, held(1)), (2, COMPLETED)]
 RESCUED: Final[Story] = [
@@ -227,35 +227,35 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         story(PLAIN, a=ONCE, b=[(1.5, {**PENDING, "data": {"n": 2}}), (3, None)]),
         "unique_keys_are_held",
     ),
-    "told twice": (records(PLAIN, TOLD), "events_are_true"),
-    "told of what was not written": (records(PLAIN, replace(TOLD, what="told failed")), "events_are_true"),
-    "told by a run whose claim was taken": (records(KILLED, TOLD), "events_are_true"),
-    "told as cancelled": (records(PLAIN, of_test("managed", 1, "cancel", "a")), "managed_jobs_are_as_acknowledged"),
-    "told as deleted": (records(PLAIN, of_test("managed", 1, "delete", "a")), "managed_jobs_are_as_acknowledged"),
-    "told as rescheduled": (
+    "reported twice": (records(PLAIN, TOLD), "events_are_true"),
+    "reported of what was not written": (records(PLAIN, replace(TOLD, what="reported failed")), "events_are_true"),
+    "reported by a run whose claim was taken": (records(KILLED, TOLD), "events_are_true"),
+    "reported as cancelled": (records(PLAIN, of_test("managed", 1, "cancel", "a")), "managed_jobs_are_as_acknowledged"),
+    "reported as deleted": (records(PLAIN, of_test("managed", 1, "delete", "a")), "managed_jobs_are_as_acknowledged"),
+    "reported as rescheduled": (
         records(PLAIN, of_test("managed", 1, "reschedule", "a")),
         "managed_jobs_are_as_acknowledged",
     ),
-    "told as rescheduled to another time": (
+    "reported as rescheduled to another time": (
         records(PLAIN, of_test("managed", 1, "reschedule 2026-02-01T00:00:00+00:00", "a")),
         "managed_jobs_are_as_acknowledged",
     ),
-    "told as not rescheduled": (
+    "reported as not rescheduled": (
         records(PLAIN, of_test("not managed", 1, f"reschedule {START.isoformat()}", "a")),
         "managed_jobs_are_as_acknowledged",
     ),
-    "told as not deleted": (
+    "reported as not deleted": (
         records(PLAIN, of_test("not managed", 1, "delete", "b")),
         "managed_jobs_are_as_acknowledged",
     ),
     "put off, and lost": (records(PLAIN, of_test("put off", 1, "cancel", "b")), "managed_jobs_are_as_acknowledged"),
-    "told as missing": (records(PLAIN, of_test("missing", 1, "delete", "b")), "managed_jobs_are_as_acknowledged"),
+    "reported as missing": (records(PLAIN, of_test("missing", 1, "delete", "b")), "managed_jobs_are_as_acknowledged"),
     "done, and to be done again": (
         story(PLAIN, a=[*ONCE[:2], (2, {**RELEASED, "rescues": 1})]),
         "nothing_is_run_in_vain",
     ),
-    "written, and told as lost": (
-        records(without(PLAIN, "told completed"), Record("one", "a", 1, "lost", 3)),
+    "written, and reported as lost": (
+        records(without(PLAIN, "reported completed"), Record("one", "a", 1, "lost", 3)),
         "nothing_is_run_in_vain",
     ),
     "rescued although its renewals were acknowledged": (
@@ -276,7 +276,7 @@ def test_every_rule_refuses_some_forgery() -> None:
     assert {rule for _, rule in FORGED.values()} == {rule.__name__ for rule in rules}
 
 
-# Why the machine's standstill is to blame, and nobody else -> what would be refused without it.
+# Why only the machine's standstill is to blame -> what would be refused without it.
 STOOD_STILL: Final = ((1.2, 1.9),)
 EXCUSED: Final = (
     "done, and to be done again",

@@ -51,7 +51,7 @@ class Beats:
         monkeypatch.setattr(JobSource, "renew", recorded)
 
     async def wait(self, count: int) -> None:
-        """For so many more."""
+        """Returns after `count` further renewals."""
         enough = len(self.acknowledged) + count
         with trio.fail_after(20):
             while len(self.acknowledged) < enough:

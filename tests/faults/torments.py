@@ -43,7 +43,7 @@ def stop_the_others(members: ReplicaSet, _: str, __: Callable[[], None]) -> None
 def cut_off(members: ReplicaSet, database: str, goes_on: Callable[[], None]) -> None:
     with members.cut_off() as old:
         with members.direct(old) as client:
-            # It takes writes still, which nobody else will ever see.
+            # It still takes writes that no other member will ever see.
             ghosts = client[database].get_collection("ghosts", write_concern=WriteConcern(1))
             ghosts.insert_one({})
         members.wait_primary_other_than(old)

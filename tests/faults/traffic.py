@@ -1,4 +1,4 @@
-"""What a command is for, as it can be told from the wire; and which of them lose their replies."""
+"""What a command is for, as the wire shows it; and which of them lose their replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ WRITES: Final = (
 
 
 def kind_of(command: Command) -> str:
-    """One of WRITES, or another word for what is none of them."""
+    """One of WRITES, or another word for any other command."""
     name = next(iter(command))
     if command.get(name) != "monque_jobs":
         return "other"
@@ -70,7 +70,7 @@ class HalfOfThem:
 
     So in two turns each has lost its reply once: the first claim, the second, and so on. Not every other one: what
     takes two commands would never succeed. What a caller's call sends again, because its reply was lost, is not
-    lost again: a caller who is told nothing twice may be told so.
+    lost again: a caller without an answer to both may get an error.
 
     Attributes:
         seen, chosen: How many of each kind.

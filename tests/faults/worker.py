@@ -56,7 +56,7 @@ class Handlers:
             self._write(job, "end")
 
     async def works(self, job: RunningJob[dict[str, float]]) -> None:
-        """For so many seconds."""
+        """Sleeps as many seconds as the data asks for this try."""
         await self._until(job, partial(trio.sleep, job.data["first" if job.attempt == 1 else "later"]))
 
     async def lasts(self, job: RunningJob[dict[str, str]]) -> None:
@@ -95,7 +95,7 @@ class Handlers:
         os.kill(os.getpid(), signal.SIGKILL)
 
     async def ticks(self, job: RunningJob[dict[str, str]]) -> None:
-        """The first try goes on for ever. Cancelled, it does what it must not, and ends as it was told to."""
+        """The first try goes on for ever. Cancelled, it does what it must not, and ends as its data asks."""
         with self._recorded(job):
             if job.attempt > 1:
                 while not await trio.Path(job.data["until"]).exists():
@@ -144,8 +144,8 @@ async def run(order: dict[str, Any]) -> None:
                 Handlers(recorder).workers,
                 listeners={
                     JobClaimLost: partial(tell, "lost"),
-                    JobCompleted: partial(tell, "told completed"),
-                    JobFailed: partial(tell, "told failed"),
+                    JobCompleted: partial(tell, "reported completed"),
+                    JobFailed: partial(tell, "reported failed"),
                 },
                 instance_id=order["name"],
                 **order["options"],
@@ -159,7 +159,7 @@ async def run(order: dict[str, Any]) -> None:
 
 def work(order: dict[str, Any]) -> None:
     if order["unfenced"]:
-        # The mutation that shows what the lease is for: a run goes on until it hears that its claim is gone.
+        # The mutation that shows what the lease is for: a run goes on until a write shows that its claim is gone.
         LeaseTerms.cancelled_at = lambda self, sent: math.inf  # type: ignore[method-assign]
     trio.run(run, order)
 

@@ -135,7 +135,7 @@ def test_minutes_beside_a_change_of_half_an_hour_are_not_left_out() -> None:
 
 
 def test_quarter_hours_of_a_midnight_that_does_not_exist_are_skipped() -> None:
-    # The year is the next in which 24 April is no day of change.
+    # The next year without a clock change on 24 April.
     assert next_occurrence("*/15 0 24 4 *", "Africa/Cairo", utc("2026-04-20T00:00")) == utc("2027-04-23T22:00")
 
 
@@ -165,7 +165,7 @@ def test_five_fields_are_what_is_stored(given: str, stored: str) -> None:
 
 
 def test_rarest_date_of_all_is_let_in() -> None:
-    assert normalised("0 0 29 2 */8") == "0 0 29 2 */8"  # If it is a Sunday; and 2100 is no leap year.
+    assert normalised("0 0 29 2 */8") == "0 0 29 2 */8"  # If it is a Sunday; and 2100 is not a leap year.
     assert next_occurrence("0 0 29 2 */8", None, utc("2088-03-01T00:00")) == utc("2128-02-29T00:00")
 
 

@@ -1,4 +1,4 @@
-"""What is not let in as a schedule, and that it is always InvalidCronError that says so: lines come from Node, too."""
+"""Invalid schedules always raise InvalidCronError: expressions come from Node, too."""
 
 from __future__ import annotations
 

@@ -42,7 +42,7 @@ def test_cursors_equal_those_of_monque_byte_for_byte() -> None:
 
 
 def test_cursors_of_monque_are_understood() -> None:
-    for letter in "FB":  # It binds nobody.
+    for letter in "FB":  # It binds no caller.
         assert decode(string(ID.binary, letter), "id", "asc") == Anchor(ID)
         assert decode(string(structured(), letter), "created_at", "desc") == Anchor(ID, MOMENT)
     of_id = structured(by="identifier", direction="asc")

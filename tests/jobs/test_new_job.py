@@ -176,7 +176,7 @@ def sender(payload: Any = Email) -> Worker[Any]:
 def test_dataclass_is_stored_as_a_document_of_its_fields() -> None:
     email = Email("a@b.c", Address("Ulm"))
     assert plain_data(sender(), email) == {"to": "a@b.c", "address": {"city": "Ulm"}, "hidden": None}
-    assert plain_data("send", Email) is Email  # The class itself is no instance; encoding refuses it.
+    assert plain_data("send", Email) is Email  # The class itself is not an instance; encoding refuses it.
     unknown = plain_data("send", Email("a@b.c", Address("Ulm"), hidden=threading.Lock()))
     with pytest.raises(InvalidPayloadError, match="lock"):  # What codec options may know is left to them.
         check_payload(unknown, None, OPTIONS)

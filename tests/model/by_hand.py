@@ -14,7 +14,7 @@ Answer = ModelJob | Refusal | None
 
 
 def cancel(model: Model, job_id: ObjectId) -> Answer:
-    """Of a pending job: done. Of our run: asked for, once. Nobody would hear it for a claim of another library."""
+    """Of a pending job: done. Of our run: asked for, once. The holder of another library's claim would not see it."""
     job = model.jobs.get(job_id)
     if job is None or job.status == "cancelled":
         return job

@@ -1,4 +1,4 @@
-"""Operations that end claims: in time, too late, twice, and by somebody else. Each on both sides."""
+"""Operations that end claims: in time, too late, twice, and by another party. Each on both sides."""
 
 from __future__ import annotations
 

@@ -37,8 +37,8 @@ class Ending:
     """The end of a run, from the copy that its instance has of the job.
 
     Attributes:
-        verdict: "succeed", "fail", "fail soon", "discard", "snooze", "cut short", or "rescue", which is
-            written about a claim by somebody else.
+        verdict: "succeed", "fail", "fail soon", "discard", "snooze", "cut short", or "rescue", which another instance
+            writes about a claim.
     """
 
     copy: ModelJob
@@ -164,7 +164,7 @@ class Model:
     def settle(self, ending: Ending) -> str:
         """What becomes of one settlement, sent for the first time or again."""
         job = self.jobs.get(ending.copy.id)
-        # Of two claims on one job in a batch, the receipt of one says nothing of the other.
+        # Of two claims on one job in a batch, the receipt of one does not cover the other.
         if job is not None and self._settled_by.get(job.id) == ending.copy.claim_token:
             if job.receipt == ending.receipt:
                 return "WRITTEN"

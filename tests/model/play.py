@@ -27,7 +27,7 @@ MOST_ENDED: Final = 6
 
 
 class Copy(NamedTuple):
-    """A job as somebody read it, on both sides."""
+    """A job as a client read it, on both sides."""
 
     model: ModelJob
     real: Job

@@ -52,7 +52,7 @@ TRANSITIONS: Final = frozenset(
     }
 )
 
-# The same sequences each time: a failure is a fault, and is there for whoever looks for it.
+# The same sequences each time: a failure is a fault, and every run reproduces it.
 _SETTINGS: Final = settings(
     deadline=None, derandomize=True, database=None, suppress_health_check=list(HealthCheck), print_blob=False
 )

@@ -1,7 +1,7 @@
 """What must never be.
 
-What a move may not do is told by the move itself, see `State.harm`; what a state may not be, and that the job can
-still come to its end from there, is told here.
+The move itself reports what it must not do, see `State.harm`; what a state may not be, and that the job can still
+come to its end from there, is checked here.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from .state import Budget, Document, Instance, State
 def harm_in(setting: Setting, sought: str = "") -> Callable[[State], str | None]:
     """The check of one setting: safety of each state, and that each of its documents can still come to an end.
 
-    With `sought`, only what is told in words that begin like this: a broken rule may do more than one kind of harm.
+    With `sought`, only harm whose text begins like this: a broken rule may do more than one kind of harm.
     """
     hopeful: dict[Document, bool] = {}
 
@@ -37,7 +37,7 @@ def harm_in(setting: Setting, sought: str = "") -> Callable[[State], str | None]
 
 
 def _two_act(state: State) -> str | None:
-    """Guarantees 1 and 4: at most one handler that has not been told to stop, Node's included.
+    """Guarantees 1 and 4: at most one handler that is not asked to stop, Node's included.
 
     A frozen one counts: it may thaw in the next moment, and goes on for as long as its lease is not over.
     """

@@ -182,7 +182,7 @@ def _harm_of_start(state: State, copy: Copy) -> str:
     if copy.attempts <= state.last_attempt:
         return f"`attempt` did not grow: {copy.attempts} after {state.last_attempt}"
     if document.status != "processing" or document.claims != copy.claim:
-        return ""  # Lost meanwhile; what the copy was at the claim is told by the histories in which it was not.
+        return ""  # Lost meanwhile; the histories in which it was not lost show what the copy was at the claim.
     for name in ("attempts", "fail_count", "rescues", "data"):
         given, true = getattr(copy, name), getattr(document, name)
         if given != true:

@@ -107,7 +107,7 @@ def _has_lapsed(one: Instance) -> bool:
 def _owes_a_beat(one: Instance) -> bool:
     waits = one.phase in ("written", "reading back", "unknown", "resolving")
     if waits and not one.since:
-        return True  # A question that nobody answered for a whole lease.
+        return True  # A query without an answer for a whole lease.
     renews = one.phase in HOLDING and not one.since
     return not one.beaten and (renews or bool(one.disowned))
 

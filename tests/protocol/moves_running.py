@@ -33,7 +33,7 @@ def befalling(state: State, me: Instance) -> Moves:
     """Crash, freeze and thaw."""
     if me.health == "frozen":
         yield f"{me.name} thaws", state.with_instance(me._replace(health="up"))
-    # One that has nothing to do with the job yet leaves nothing behind: it need not be told from one that waits.
+    # One that has nothing to do with the job yet leaves nothing behind: the model need not distinguish it.
     busy = me.phase not in ("idle", "looked") or me.disowned
     if me.health != "down" and busy and state.budget.faults:
         paid = _paid_fault(state)
@@ -55,7 +55,7 @@ def arrivals(state: State, setting: Setting) -> Moves:
 
 
 def _beat(state: State, me: Instance, setting: Setting) -> Moves:
-    """Renews what is held, gives back what is disowned, hears of requests."""
+    """Renews what is held, releases what is disowned, reads requests."""
     holds = me.phase in HOLDING and (me.lease or me.phase != "running")
     if not state.budget.beats or not (holds or me.disowned):
         return

@@ -20,7 +20,7 @@ class Mutation:
         rule: What is missing, in words.
         rules: The protocol without it.
         bounds: Where that does harm.
-        harm: How the harm begins to be told; for a redundant rule, why it is there.
+        harm: How the text of the harm begins; for a redundant rule, why it is there.
     """
 
     rule: str

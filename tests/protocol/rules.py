@@ -1,4 +1,4 @@
-"""The rules of the protocol, each of which can be taken out alone, and the bounds within which it is tried."""
+"""The rules of the protocol, which can each be taken out alone, and the bounds within which it is tried."""
 
 from __future__ import annotations
 

@@ -36,7 +36,7 @@ class Found(Generic[StateT]):
 
     @property
     def labels(self) -> list[str]:
-        """The moves, several equal ones in a row told once."""
+        """The moves, several equal ones in a row listed once."""
         told = []
         for label, same in groupby(label for label, _ in self.trace):
             times = len(list(same))

@@ -1,6 +1,6 @@
 """What is in the world of the model: one job, two instances of ours, a Node peer, a rescuer, people and the network.
 
-All of it is small tuples, so that millions can be told apart quickly. Fields marked *ghost* belong to no actor:
+All of it is small tuples, so that millions can be compared quickly. Fields marked *ghost* belong to no actor:
 the checks alone read them.
 """
 
@@ -161,7 +161,7 @@ class State(NamedTuple):
 
     Attributes:
         node: Which claim the Node peer runs; 0 for none.
-        canceller: The claim that somebody read who wants the run cancelled.
+        canceller: The claim that a client read before it asks to cancel the run.
         network: What is under way and may arrive late, or never.
         last_attempt: *Ghost.* The greatest `attempt` that a handler was given.
         harm: *Ghost.* What the last move did that must never be.
@@ -187,7 +187,7 @@ class State(NamedTuple):
 
 
 def start(bounds: Bounds) -> State:
-    """A job that is due, and nobody has looked yet."""
+    """A job that is due, and no instance has looked yet."""
     budget = Budget(bounds.claims, bounds.faults, bounds.hands, bounds.beats, bounds.node)
     return State(Document(schedule=1 if bounds.recurring else 0), Instance("A"), Instance("B"), budget)
 

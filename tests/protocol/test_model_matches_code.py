@@ -109,7 +109,7 @@ def test_the_ends_that_obey_a_request_are_the_models(name: str) -> None:
     end = ENDS[name]
     obeys = "cancel_requested_at" in end.guard and end.guard["cancel_requested_at"] is None
     assert obeys == (name in ENDS_THAT_OBEY)
-    if obeys and name != "disown":  # A claim that nobody here knows is left to the reaper, which cancels it.
+    if obeys and name != "disown":  # A claim that this instance does not know is left to the reaper, which cancels it.
         assert end.otherwise is not None
         assert end.otherwise.set["status"] is JobStatus.CANCELLED
 
@@ -188,5 +188,5 @@ def test_retrying_by_hand_clears_the_holder() -> None:
 
 
 def test_the_model_names_its_fields_as_the_library_does() -> None:
-    own = {"due", "schedule", "claims", "cancel_requested"}  # Told shorter there, or ghosts.
+    own = {"due", "schedule", "claims", "cancel_requested"}  # Shorter there, or ghosts.
     assert set(Document._fields) - own <= {field.name for field in fields(Job)}

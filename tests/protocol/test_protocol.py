@@ -22,7 +22,7 @@ from .rules import Bounds, Rules, Setting
 from .search import Found, search
 from .state import State, start
 
-# Far more than any of them has: a change that makes them explode is told, instead of filling the memory.
+# Far more than any of them has: a change that makes them explode fails the test, instead of filling the memory.
 MOST_STATES: Final = 4_000_000 if THOROUGH else 400_000
 
 QUICK: Final = {

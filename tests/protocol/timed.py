@@ -87,7 +87,7 @@ class Moment(NamedTuple):
         reading: What the rescuer does.
         watched: Ticks since its observation began.
         seen: The heartbeat that it saw.
-        taken: The rescue was applied; somebody else may run the job from here on.
+        taken: The rescue was applied; another instance may run the job from here on.
     """
 
     claim: Sent | None = Sent(0)

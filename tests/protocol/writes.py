@@ -1,7 +1,7 @@
 """The conditional writes: what each asks of the document, what it leaves, and what harm it did if it could.
 
-A write returns the document behind it, or None where its guard did not hold; and a harm, or "". The harm is
-told by the ghosts, which no guard looks at: what must not happen is said here without the protocol's own means.
+A write returns the document behind it, or None where its guard did not hold; and a harm, or "". The ghosts, which no
+guard looks at, show the harm: what must not happen is said here without the protocol's own means.
 """
 
 from __future__ import annotations
@@ -154,7 +154,7 @@ def disown(document: Document, token: Token, setting: Setting) -> Written:
     return _ended(document, "release"), ""
 
 
-# --- Rescue: the end of a claim, written by somebody else ---
+# --- Rescue: the end of a claim, written by another instance ---
 
 
 def _still_as_observed(document: Document, fence: Fence, beat: int, *, with_beat: bool, setting: Setting) -> bool:
@@ -193,7 +193,7 @@ def rescue(document: Document, fence: Fence, beat: int, copy: Copy, setting: Set
 
 
 def must_cancel_instead(document: Document, fence: Fence, beat: int, setting: Setting) -> bool:
-    """Whether a rescue was not written because somebody wanted the run cancelled."""
+    """Whether a rescue was not written because of a request to cancel the run."""
     with_beat = setting.rules.rescue_cancels_under_beat
     return (
         setting.rules.rescue_cancels_instead

@@ -161,7 +161,7 @@ async def test_jobs_behind_those_that_are_withheld_start(
 
 
 async def test_thread_that_goes_on_is_not_joined_by_another(db: Database, jobs: Collection) -> None:
-    """On the real clock, with a change stream: it tells that the job is pending."""
+    """On the real clock, with a change stream, which reports that the job is pending."""
     workers, let_go, gauge, starts, behind = Workers(), Event(), Gauge(), list[int](), trio.Event()
 
     @workers.register("job")

@@ -24,7 +24,7 @@ MONTHLY = "0 0 1 * *"
 
 
 class Script:
-    """A worker that does what it is told, try by try, and keeps what it found saved."""
+    """A worker that follows a script, try by try, and keeps what it found saved."""
 
     def __init__(self, *steps: str) -> None:
         self.found: list[Any] = []
@@ -71,7 +71,7 @@ async def test_checkpoint_of_an_occurrence_that_node_completed_does_not_reach_th
         look_for_jobs(scheduler)
         await quiesce()
         node_completes_an_occurrence(jobs)
-        # A try that found none and saved none leaves none: the stale one stays stale, whatever is tried again.
+        # A try that found none and saved none leaves none: the stale one stays stale after any number of tries.
         for found in ([None], [None, None], [None, None, None], [None, None, None, 3]):
             await advance(1)
             assert script.found == found

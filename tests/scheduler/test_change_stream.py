@@ -30,7 +30,7 @@ from trio_monque.testing import fail_next
 
 @pytest.fixture
 def node(jobs: Collection) -> NodePeer:
-    """Somebody else, of whom this process hears by the database alone."""
+    """Another client, whose changes reach this process through the database alone."""
     return NodePeer(jobs)
 
 
@@ -259,7 +259,7 @@ async def test_stream_that_cannot_resume_is_opened_again_and_missed_changes_are_
     heard = Heard()
     async with heard.open(db) as scheduler:
         await heard.wait_connected()
-        # An answer that told of a job is the one that is lost: of the second, if the first was waited for already.
+        # The lost answer is one that reported a job: of the second, if the first was waited for already.
         with fail_next(scheduler, OperationFailure("no", code), when="after", command="read changes"):
             await heard.wait_started(node.enqueue("greet"))
             job = node.enqueue("greet")

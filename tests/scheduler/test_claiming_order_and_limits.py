@@ -113,7 +113,7 @@ async def test_pending_job_that_has_an_owner_is_reported_once_and_not_claimed(
     before = list(jobs.find())
     async with open_test_scheduler(log.workers(concurrency=1)) as scheduler:
         await quiesce()
-        # They stand at the head of the queue, and are in nobody's way.
+        # They stand at the head of the queue, and block no other job.
         good = await scheduler.enqueue("job")
         for _ in range(5):
             await advance(1)
@@ -385,5 +385,5 @@ async def test_claim_that_fails_is_tried_again_though_nothing_else_happens(
             await trio.sleep(1)
         assert log.starts == [0.0] * 3  # The first one runs all the while.
         if "look" in command:
-            # A lost answer to the claim itself is looked up, and told only where that fails, too.
+            # A lost answer to the claim itself is looked up, and reported only if that fails, too.
             assert [event.error.__cause__ for event in told] == [error]

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.timeout(120)
 
 @pytest.fixture(scope="module")
 def workers(mongod: EmbeddedServer) -> Iterator[Callable[[int], list[Child]]]:
-    """So many processes, which work one backlog off after the other."""
+    """Starts processes, which work one backlog off after the other."""
     with ExitStack() as stack:
         started: list[Child] = []
 

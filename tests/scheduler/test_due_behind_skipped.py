@@ -35,7 +35,7 @@ BAD: dict[str, dict[str, Any]] = {
 
 
 def put_bad(jobs: Collection, count: int, kind: str = "wrong type", name: str = "greet", **fields: Any) -> None:
-    """So many pending documents that were due long ago and cannot be run."""
+    """Inserts pending documents that were due long ago and cannot be run."""
     whole = {"name": name, "data": {}, "status": "pending", "failCount": 0, "createdAt": PAST, "updatedAt": PAST}
     change = {**BAD[kind], **fields}
     documents = [{**whole, "nextRunAt": PAST - timedelta(seconds=count - number), **change} for number in range(count)]
@@ -119,7 +119,7 @@ def look(store: JobCollection, most: int = 10, *, is_announced: bool = True) -> 
 
 
 def complete(store: JobCollection, most: int = 10) -> Sequence[ObjectId]:
-    """What looks find until one tells that there is nothing else."""
+    """What looks find until one finds nothing else."""
     found: list[ObjectId] = []
     for number in range(100):
         seen = look(store, most, is_announced=number == 0)

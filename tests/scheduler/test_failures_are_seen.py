@@ -1,4 +1,4 @@
-"""Failures are seen, whatever the program says about logging; and what starts, drains and ends is told."""
+"""Failures are printed with any logging configuration; start, drain and end are logged."""
 
 from __future__ import annotations
 

@@ -83,7 +83,7 @@ async def test_attempt_is_exact_although_another_instance_claimed_and_released_b
     def another_instance_claims_and_releases_it() -> None:
         for _ in range(3):
             another_instance_settles(db, transitions.release(another_instance_claims(db), now()))
-        # And somebody brings its data up to date.
+        # And a client brings its data up to date.
         jobs.update_one({"_id": job_id}, {"$inc": {"rev": 1}, "$set": {"data": {"version": 2}}})
 
     interceptor.before(is_claim, another_instance_claims_and_releases_it)

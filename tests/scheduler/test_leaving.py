@@ -171,7 +171,7 @@ async def test_crash_of_a_loop_cuts_in_order_and_is_raised_alone(
                 cancelled.append(True)
                 raise
     assert caught.value is crash
-    assert cancelled == [True]  # The body hears of it.
+    assert cancelled == [True]  # The body gets it.
     assert trio.current_time() == 10
     assert_given_back(jobs, 3)
     assert scheduler.report is not None
@@ -210,7 +210,7 @@ async def test_crash_of_the_settler_strands_no_job(
             monkeypatch.setattr(settling, "settle", broken_once)
             await scheduler.enqueue("sleep", 0.0)
             await trio.sleep_forever()
-    # The last act, one release for all four: the end of one of them could not be told.
+    # The last act, one release for all four: the end of one of them could not be reported.
     assert len(calls) == 2
     assert_given_back(jobs, 4)
 

@@ -56,7 +56,7 @@ is_claim = partial(sets_status, "processing")
 
 
 class Runs:
-    """Every run that was made, and what was told of them."""
+    """Every run that was made, and its events."""
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.attempts: list[int] = []
@@ -141,7 +141,7 @@ async def test_release_of_a_disowned_claim_that_fails_is_tried_again_soon_and_no
     monkeypatch.setattr(claiming, "resolve", lambda *_: [])
     proxy.lose("update", matches=is_claim)
     proxy.lose("update", Loss.REQUEST, times=2, matches=partial(sets_status, "pending"))
-    # Before the start, so that it is claimed by a look: what is told alone is claimed by another command.
+    # Before the start, so that it is claimed by a look: a job announced alone is claimed by another command.
     await Monque(behind).enqueue("job")
     async with open_scheduler(behind, runs.workers, heartbeat_interval=10, listeners=runs.listeners) as scheduler:
         await trio.sleep(10)
@@ -360,7 +360,7 @@ async def test_release_whose_answer_was_lost_is_sent_again_before_leaving_ends(
 
 
 def test_claim_that_was_made_in_part_is_unknown_and_found_out(db: Database) -> None:
-    """It may take several statements: that the last one was never sent says nothing about the others."""
+    """It may take several statements: the last one was never sent, and the others may have been."""
     store, mark = handle(db), stamp()
     found = [insert(store), insert(store)]
 

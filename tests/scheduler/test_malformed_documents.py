@@ -293,7 +293,7 @@ async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
 async def test_change_stream_reports_good_documents_among_malformed_ones(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection
 ) -> None:
-    """In real time: virtual time needs no stream. One by one: each is the only one that the stream tells of."""
+    """In real time: virtual time needs no stream. One by one: each is the only one that the stream reports."""
     workers = Workers()
     ran = {"first": trio.Event(), "last": trio.Event()}
 
@@ -303,7 +303,7 @@ async def test_change_stream_reports_good_documents_among_malformed_ones(
             ran[job.data].set()
 
     async def insert(data: str) -> None:
-        """As another driver does: only the stream tells of it."""
+        """As another driver does: only the stream reports it."""
         jobs.insert_one(await monque.document("greet", data))
         with trio.fail_after(30):
             await ran[data].wait()

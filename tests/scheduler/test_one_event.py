@@ -98,7 +98,7 @@ async def test_claim_of_one_whose_answer_was_lost_is_resolved(
 
 @asynccontextmanager
 async def several(heard: Heard, recorded: Database, count: int) -> AsyncIterator[list[Scheduler]]:
-    """Schedulers that hear of others by the stream alone, and have nothing to do."""
+    """Idle schedulers that learn of changes from the stream alone."""
     async with AsyncExitStack() as stack:
         schedulers = [await stack.enter_async_context(heard.open(recorded)) for _ in range(count)]
         await heard.wait_connected(count)
@@ -145,7 +145,7 @@ async def test_echo_of_an_own_enqueue_costs_nothing(recorded: Database, recorder
             await heard.wait_started(job.id)
             await settled(recorder, claims=1, settlements=1)
             await trio.sleep(0.3)
-            # Whoever of the two tells first.
+            # Either of the two may report first.
             assert (recorder.count(is_claim), recorder.count(is_look)) == (1, 0)
 
 

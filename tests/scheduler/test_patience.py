@@ -61,7 +61,7 @@ class Silence:
 
 
 async def pass_time(clock: MockClock, seconds: float) -> None:
-    """Almost so many. What must be over by then needs no more of it."""
+    """Lets almost `seconds` pass. What must be over by then needs no more."""
     end = trio.current_time() + seconds - 2 * STEP
     while trio.current_time() < end:
         await trio.testing.wait_all_tasks_blocked()
@@ -195,7 +195,7 @@ async def test_task_that_outlives_the_run_that_started_it_is_answered_as_any_oth
     assert stored == ["later"] * 10
 
 
-# --- Claims that nobody knows ---
+# --- Orphaned claims ---
 
 
 async def test_claim_that_was_disowned_is_given_back_before_leaving_ends(
@@ -248,7 +248,7 @@ async def test_claim_whose_read_back_finds_no_server_is_not_stranded(
 async def test_plain_handler_that_waits_for_an_answer_ends_before_its_lease(
     open_test_scheduler: SchedulerOpener, monque: Monque, mock_clock: MockClock
 ) -> None:
-    """Also where it calls back by trio's own means, which on the run is a task of nobody's."""
+    """Also where it calls back by trio's own means, which on the run belongs to no task of ours."""
     workers = Workers()
     ended = trio.Event()
 

@@ -1,4 +1,4 @@
-"""A paused name is claimed by nobody in the fleet, and nothing is lost by that."""
+"""No scheduler of the fleet claims a paused name, and no job is lost by that."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class Jobs:
 
 
 async def elsewhere(call: Callable[[], T]) -> T:
-    """In a thread that is of no run, as in another process: nobody of this run is told."""
+    """In a thread outside of any run, as in another process: it wakes no scheduler of this run."""
     results: list[T] = []
     thread = threading.Thread(target=lambda: results.append(call()))
     thread.start()

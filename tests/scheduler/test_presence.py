@@ -1,4 +1,4 @@
-"""An instance's entry tells of it while it lives, and of its death when it does not."""
+"""An instance's entry shows that it is live, or that it is dead."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ async def test_beats_tell_what_is_held_and_that_it_leaves(db: Database, monque: 
         await seen(monque, lambda found: found[0].names == ("a", "b", "c"))
         scheduler.drain()
         (leaving,) = await seen(monque, lambda found: found[0].draining)
-        # It goes on to tell that it lives, and what it still holds.
+        # Its entry still shows that it lives, and what it holds.
         await seen(monque, lambda found: found[0].last_heartbeat > leaving.last_heartbeat and found[0].held == 3)
         go_on.set()
     assert await monque.instances() == []
@@ -109,7 +109,7 @@ async def test_entry_shows_the_drain_at_once_and_not_with_the_next_heartbeat(db:
         await runs.wait()
         scheduler.drain()
         (leaving,) = await seen(monque, lambda found: found[0].draining)
-        # And then from beat to beat: that it leaves goes on to be true, and would be told without end.
+        # And then from beat to beat: the drain lasts, and would be reported without end.
         for _ in range(30):
             assert await monque.instances() == [leaving]
         go_on.set()
@@ -224,7 +224,7 @@ def test_a_month_of_virtual_time_sends_no_beat_and_asks_for_no_pause(mongod: Emb
         async with SchedulerOpener(db)(workers) as scheduler:
             await scheduler.pause("a")
             await scheduler.enqueue("a")
-            # That they fall due wakes nobody: it is paused.
+            # Their due time wakes no scheduler: the name is paused.
             await scheduler.enqueue_many([NewJob(name="a", delay=3600 * hour) for hour in range(1, 100)])
             await drain(scheduler)
             before = len(commands.commands)

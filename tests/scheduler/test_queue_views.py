@@ -62,7 +62,7 @@ async def test_views_of_stored_names_of_workers_and_of_both_are_sorted_and_immut
 
 
 def stored(jobs: Collection, names: int) -> None:
-    """Jobs of so many names in all statuses, and beside them what is stored by others."""
+    """Stores jobs of several names in all statuses, and foreign documents beside them."""
     chance = random.Random(7)
     made = datetime(2030, 1, 1, tzinfo=UTC)
     documents: list[dict[str, Any]] = []

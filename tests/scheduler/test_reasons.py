@@ -89,7 +89,7 @@ def stage(open_test_scheduler: SchedulerOpener, jobs: Collection) -> Stage:
 async def test_user(stage: Stage, autojump_clock: MockClock) -> None:
     async with stage.running() as (scheduler, job_id):
         await scheduler.cancel_job(job_id)
-        await advance(9)  # It is heard of with the next beat.
+        await advance(9)  # The next heartbeat reads it.
         assert stage.ended_at == [10.0]
         await quiesce()
         stored = stage.stored()
@@ -233,7 +233,7 @@ async def test_absolute_limit_ends_the_clean_up_by_nine_tenths_of_it_and_then_th
 async def test_thread_that_outlives_the_absolute_limit_keeps_its_claim_until_the_lease_is_over(
     stage: Stage, autojump_clock: MockClock
 ) -> None:
-    """What it returns later is settled, where nobody has taken the claim: here, as nobody rescues."""
+    """What it returns later is settled if no other instance took the claim: here, none rescues."""
 
     def runs_on(job: RunningJob[Any]) -> str:
         job.from_thread(sleep_although_cancelled, 149)
@@ -261,7 +261,7 @@ async def test_job_that_is_asked_to_end_shows_the_request(stage: Stage, autojump
 async def test_thread_that_fails_after_its_lease_has_failed_and_is_not_tried_for_ever(
     stage: Stage, autojump_clock: MockClock, end: str
 ) -> None:
-    """It took too long, and nobody took the claim, as nobody rescues: that is a failure, and no release."""
+    """It took too long, and no other instance took the claim, as none rescues: that is a failure, and no release."""
 
     def runs_on(job: RunningJob[Any]) -> None:
         job.from_thread(sleep_although_cancelled, 150)

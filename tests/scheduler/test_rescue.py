@@ -99,7 +99,7 @@ async def test_crashed_instances_jobs_are_run_by_a_living_one_within_one_lease_a
     assert len(again) == 2
     # Nor before the holder had to have given up.
     assert min(again) >= died - since + LEASE
-    # A look may fall between the beats of two claims: then each is told alone.
+    # A look may fall between the beats of two claims: then each is reported alone.
     assert sum(event.count for event in told) == 2
 
 
@@ -371,7 +371,7 @@ async def test_by_hand_older_than_stands_for_lock_timeout_for_foreign_claims(
     assert trio.current_time() == 300
 
 
-# --- What is told, and what it costs ---
+# --- What is reported, and what it costs ---
 
 
 async def test_log_names_counts_holders_and_likely_causes(

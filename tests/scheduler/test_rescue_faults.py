@@ -42,7 +42,7 @@ async def test_rescue_with_lost_answers_is_reported_in_the_end_and_its_job_runs(
 
 
 class LostAnswers:
-    """To rescues, but for the first so many."""
+    """Loses the answers to rescues, except to the first `but` of them."""
 
     def __init__(self, but: int) -> None:
         self.left = but
@@ -80,7 +80,7 @@ async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other
                 await monque.recover_stale_jobs()
             else:
                 await trio.to_thread.run_sync(monque.sync.recover_stale_jobs)
-        # Those were rescued as well whose rescue was not answered: nobody can be told, but there was a look.
+        # Those without an answer were rescued as well: no event can name them, but there was a look.
         await quiesce()
         assert len(ran) == 100 * answered + 50
     assert told == [StaleJobsRecovered(100, {"job": 100})] * answered

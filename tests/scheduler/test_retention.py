@@ -49,7 +49,7 @@ def is_delete(name: str, command: Any) -> bool:
 
 
 def is_turn(name: str, command: Any) -> bool:
-    """Somebody asks for the lock."""
+    """A scheduler asks for the lock."""
     return (
         name == "update"
         and command["updates"][0]["q"].get("_id") == "lock:retention"
@@ -284,7 +284,7 @@ async def test_one_of_two_instances_runs_retention_at_a_time(
     holders: list[Any] = []
 
     def hold() -> None:
-        """Until the other one has asked, and was told that the lock is held."""
+        """Until the other one has asked, and found that the lock is held."""
         give_up = threading.Event()
         for _ in range(1000):
             if commands.count(is_busy_look):

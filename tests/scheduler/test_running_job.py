@@ -39,7 +39,7 @@ async def test_what_one_try_saved_the_next_one_gets(
     assert seen == [None, {"step": 1}, {"step": 2}]
     stored = await monque.get_job(job.id)
     assert stored is not None
-    assert (stored.saved, stored.progress) == (None, 1.0)  # Nobody needs the checkpoint of a job that is done.
+    assert (stored.saved, stored.progress) == (None, 1.0)  # A completed job needs no checkpoint.
 
 
 async def test_plain_handler_saves_through_its_thread(

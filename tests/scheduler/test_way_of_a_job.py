@@ -258,7 +258,7 @@ async def test_concurrency_limits_hold_and_slots_are_refilled_at_once(
         await monque.enqueue("a")
         await monque.enqueue("b")
     async with open_test_scheduler(workers, concurrency=5) as scheduler:
-        # Nobody looks meanwhile: only freed slots bring the next jobs.
+        # No poll comes meanwhile: only freed slots bring the next jobs.
         await trio.sleep(50)
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=24)

@@ -146,7 +146,7 @@ def test_mended_document_is_claimed_without_a_restart(
     put(jobs, {"_id": document_id, **MENDED[kind]})
     other = insert(store)
     assert [job.id for job in claimed(store)] == [other.id]
-    # Not mended: it is told no more, however often it is looked at.
+    # Not mended: it is not logged again, however often a look finds it.
     for _ in range(3):
         moment[0] += skipped_documents.LOOK_AGAIN_AFTER
         assert claimed(store) == []

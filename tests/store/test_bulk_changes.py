@@ -139,7 +139,7 @@ def test_moment_between_two_milliseconds_selects_what_was_made_before_it() -> No
         }
     between = JobFilter(created_from=PAST + half, created_to=PAST + whole + half)
     assert between.conditions() == {"created_at": Within(at_least=PAST + whole, at_most=PAST + whole)}
-    # None was made there. It is no mistake to ask.
+    # None was made there. The question is not an error.
     at_it = JobFilter(updated_from=PAST + half, updated_to=PAST + half)
     assert replace(at_it).conditions() == {"updated_at": Within(at_least=PAST + whole, at_most=PAST)}
 

@@ -47,7 +47,7 @@ def watching(store: JobCollection, instance: str = "us") -> Iterator[Watch]:
 
 
 def heard(opened: Watch, store: JobCollection, write: Callable[[], object]) -> Sequence[Change]:
-    """What the stream tells of this, and of nothing after it."""
+    """What the stream reports for this call, and nothing after it."""
     write()
     marker = insert(store, "marker").id
     changes: list[Change] = []
@@ -89,7 +89,7 @@ def test_stream_reports_changes_that_make_a_job_pending_or_reschedule_it(
         assert changed({"$set": {"status": "failed", "nextRunAt": LATER}}) == [
             of_update(job, is_pending=False, due=LATER)
         ]
-        # Not new, although it is whole: who has heard of the new one must hear of this, too.
+        # Not new, although it is whole: a reader that got the new one must get this, too.
         whole = {"name": "x", "status": "pending", "nextRunAt": PAST}
         replaced = heard(opened, store, lambda: jobs.replace_one({"_id": job}, whole))
         assert replaced == [Change(Kind.JOB, job, "x", is_pending=True, due=PAST)]
@@ -190,7 +190,7 @@ def test_wait_is_ended_at_once_by_the_own_leaving_and_by_no_other(
 def test_wait_is_ended_although_a_mark_remained_of_a_life_that_was_killed(
     store: JobCollection, db: Database, mongod: EmbeddedServer, has_entry: bool
 ) -> None:
-    """The same value once more would be no change."""
+    """The same value once more would not be a change."""
     instances, interceptor = db["monque_jobs.instances"], Interceptor()
     marks: list[dict[str, Any]] = []
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as killed:

@@ -31,7 +31,7 @@ CLAIMS = 5
 
 @contextmanager
 def queue(client: MongoClient[Any], *, beside: int) -> Iterator[tuple[Database, JobCollection]]:
-    """Ten thousand due jobs of one name among so many others, of that name, too, which ended, run, or are due later."""
+    """Ten thousand due jobs of one name among many others, also of that name, which ended, run, or are due later."""
     database = client[f"monque_test_{secrets.token_hex(6)}"]
     jobs = database["monque_jobs"]
     if beside:

@@ -98,7 +98,7 @@ class DecimalCodec(TypeCodec):
 
 
 class ShoutingCodec(TypeCodec):
-    """Changes every string that is read: our own fields must not hear of it."""
+    """Changes every string that is read: it must not touch our own fields."""
 
     python_type = bytearray
     bson_type = str

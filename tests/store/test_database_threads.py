@@ -97,7 +97,7 @@ async def test_result_that_was_decided_for_the_task_and_never_reached_it_goes_to
 
 
 async def test_failure_that_never_reached_the_task_is_given_to_the_orphanage_as_well() -> None:
-    """What failed may have been applied all the same, and nobody looks up what became of it."""
+    """What failed may have been applied all the same, and no caller looks up its outcome."""
     orphaned = trio.Event()
     token = trio.lowlevel.current_trio_token()
 
@@ -199,7 +199,7 @@ def test_native_cancellation_on_asyncio_awaits_the_thread_and_is_delivered(use_u
     async def main() -> None:
         task = asyncio.create_task(DatabaseThreads().call(call))
         assert await asyncio.to_thread(entered.wait, 10)
-        for _ in range(3):  # Whoever insists waits as well.
+        for _ in range(3):  # A caller that is cancelled again waits as well.
             task.cancel()
             await asyncio.sleep(0)
         assert not task.done()

@@ -84,7 +84,7 @@ def documents(draw: st.DrawFn) -> dict[str, Any]:
 
 
 def outcome(decode: Callable[[Mapping[str, Any]], Job], document: Mapping[str, Any]) -> object:
-    """All that can be told apart: 3 and Int64(3), the zones of moments, and what the error says."""
+    """All that can differ: 3 and Int64(3), the zones of moments, and the text of the error."""
     try:
         job = decode(document)
     except BrokenDocumentError as error:

@@ -266,7 +266,7 @@ def test_release_frees_what_bears_the_token_and_keeps_the_tries(
     (tried,) = claiming.take(locked, ["tried"], NOW, mark).documents
     other = stamp("other")
     documents.insert_one({"_id": "other", "lock": {**other.fields, "tries": 0}})
-    # Whatever it was renewed to, and by whomever of ours.
+    # Renewed to any time, and by any of our instances.
     documents.update_one({"_id": 0}, {"$set": {"lock.until": LATER}})
     ids = [0, 1, 2, "tried", "other"] if by_ids else None
     assert claiming.release_all(locked, mark, NOW, but=[2], ids=ids) == 3

@@ -103,7 +103,7 @@ def test_endings_whose_lock_is_not_the_claims_are_gone_and_write_nothing(
     before = list(documents.find({"_id": {"$lt": 6}}))
     finished = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(7)]
     told = settle(locked, [*finished, Ending(7, fence(mark), None, freed(1, LATER))])
-    # Nobody can tell which of 3 and 6 it was that had no lock before.
+    # The answer does not show which of 3 and 6 had no lock before.
     assert told == [GONE, GONE, GONE, GONE, MOVED, GONE, GONE, WRITTEN]
     assert list(documents.find({"_id": {"$lt": 6}})) == before
     assert documents.find_one({"_id": 6}) == {"_id": 6, "done": 1}
@@ -147,7 +147,7 @@ def test_finish_sent_again_is_not_reported_as_written_after_the_finish_of_anothe
 def test_document_that_is_claimed_again_at_once_was_still_ended(
     locked: LockedCollection, documents: Collection, mongod: EmbeddedServer
 ) -> None:
-    """Where all of a kind matched, what others do afterwards says nothing; otherwise nobody can tell."""
+    """If all of a kind matched, later changes by others do not matter; otherwise the outcome is unknown."""
     mark = held(documents, locked, 3)
     documents.delete_one({"_id": 2})
     finished = Ending(1, fence(mark), encoded_update(locked, DONE))
@@ -289,6 +289,6 @@ def test_interrupted_write_does_not_count_as_refused_and_is_sent_again(
         assert raised.value.transient
         assert raised.value.unknown_outcome
         session.abort_transaction()
-    # Of the first nobody can tell whether it was this claim that has ended it: see `settle`.
+    # It is unknown whether this claim has ended the first one: see `settle`.
     assert settle(locked, endings) == [GONE, WRITTEN, WRITTEN]
     assert documents.find_one({"_id": 0}) == {"_id": 0, "done": 1}

@@ -358,7 +358,7 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
     assert _raw(together) == _raw(alone)
 
 
-# --- What change streams are told ---
+# --- What change streams get ---
 
 
 @pytest.mark.parametrize("room", one_in(3, range(0, 90, 3)))
@@ -368,7 +368,7 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
 def test_change_streams_get_the_same_updates_as_from_plain_statements(
     locked: LockedCollection, documents: Collection, room: int, there: Mapping[str, Any]
 ) -> None:
-    """Where a statement for many would be told as a replacement, or as one of parts, each goes alone."""
+    """If streams would get a statement for many as a replacement, or as one of parts, each goes alone."""
     mark = held(documents, range(3), **there, rest="x" * room)
     ends = [{"n": {"a": 1, "own": number}, "done": True, "at": datetime(2026, 1, 1, tzinfo=UTC)} for number in range(3)]
     found = list(documents.find(sort={"_id": 1}))

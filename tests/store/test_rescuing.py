@@ -64,7 +64,7 @@ def test_look_shows_the_claims_of_all_holders_and_nothing_else(store: JobCollect
     NodePeer(jobs).enqueue("theirs")
     theirs = NodePeer(jobs).claim("theirs")
     assert theirs is not None
-    jobs.update_one({"_id": held[0].id}, {"$unset": {"claimedBy": ""}})  # Still processing: somebody must end it.
+    jobs.update_one({"_id": held[0].id}, {"$unset": {"claimedBy": ""}})  # Still processing: a rescuer must end it.
     seen = {job.id: job for job in rescuing.look(store)}
     assert seen.keys() == {held[0].id, held[1].id, theirs["_id"]}
     assert seen[held[1].id].claim_token == held[1].claim_token
@@ -332,7 +332,7 @@ def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobC
     with pytest.raises(MonqueConnectionError):
         taking.run_with_retries()
     assert (taking.collect(), taking.is_unknown) == ([], True)
-    # Meanwhile one is claimed, and another was ended by whoever claimed it: nobody can tell any more.
+    # Meanwhile one is claimed, and another was ended by its new holder: its outcome cannot be known any more.
     claim_due(store, {"greet": 2}, stamp("another", LATER), LATER)
     (first, second, *_) = [stored(store, job) for job in held if stored(store, job).claimed_by == "another"]
     settling.settle(store, settling.grouped([transitions.complete(second, LATER)], "theirs"))

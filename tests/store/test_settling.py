@@ -114,7 +114,7 @@ def test_batch_sent_again_writes_nothing_twice_and_tells_what_was_written(
     after_first = list(jobs.find({"failCount": 1}))
     # One of the four was claimed again meanwhile: its receipt is still there.
     jobs.update_one({"_id": held[0].id}, {"$set": {"status": "processing", "claimedBy": "another"}})
-    # And one was claimed and settled again: nobody can tell any more.
+    # And one was claimed and settled again: its outcome cannot be known any more.
     jobs.update_one({"_id": held[1].id}, {"$set": {"receipt": "of somebody else"}})
     fates = settling.settle(store, statements)
     assert [fates[claim_id(job)] for job in held] == [Fate.WRITTEN, Fate.LOST] + [Fate.WRITTEN] * 4
@@ -165,7 +165,7 @@ def test_document_that_the_server_refuses_keeps_no_neighbour_of_its_statement_fr
     settled = [transitions.release(job, LATER) for job in held]
     fates = [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN, Fate.CANCELLED, Fate.WRITTEN]
     assert settle(store, settled) == fates
-    # And again, as after a lost answer; it is told once.
+    # And again, as after a lost answer; it is reported once.
     assert settle(store, settled) == fates
     assert [status_of(jobs, job) for job in held] == ["pending", "processing", "pending", "cancelled", "pending"]
     (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")

@@ -1,4 +1,4 @@
-"""Documents of somebody who knows nothing of locks, and what the tests ask of them."""
+"""Documents of a user who knows nothing of locks, and what the tests ask of them."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def states(things: Collection) -> Sequence[Any]:
 
 
 def take_away(things: Collection, document_id: Any = 0, by: str = "another") -> None:
-    """As whoever does not care for locks."""
+    """As a program that ignores locks."""
     things.update_one({"_id": document_id}, {"$set": {"lock": {"by": by, "until": later(3600)}}})
 
 
@@ -53,7 +53,7 @@ def listened(told: list[Any]) -> Mapping[Any, Any]:
 
 @asynccontextmanager
 async def first_claim(things: Collection, told: list[Any], **options: Any) -> AsyncIterator[Claim[Any]]:
-    """What claims give out first. They go on for a moment after its block, and tell of its end."""
+    """What claims deliver first. They go on for a moment after its block, and report its end."""
     async with open_claims(things, OPEN, listeners=listened(told), **options) as claims:
         yield await anext(claims)
         await trio.sleep(0.1)

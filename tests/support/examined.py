@@ -47,7 +47,7 @@ def profiling(db: Database, size: int | None = None) -> Iterator[Callable[[], It
 
     Args:
         db: Whose jobs.
-        size: Bytes that the entries may take; the server's default is a megabyte, of which the earliest are lost.
+        size: Bytes that the entries may take; the server's default is a megabyte, and it drops the earliest entries.
     """
     db.command("profile", 0)
     db["system.profile"].drop()

@@ -15,7 +15,7 @@ DUE: Final = datetime(2020, 1, 1, tzinfo=UTC)
 
 
 def put_full(documents: Collection, room: int, **fields: Any) -> ObjectId:
-    """Stores a pending job, due long ago, whose document could grow by so many bytes; returns its id."""
+    """Stores a pending job, due long ago, whose document could grow by `room` bytes; returns its id."""
     document: dict[str, Any] = {
         "_id": (own_id := ObjectId()),
         "name": "greet",

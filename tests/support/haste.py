@@ -1,4 +1,4 @@
-"""Makes a server of one member, whose data nobody needs when it ends, quick to acknowledge."""
+"""Makes a server of one member, whose data is not needed when it ends, quick to acknowledge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whatever may stand in the lock field of a document: what our locks are made of, and what nobody thought of."""
+"""Values that may stand in the lock field of a document: those of our locks, and unexpected ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A proxy before a server that loses messages for real: the server has done its work, and nobody hears of it."""
+"""A proxy before a server that loses messages for real: the server has done its work, and its answer is lost."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class _Rule:
 
 @dataclass
 class LossyProxy:
-    """Passes messages on, except those that it is told to lose.
+    """Passes messages on, except those that a test chose to lose.
 
     Attributes:
         port: Where it listens.
@@ -52,7 +52,7 @@ class LossyProxy:
         matches: Callable[[Command], bool] = lambda _: True,
         after: Callable[[], object] = lambda: None,
     ) -> None:
-        """Loses the next commands of that name, so many, that match; `after` runs before the sender hears of it."""
+        """Loses the next commands of that name that match; `after` runs before the sender notices."""
         rule = _Rule(lambda command: next(iter(command)) == name and matches(command), loss, after)
         with self._lock:
             self._rules.extend([rule] * times)

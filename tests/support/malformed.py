@@ -139,7 +139,7 @@ def with_field(document: Mapping[str, Any], field: str, element: Element, *, as_
 
 
 SHARE: Final = 1 if THOROUGH else 3
-"""Each kind is tried in each field, but in one of so many states only; in which, goes round."""
+"""Each kind is tried in each field, but only in one of SHARE states; the states rotate."""
 
 
 def chunks(kinds: Sequence[str], size: int) -> list[tuple[str, ...]]:

@@ -1,4 +1,4 @@
-"""Others that work on a queue, of whom its scheduler is not told: they hit what it has read ahead. Blocking calls."""
+"""Others that work on a queue without notice to its scheduler: they hit what it has read ahead. Blocking calls."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ MUCH_LATER = timedelta(hours=1)
 
 
 class Meddlers:
-    """One instance of the library's own functions, a Node peer, and somebody who manages jobs.
+    """One instance of the library's own functions, a Node peer, and an operator who manages jobs.
 
     Args:
         now: The time of the test.
@@ -136,7 +136,7 @@ class Meddlers:
         return self._apply(job, transitions.reschedule(job.id, self._now(), job.next_run_at - timedelta(minutes=1)))
 
     def _leave_an_owner(self, job: Job) -> bool:
-        """As a tool may that changes the status alone. Such a job is claimed by nobody."""
+        """As a tool may that changes the status alone. No instance claims such a job."""
         changed = self._documents.update_one(
             {"_id": job.id, "status": "pending"}, {"$set": {"claimedBy": "nobody"}}
         ).modified_count
@@ -202,7 +202,7 @@ class Meddlers:
             return None
         self._changed(found["_id"])
         if self.gone.get(found["_id"]) == "owned":
-            del self.gone[found["_id"]]  # Node takes it all the same, and then it is nobody's no more.
+            del self.gone[found["_id"]]  # Node takes it all the same, and then it has an owner again.
         return found
 
     def _node_claims_and_releases(self, job: Job) -> bool:

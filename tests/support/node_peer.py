@@ -155,7 +155,7 @@ class NodePeer:
         return bool(retried.modified_count)
 
     def beat(self, at: datetime | None = None) -> int:
-        """Its heartbeat: of every claim under its id, whoever made it."""
+        """Its heartbeat: of every claim under its id, also those of other processes."""
         at = at or now()
         return self.jobs.update_many(
             {"claimedBy": self.instance, "status": "processing"}, {"$set": {"lastHeartbeat": at, "updatedAt": at}}

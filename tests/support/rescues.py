@@ -44,7 +44,7 @@ def heard(into: list[Any]) -> dict[type[Event], Any]:
 async def dead_instance(
     opener: SchedulerOpener, workers: Workers, *jobs: str, after: float = 0.0, **options: Any
 ) -> AsyncIterator[Scheduler]:
-    """Claims these, and crashes so many seconds later."""
+    """Claims these, and crashes `after` seconds later."""
     async with opener(workers, **options) as scheduler:
         for name in jobs:
             await scheduler.enqueue(name)

@@ -29,7 +29,7 @@ def group_of(nodeid: str) -> str:
 
 
 class GroupedScheduling(LoadScopeScheduling):
-    """Hands out groups in the order of the collection, to whoever has nothing else to do."""
+    """Hands out groups in the order of the collection, to the next idle worker."""
 
     def _split_scope(self, nodeid: str) -> str:
         return group_of(nodeid)

@@ -48,7 +48,7 @@ def claim(jobs: JobCollection, count: int, mark: ClaimStamp | None = None, name:
 
 
 def claimed_by_a_dead_one(jobs: JobCollection, count: int, name: str, every: float) -> None:
-    """So many, a moment ago, by an instance that never was: no time passes until it is dead."""
+    """Claims `count` jobs for an instance that never existed, a moment ago: no time passes until it is dead."""
     now = to_milliseconds(datetime.now(UTC))
     for _ in range(count):
         insert(jobs, name)

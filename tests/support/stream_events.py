@@ -29,7 +29,7 @@ STREAM = (ChangeStreamConnected, ChangeStreamFailed, ChangeStreamClosed, ChangeS
 
 
 class Heard:
-    """What a scheduler told and ran."""
+    """What a scheduler reported and ran."""
 
     def __init__(self, *names: str) -> None:
         self.workers = Workers()

@@ -28,7 +28,7 @@ def examples(normally: int, thoroughly: int) -> int:
 
 
 def the_same_examples(normally: int, thoroughly: int) -> settings:
-    """So many random examples, which are the same in every run: each asks the server, and none is kept."""
+    """Settings for random examples that are the same in every run: each asks the server, and none is kept."""
     return settings(
         deadline=None,
         derandomize=True,
@@ -39,7 +39,7 @@ def the_same_examples(normally: int, thoroughly: int) -> settings:
 
 
 def one_in(step: int, *columns: Sequence[object], first: int = 0) -> list[Any]:
-    """For `pytest.mark.parametrize`: all combinations, of which a normal run tries one in so many.
+    """For `pytest.mark.parametrize`: all combinations; a normal run tries one in `step`.
 
     These lie on diagonals: each value of a column is tried, unless all other columns together have fewer values than
     `step`.

@@ -67,6 +67,6 @@ def command(of: bytes) -> Command:
 
 
 def break_off(connection: socket.socket) -> None:
-    """Both ways; whoever waits for it hears of it at once."""
+    """Both ways; a waiting reader notices it at once."""
     with suppress(OSError):
         connection.shutdown(socket.SHUT_RDWR)

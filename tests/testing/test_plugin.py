@@ -1,4 +1,4 @@
-"""The plugin in somebody else's project: found by its entry point, with pytest-trio and with anyio's plugin."""
+"""The plugin in a user's project: found by its entry point, with pytest-trio and with anyio's plugin."""
 
 from __future__ import annotations
 

@@ -126,7 +126,7 @@ async def test_stand_in_takes_the_place_of_the_scheduler() -> None:
 
 
 async def test_schedule_may_be_declared_anew() -> None:
-    """On the real clock, where whoever asks for the server's time would need a server."""
+    """On the real clock, where a query for the server's time would need a server."""
 
     async def handler(job: RunningJob[Any]) -> None:
         for _ in range(2):

@@ -76,7 +76,7 @@ def test_it_also_moves_a_clock_that_does_not_jump_by_itself(clock: MockClock, mo
             await advance(3600 * 2)
             assert trio.current_time() - before >= 3600 * 2
             assert len(log.starts) == 1
-        # A question that nobody waits for may outlive its scheduler by a moment; it lets go of the clock then.
+        # An abandoned query may outlive its scheduler by a moment; it lets go of the clock then.
         while clock_hold().holders:
             await trio.lowlevel.checkpoint()
 
@@ -248,7 +248,7 @@ async def test_start_is_chosen_once_for_all_clients_of_the_run(monque_db: Databa
     await trio.sleep(5)
     start_virtual_time(START)
     assert now() == START
-    start_virtual_time(START)  # The same again is no contradiction.
+    start_virtual_time(START)  # The same again is not a contradiction.
     await trio.sleep(3600)
     assert now() == ServerClock().now() == START + timedelta(hours=1)
     one, other = Monque(monque_db), Monque(monque_db)

@@ -1,4 +1,4 @@
-"""In virtual time nobody polls: whatever makes a job must wake those who can run it. Each of these was missed once."""
+"""In virtual time no scheduler polls: each way to make a job must wake those that can run it. Each was missed once."""
 
 from __future__ import annotations
 
@@ -170,7 +170,7 @@ async def test_neighbours_that_run_jobs_are_waited_for(
             assert jobs.count_documents({"status": "completed"}) == 1
 
 
-# --- What never ends is told ---
+# --- A drain that never ends raises ---
 
 
 async def test_scheduler_whose_database_goes_on_failing_can_be_left(

@@ -86,7 +86,7 @@ def test_mypy_finds_each_wrong_line_and_no_other(folder: Path) -> None:
 
 def test_pyright_finds_each_wrong_line_and_no_other(folder: Path) -> None:
     output = output_of("pyright", "-p", str(folder), "--pythonpath", sys.executable, "--outputjson")
-    # At its first use it installs itself, and may say so before.
+    # At its first use it installs itself, and may print that before.
     checked = json.loads(output[output.index("{") :])
     found: dict[str, Findings] = defaultdict(lambda: defaultdict(set))
     for error in checked["generalDiagnostics"]:

@@ -43,8 +43,8 @@ class EventDelivery:
     as handlers are: neither a slow nor a raising one touches a job, a slot or another listener. In a
     client that runs no jobs, the call that caused an event calls its listeners before it returns.
 
-    Each subscription hears its events in order. Two subscriptions are independent of each other: to hear
-    of several types in order, listen to what they have in common.
+    Each subscription hears its events in order. Two subscriptions are independent of each other: to get
+    several types in order, listen to what they have in common.
     """
 
     def __init__(self) -> None:

@@ -126,7 +126,7 @@ class Clients:
                 self._known.setdefault(job_id, now())
 
     async def _enqueue_in_transaction(self, client: Monque, chance: Random) -> None:
-        """Committed or not; nobody else writes what it writes."""
+        """Committed or not; no other client writes what it writes."""
         request = self._asked("transaction", chance.choice(NAMES))
         is_kept = chance.random() < 0.7
         with self._db.client.start_session() as session:

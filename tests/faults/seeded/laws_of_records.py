@@ -43,7 +43,7 @@ EVENTS: Final[Mapping[str, tuple[str, ...]]] = {
 REPORTED: Final = frozenset(event for events in EVENTS.values() for event in events)
 
 OF_A_JOB: Final = frozenset({"JobDeleted", "JobRetried", "JobCancelled"})
-"""Events that do not tell of an attempt."""
+"""Events that do not belong to an attempt."""
 
 
 # --- Runs ---
@@ -133,7 +133,7 @@ def events_tell_the_job_as_it_was_left(evidence: Evidence) -> Iterator[str]:
 
 
 def clean_shutdown_has_reported_all_settlements(evidence: Evidence) -> Iterator[str]:
-    """As far as nobody can have overwritten the receipt."""
+    """As far as no later write can have overwritten the receipt."""
     reported = {(one.what, one.job, one.attempt) for one in evidence.played.records}
     last = {step.job: step for step in evidence.steps}
     played = evidence.played

@@ -52,7 +52,7 @@ class Trouble:
         late: Seconds until a command is applied that has timed out.
         share: Which part of it is applied, where only a part is.
         error: What the driver raises.
-        is_slow: It takes its time, and does not say so by an error.
+        is_slow: It takes its time, and raises no error.
     """
 
     kind: str = ""
@@ -86,7 +86,7 @@ KINDS: Final = {"refused": 5, "lost": 5, "late": 4, "partial": 3, "burst": 1, "p
 
 
 class Network:
-    """Draws what befalls each call, by the plan's seed, until it is told to stop.
+    """Draws what befalls each call, by the plan's seed, until the plan stops it.
 
     Attributes:
         log: What befell calls: when on the run's clock, whose they were, what it was, and what the command was for.
@@ -267,11 +267,11 @@ class Network:
             call()
 
     async def _apply_late(self, call: Callable[[], object], seconds: float) -> None:
-        """The server gets to it only now; who had asked has been told that it timed out."""
+        """The server applies it only now; the caller got a timeout before."""
         await trio.sleep(seconds)
         await outcome.acapture(partial(call_in_thread, call, limiter=self._limiter))
         self._note("applied late")
-        wake_all_schedulers()  # As a poll would: what was applied late is told by nobody.
+        wake_all_schedulers()  # As a poll would: no client announces what was applied late.
         self._under_way -= 1
 
     # --- The end of it ---

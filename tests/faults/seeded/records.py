@@ -15,7 +15,7 @@ LIVE: Final = ("pending", "processing")
 
 @dataclass(frozen=True)
 class Record:
-    """One line: when it was, by the jobs' clock, whose it is, and what happened to which attempt of which job."""
+    """One line: when it was, by the jobs' clock, whose it is, and what happened to an attempt of a job."""
 
     at: datetime
     who: str
@@ -54,7 +54,7 @@ class Played:
         records: In the order in which it happened.
         requests: What clients asked for, in the order in which they asked.
         options: Of each instance, by its id; one that had several lives is there once.
-        left: For each life that was told to end: its number, how, when, and when it had ended.
+        left: For each life that was asked to end: its number, how, when, and when it had ended.
         broken: The lives that crashed, by a fault that does not pass or because they were killed.
         unfinished: What the reports name.
         troubles: The network's log.
