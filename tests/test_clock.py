@@ -250,7 +250,7 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
     db: Database, jobs: Collection, hours: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(clock, "wall_clock", lambda: datetime.now(UTC) + timedelta(hours=hours))
-    workers, started, told = Workers(), dict[str, datetime](), list[object]()
+    workers, started, reported = Workers(), dict[str, datetime](), list[object]()
 
     @workers.register("due")
     async def due(job: RunningJob[str]) -> None:
@@ -258,7 +258,7 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
         await trio.sleep(0.9)  # In which the other one looks many times.
 
     quick: dict[str, Any] = {"heartbeat_interval": 0.2, "poll_interval": 0.05}
-    heard = {JobClaimLost: told.append, JobCompleted: told.append}
+    heard = {JobClaimLost: reported.append, JobCompleted: reported.append}
     async with (
         open_scheduler(db, workers, listeners=heard, **ENDURING) as scheduler,
         open_scheduler(db, **quick),  # It would rescue what seems dead.
@@ -274,7 +274,7 @@ async def test_instance_on_a_machine_whose_clock_is_an_hour_off_works_as_any_oth
         with trio.fail_after(20):
             while jobs.count_documents({"status": "completed"}) < 3:
                 await trio.sleep(0.02)
-    assert [type(event) for event in told] == [JobCompleted] * 3
+    assert [type(event) for event in reported] == [JobCompleted] * 3
     assert jobs.count_documents({"attempts": 1}) == 3
     delays = {name: (moment - asked).total_seconds() for name, moment in started.items()}
     for name, expected in (("now", 0.0), ("later", 0.5), ("theirs", 0.7)):
@@ -298,13 +298,13 @@ class LocalTimes(monitoring.CommandListener):
     """What the server answered to each `hello`."""
 
     def __init__(self) -> None:
-        self.told: list[datetime] = []
+        self.reported: list[datetime] = []
 
     def started(self, event: monitoring.CommandStartedEvent) -> None: ...
 
     def succeeded(self, event: monitoring.CommandSucceededEvent) -> None:
         if event.command_name == "hello":
-            self.told.append(event.reply["localTime"])
+            self.reported.append(event.reply["localTime"])
 
     def failed(self, event: monitoring.CommandFailedEvent) -> None: ...
 
@@ -327,8 +327,8 @@ def test_first_sample_of_a_client_whose_connection_is_opened_meanwhile_does_not_
     monkeypatch.setattr(connection, "steady_clock", lambda: next(moments))
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[server]) as client:
         offset = connection.measure_clock_offset(handle(client["x"]))
-    assert len(server.told) == len(took) <= connection.SAMPLES
-    assert offset == pytest.approx(server.told[counts].timestamp() - counts - took[counts] / 2, abs=1e-6)
+    assert len(server.reported) == len(took) <= connection.SAMPLES
+    assert offset == pytest.approx(server.reported[counts].timestamp() - counts - took[counts] / 2, abs=1e-6)
 
 
 def test_clock_offset_is_unknown_if_all_samples_are_too_slow(mongod: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -42,13 +42,17 @@ from trio_monque.testing import plugin
 
 
 def test_options_page_has_every_option_with_its_default() -> None:
-    told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/options.md", "# Options")}
-    assert told == {field.name: _default(field) for field in fields(SchedulerConfig)}
+    reported = {
+        row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/options.md", "# Options")
+    }
+    assert reported == {field.name: _default(field) for field in fields(SchedulerConfig)}
 
 
 def test_claims_page_lists_all_options_with_their_defaults() -> None:
-    told = {row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/claims.md", "## Options")}
-    assert told == {field.name: _default(field) for field in fields(ClaimConfig)}
+    reported = {
+        row[0].strip("`"): ast.literal_eval(row[1].strip("`")) for row in rows("reference/claims.md", "## Options")
+    }
+    assert reported == {field.name: _default(field) for field in fields(ClaimConfig)}
 
 
 def _default(field: Field[Any]) -> object:
@@ -96,8 +100,8 @@ def test_every_program_of_the_guide_is_run() -> None:
 
 
 def test_index_page_has_every_index() -> None:
-    told = [row[0].strip("`") for row in rows("reference/indexes.md", "# Indexes") if row[0].startswith("`")]
-    assert told == [index.document["name"] for index in (*indexes.ALL, indexes.ENDED, indexes.ENDED_BY_NAME)]
+    reported = [row[0].strip("`") for row in rows("reference/indexes.md", "# Indexes") if row[0].startswith("`")]
+    assert reported == [index.document["name"] for index in (*indexes.ALL, indexes.ENDED, indexes.ENDED_BY_NAME)]
 
 
 BEAT = PAST + timedelta(seconds=1)
@@ -141,11 +145,11 @@ def test_index_page_tells_what_a_transition_costs(
     (job,) = claim_due(profiled, {"greet": 1})
     leases.renew(profiled, [job], BEAT)
     settling.settle(profiled, settling.grouped([SETTLEMENTS[settlement](job)], secrets.token_hex(4)))
-    told = {
+    reported = {
         row[0]: _documented_cost(row, with_key=unique_key is not None)
         for row in rows("reference/indexes.md", "## What")
     }
-    assert costs(profiled) == [told[write] for write in ("enqueue", "claim", "renewal", settlement)]
+    assert costs(profiled) == [reported[write] for write in ("enqueue", "claim", "renewal", settlement)]
 
 
 def _costs_of_an_end_and_more(store: JobCollection, settlement: str) -> Sequence[tuple[int, int]]:
@@ -174,9 +178,11 @@ def test_index_page_tells_what_retention_costs_on_top(db: Database, settlement: 
     store.collection.delete_many({})
     indexes.ensure(store, wanted)
     after = _costs_of_an_end_and_more(store, settlement)
-    told = {row[0]: (int(row[1]), int(row[2])) for row in rows("reference/indexes.md", "| Write | Written on top")[:4]}
-    ends, retried, deleted, other = told.values()
-    (named,) = (cell for cell in told if cell.startswith("a job ends"))
+    reported = {
+        row[0]: (int(row[1]), int(row[2])) for row in rows("reference/indexes.md", "| Write | Written on top")[:4]
+    }
+    ends, retried, deleted, other = reported.values()
+    (named,) = (cell for cell in reported if cell.startswith("a job ends"))
     settled = ends if re.search(rf"\b{settlement}\b", named) else other
     on_top = [(late[0] - early[0], late[1] - early[1]) for early, late in zip(before, after, strict=True)]
     assert on_top == [other, other, other, other, settled, ends, retried, ends, deleted]
@@ -322,9 +328,9 @@ def test_behaviours_that_users_rely_on_have_the_tests_that_the_page_names() -> N
 
 
 def test_page_on_faults_has_every_rule_of_the_checker_and_the_tests_that_it_names() -> None:
-    told = [row[0].strip("`") for row in rows("explanation/faults.md", "## Who judges") if row[0][:1] == "`"]
+    reported = [row[0].strip("`") for row in rows("explanation/faults.md", "## Who judges") if row[0][:1] == "`"]
     judging = (*promises.RULES, promises.nothing_is_run_in_vain, promises.renewed_claims_are_kept)
-    assert told == [rule.__name__ for rule in (*judging, *document_promises.RULES)]
+    assert reported == [rule.__name__ for rule in (*judging, *document_promises.RULES)]
     sources = "".join(path.read_text(encoding="utf-8") for path in (ROOT / "tests/faults").glob("test_*.py"))
     named = re.findall(r"`(test_\w+)`", (DOCS / "explanation/faults.md").read_text(encoding="utf-8"))
     assert len(named) == 10
@@ -332,11 +338,11 @@ def test_page_on_faults_has_every_rule_of_the_checker_and_the_tests_that_it_name
 
 
 def test_page_on_leases_has_every_condition_that_the_model_takes_out_and_what_happens() -> None:
-    told = [
+    reported = [
         (rule.replace("`", ""), harm.replace("`", ""))
         for rule, harm in rows("explanation/leases.md", "## Each condition")
     ]
-    assert told == [(one.rule, one.harm.replace("`", "")) for one in (*mutations.FOUND, *mutations.REDUNDANT)]
+    assert reported == [(one.rule, one.harm.replace("`", "")) for one in (*mutations.FOUND, *mutations.REDUNDANT)]
     text = (DOCS / "explanation/leases.md").read_text(encoding="utf-8")
     arithmetic = text.partition("### The arithmetic of leases")[2].partition("###")[0]
     assert re.findall(r"^- (.*)$", arithmetic, re.MULTILINE) == list(timed.BROKEN)
@@ -345,16 +351,16 @@ def test_page_on_leases_has_every_condition_that_the_model_takes_out_and_what_ha
 def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:
     defaults = SchedulerConfig()
     terms = LeaseTerms(defaults.heartbeat_interval, defaults.cleanup_timeout)
-    told = [row[2] for row in rows("explanation/leases.md", "## The arithmetic")[:4]]
+    reported = [row[2] for row in rows("explanation/leases.md", "## The arithmetic")[:4]]
     moments = (terms.heartbeat_interval, terms.cancelled_at(0), terms.cleaned_up_by(0), 3 * terms.heartbeat_interval)
-    assert told == [f"after {moment:g} s" for moment in moments]
+    assert reported == [f"after {moment:g} s" for moment in moments]
 
 
 def test_guide_to_claims_tells_the_forms_of_a_lock() -> None:
     """In the order of the table: held, released or failed, set aside, another program's."""
-    told = [re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/claim-any-document.md", "## The lock")[1:5]]
+    reported = [re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/claim-any-document.md", "## The lock")[1:5]]
     held = [*LockStamp.new("host", PAST, 20, "nonce").fields, "tries"]
-    assert told == [held, list(freed(2, PAST)), list(laid_aside(10, "no")), held[:2]]
+    assert reported == [held, list(freed(2, PAST)), list(laid_aside(10, "no")), held[:2]]
 
 
 def test_guide_to_claims_tells_the_arithmetic_of_the_defaults() -> None:

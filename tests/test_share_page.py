@@ -65,7 +65,7 @@ def test_line_that_means_something_else_does(line: str) -> None:
 
 
 def test_all_other_recorded_lines_mean_the_same_or_nothing_on_both_sides() -> None:
-    told = {
+    reported = {
         *ONLY_NODE,
         *ONLY_HERE,
         *(row[0].strip("`") for row in DIFFERENT),
@@ -74,7 +74,7 @@ def test_all_other_recorded_lines_mean_the_same_or_nothing_on_both_sides() -> No
         "@minutely",
         "@secondly",
     }
-    others = IN_UTC.keys() - told
+    others = IN_UTC.keys() - reported
     assert len(others) > 10
     for line in others:
         if IN_UTC[line]["runs"] is None:
@@ -86,7 +86,7 @@ def test_all_other_recorded_lines_mean_the_same_or_nothing_on_both_sides() -> No
 
 @pytest.mark.parametrize("row", CHANGES, ids=lambda row: row[0])
 def test_runs_on_the_days_when_clocks_change_are_as_the_page_says(row: list[str]) -> None:
-    line, *told = (cell.strip("`") for cell in row)
+    line, *reported = (cell.strip("`") for cell in row)
     counted: list[str] = []
     for after, day in DAYS.items():
         (one,) = (each for each in NODES if (each["line"], each["after"], each["timezone"][:3]) == (line, after, "Eur"))
@@ -97,8 +97,8 @@ def test_runs_on_the_days_when_clocks_change_are_as_the_page_says(row: list[str]
         numbers = (len(side) + starts_at_midnight for side in (runs, theirs(one)))
         counted += [f"{number} run{'' if number == 1 else 's'}" for number in numbers]
     if line == "30 2 * * *":  # The same number in March, at other times.
-        told[:2] = ["1 run", "1 run"]
-    assert counted == told
+        reported[:2] = ["1 run", "1 run"]
+    assert counted == reported
 
 
 @pytest.mark.parametrize(

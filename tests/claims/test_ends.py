@@ -379,7 +379,7 @@ async def test_bug_while_a_block_is_entered_is_raised_alone(things: Collection, 
 
 async def test_groups_of_a_handler_are_judged_by_their_leaves(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(claim: Any) -> None:
         if claim.attempt == 2:
@@ -389,9 +389,9 @@ async def test_groups_of_a_handler_are_judged_by_their_leaves(things: Collection
             nursery.start_soon(trio.sleep_forever)
             raise ZeroDivisionError("in a nursery")
 
-    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert (report.finished, report.failed) == (1, 1)
-    assert isinstance(told[0].error, ExceptionGroup)
+    assert isinstance(reported[0].error, ExceptionGroup)
 
 
 async def test_concurrency_is_not_exceeded_by_handlers_that_go_on(

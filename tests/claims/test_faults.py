@@ -85,7 +85,7 @@ async def test_finish_with_a_lost_message_is_written_once_and_reported_as_finish
     times: int,
 ) -> None:
     fill(things, 5)
-    told: list[Any] = []
+    reported: list[Any] = []
     finished = []
 
     async def handler(claim: Any) -> None:
@@ -93,9 +93,9 @@ async def test_finish_with_a_lost_message_is_written_once_and_reported_as_finish
         finished.append(claim.id)
 
     with losing(proxy, loss, is_end, times):
-        report = await run_claims(behind, OPEN, handler, wait=False, listeners=listened(told))
+        report = await run_claims(behind, OPEN, handler, wait=False, listeners=listened(reported))
     assert sorted(finished) == [0, 1, 2, 3, 4]
-    assert (report.finished, report.lost, report.failed, told) == (5, 0, 0, [])
+    assert (report.finished, report.lost, report.failed, reported) == (5, 0, 0, [])
     assert things.count_documents({"state": "done", "written": 1, "lock": {"$exists": False}}) == 5
 
 
@@ -244,7 +244,7 @@ async def test_finish_beside_a_renewal_is_not_reported_as_lost(
     """Between the decision on a settlement and its arrival the lock is renewed: `until` is another one then."""
     fill(things, 1)
     interceptor = Interceptor()
-    told: list[Any] = []
+    reported: list[Any] = []
     moved: list[Any] = []
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         own = client[things.database.name][things.name]
@@ -263,10 +263,10 @@ async def test_finish_beside_a_renewal_is_not_reported_as_lost(
             interceptor.before(lambda name, command: name == "update" and is_end(dict(command)), renew)
             await claim.finish(COUNTED)
 
-        report = await run_claims(own, OPEN, handler, wait=False, listeners=listened(told))
+        report = await run_claims(own, OPEN, handler, wait=False, listeners=listened(reported))
     assert len(moved) == 1
     assert moved[0].total_seconds() > 0
-    assert (report.finished, report.lost, told) == (1, 0, [])
+    assert (report.finished, report.lost, reported) == (1, 0, [])
     assert things.count_documents({"written": 1}) == 1
 
 
@@ -276,7 +276,7 @@ async def test_renewal_behind_a_finish_is_not_reported_as_lost(
     """A renewal that was decided before, and arrives after the lock was taken away by the result."""
     fill(things, 1)
     interceptor = Interceptor()
-    told: list[Any] = []
+    reported: list[Any] = []
     with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
         own = client[things.database.name][things.name]
         is_sent, go_on = trio.Event(), threading.Event()
@@ -295,8 +295,8 @@ async def test_renewal_behind_a_finish_is_not_reported_as_lost(
             await trio.sleep(50)
             assert claim.cancel_reason is None
 
-        report = await run_claims(own, OPEN, handler, wait=False, listeners=listened(told))
-    assert (report.finished, report.lost, told) == (1, 0, [])
+        report = await run_claims(own, OPEN, handler, wait=False, listeners=listened(reported))
+    assert (report.finished, report.lost, reported) == (1, 0, [])
 
 
 @pytest.mark.usefixtures("virtual_pauses")
@@ -305,7 +305,7 @@ async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_end
 ) -> None:
     fill(things, 1)
     ends: list[Any] = []
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(claim: Any) -> None:
         if ends:
@@ -321,11 +321,11 @@ async def test_lock_that_cannot_be_renewed_cancels_its_work_before_the_lease_end
             proxy.forget()
 
     report = await run_claims(
-        behind, OPEN, handler, wait=False, listeners=listened(told), heartbeat_interval=3.0, cleanup_timeout=1.0
+        behind, OPEN, handler, wait=False, listeners=listened(reported), heartbeat_interval=3.0, cleanup_timeout=1.0
     )
     assert ends == [(9 - 3 / 6 - 1, "lost")]
     assert (report.finished, report.lost) == (1, 1)
-    assert [type(one).__name__ for one in told] == ["DocumentClaimLost"]
+    assert [type(one).__name__ for one in reported] == ["DocumentClaimLost"]
 
 
 @pytest.mark.parametrize("heartbeat_interval", [20.0, 2.0])
@@ -333,7 +333,7 @@ async def test_document_of_a_dead_holder_is_free_within_a_lease_and_a_pass(
     things: Collection, autojump_clock: MockClock, heartbeat_interval: float
 ) -> None:
     fill(things, 4)
-    told: list[Any] = []
+    reported: list[Any] = []
     starts: list[Any] = []
 
     async def handler(claim: Any) -> None:
@@ -347,7 +347,7 @@ async def test_document_of_a_dead_holder_is_free_within_a_lease_and_a_pass(
                 await anext(dying)
             other = await nursery.start(
                 lambda task_status: run_claims(
-                    things, OPEN, handler, listeners=listened(told), task_status=task_status, **options
+                    things, OPEN, handler, listeners=listened(reported), task_status=task_status, **options
                 )
             )
             await trio.sleep(3.3 * heartbeat_interval)  # Renewed three times.
@@ -360,7 +360,7 @@ async def test_document_of_a_dead_holder_is_free_within_a_lease_and_a_pass(
     assert sorted(start[:2] for start in starts) == [(number, 2) for number in range(4)]
     # A lease, half a beat until the pass that sees it first, and the backoff of one try.
     assert all(2 * heartbeat_interval < at - died <= 3.5 * heartbeat_interval + 1.0 + 0.01 for _, _, at in starts)
-    assert sum(one.count for one in told if isinstance(one, DocumentsRescued)) == 4
+    assert sum(one.count for one in reported if isinstance(one, DocumentsRescued)) == 4
     assert other.report.rescued == 4
 
 
@@ -371,10 +371,10 @@ async def test_document_that_kills_its_holders_is_set_aside(things: Collection, 
             claim = await anext(dying)
             assert claim.attempt == number + 1
             await kill(dying)
-    told: list[Any] = []
-    report = await run_claims(things, OPEN, finish, wait=False, max_attempts=2, listeners=listened(told))
+    reported: list[Any] = []
+    report = await run_claims(things, OPEN, finish, wait=False, max_attempts=2, listeners=listened(reported))
     assert (report.finished, report.rescued, report.dead_lettered) == (0, 1, 1)
-    (aside,) = (one for one in told if isinstance(one, DocumentDeadLettered))
+    (aside,) = (one for one in reported if isinstance(one, DocumentDeadLettered))
     assert (aside.document_id, aside.attempts) == (0, 2)
     assert "died" in aside.error
     assert lock_of(things)["error"] == aside.error

@@ -164,7 +164,7 @@ async def test_update_that_the_server_refuses_leaves_the_claim_held_and_neighbou
     things.create_index("unique", unique=True, partialFilterExpression={"unique": {"$exists": True}})
     things.insert_one({"_id": "other", "unique": "taken", "state": "old"})
     held: list[Any] = []
-    told: list[Any] = []
+    reported: list[Any] = []
     all_here = trio.Event()
     here = 0
 
@@ -184,22 +184,22 @@ async def test_update_that_the_server_refuses_leaves_the_claim_held_and_neighbou
         await claim.finish({"$set": {"state": "mended"}})
 
     report = await run_claims(
-        things, OPEN, handler, wait=False, concurrency=6, instance_id="us", listeners=listened(told)
+        things, OPEN, handler, wait=False, concurrency=6, instance_id="us", listeners=listened(reported)
     )
     assert held == ["us"] * 3
     assert states(things)[:6] == ["mended", "done"] * 3
-    assert (report.finished, report.failed, report.lost, told) == (6, 0, 0, [])
+    assert (report.finished, report.failed, report.lost, reported) == (6, 0, 0, [])
 
 
 async def test_refused_update_that_is_not_caught_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(claim: Any) -> None:
         await claim.finish({"$inc": {"n": 1}} if claim.attempt == 1 else DONE)
 
-    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
-    assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, InvalidUpdateError)]
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
+    assert [(type(one), type(one.error)) for one in reported] == [(DocumentFailed, InvalidUpdateError)]
     assert (report.finished, report.failed) == (1, 1)
 
 
@@ -218,7 +218,7 @@ async def test_refused_update_of_a_cancelled_caller_counts_as_failed(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(claim: Any) -> None:
         if claim.attempt > 1:
@@ -231,9 +231,9 @@ async def test_refused_update_of_a_cancelled_caller_counts_as_failed(
                     await trio.lowlevel.checkpoint()
                 scope.cancel()
 
-    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert (report.finished, report.failed) == (1, 1)
-    assert [type(one) for one in told] == [DocumentFailed]
+    assert [type(one) for one in reported] == [DocumentFailed]
 
 
 async def test_finish_that_is_cancelled_before_it_is_sent_writes_nothing(

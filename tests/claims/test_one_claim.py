@@ -89,9 +89,9 @@ async def test_handler_that_returns_without_finish_unlocks(things: Collection, a
 
 async def test_error_of_the_block_is_raised_there_and_counted(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
     attempts = []
-    async with open_claims(things, OPEN, wait=False, listeners=listened(told), retry_jitter=0.0) as claims:
+    async with open_claims(things, OPEN, wait=False, listeners=listened(reported), retry_jitter=0.0) as claims:
         async for claim in claims:
             attempts.append((claim.attempt, trio.current_time()))
             with pytest.raises(ZeroDivisionError) if claim.attempt < 3 else trio.CancelScope():
@@ -100,7 +100,7 @@ async def test_error_of_the_block_is_raised_there_and_counted(things: Collection
                         raise ZeroDivisionError("no")
                     await claim.finish(DONE)
     assert attempts == [(1, 0.0), (2, 2.0), (3, 6.0)]
-    assert [(type(one), one.document_id, one.attempt, one.will_retry, str(one.error)) for one in told] == [
+    assert [(type(one), one.document_id, one.attempt, one.will_retry, str(one.error)) for one in reported] == [
         (DocumentFailed, 0, 1, True, "no"),
         (DocumentFailed, 0, 2, True, "no"),
     ]
@@ -146,13 +146,13 @@ async def test_error_beside_a_cancellation_is_counted_and_is_what_it_failed_with
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)
-    told: list[Any] = []
-    async with first_claim(things, told) as claim:
+    reported: list[Any] = []
+    async with first_claim(things, reported) as claim:
         with pytest.raises(BaseExceptionGroup):
             async with claim, trio.open_nursery() as nursery:
                 nursery.start_soon(trio.sleep_forever)
                 raise ZeroDivisionError("real")
-    assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, ExceptionGroup)]
+    assert [(type(one), type(one.error)) for one in reported] == [(DocumentFailed, ExceptionGroup)]
     assert lock_of(things)["tries"] == 1
 
 
@@ -160,9 +160,9 @@ async def test_lost_lock_cancels_the_block_and_nothing_behind_it_is_executed(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
     steps: list[Any] = []
-    async with open_claims(things, OPEN, listeners=listened(told)) as claims:
+    async with open_claims(things, OPEN, listeners=listened(reported)) as claims:
         async for claim in claims:
             with pytest.raises(ClaimLostError):
                 async with claim:
@@ -179,7 +179,7 @@ async def test_lost_lock_cancels_the_block_and_nothing_behind_it_is_executed(
             break
         await trio.sleep(0.1)
     assert steps == [(20.0, "lost")]
-    assert [(type(one), one.document_id, one.attempt) for one in told] == [(DocumentClaimLost, 0, 1)]
+    assert [(type(one), one.document_id, one.attempt) for one in reported] == [(DocumentClaimLost, 0, 1)]
     assert lock_of(things)["by"] == "another"
     assert states(things) == ["new"]
     assert claims.report is not None
@@ -190,15 +190,15 @@ async def test_finish_under_a_lock_that_was_taken_writes_nothing_and_raises(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)
-    told: list[Any] = []
-    async with first_claim(things, told) as claim:
+    reported: list[Any] = []
+    async with first_claim(things, reported) as claim:
         with pytest.raises(ClaimLostError):
             async with claim:
                 take_away(things)
                 await claim.finish(DONE)
     assert states(things) == ["new"]
     assert lock_of(things)["by"] == "another"
-    assert [type(one) for one in told] == [DocumentClaimLost]
+    assert [type(one) for one in reported] == [DocumentClaimLost]
 
 
 async def test_lock_that_another_took_and_left_again_is_no_longer_ours(
@@ -314,28 +314,28 @@ async def test_claim_is_entered_once(things: Collection, autojump_clock: MockClo
 
 async def test_timeout_cancels_the_block_and_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
-    told: list[Any] = []
-    async with first_claim(things, told, timeout=7.0) as claim:
+    reported: list[Any] = []
+    async with first_claim(things, reported, timeout=7.0) as claim:
         assert claim.deadline == 7.0
         with pytest.raises(TimeoutError):
             async with claim:
                 await trio.sleep_forever()
         assert trio.current_time() == 7.0
     assert lock_of(things)["tries"] == 1
-    assert [(type(one), type(one.error)) for one in told] == [(DocumentFailed, TimeoutError)]
+    assert [(type(one), type(one.error)) for one in reported] == [(DocumentFailed, TimeoutError)]
 
 
 async def test_timeout_of_a_handler_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(claim: Any) -> None:
         if claim.attempt == 1:
             await trio.sleep_forever()
         await claim.finish(DONE)
 
-    await run_claims(things, OPEN, handler, wait=False, timeout=7.0, listeners=listened(told))
-    assert [(one.attempt, type(one.error)) for one in told] == [(1, TimeoutError)]
+    await run_claims(things, OPEN, handler, wait=False, timeout=7.0, listeners=listened(reported))
+    assert [(one.attempt, type(one.error)) for one in reported] == [(1, TimeoutError)]
     assert states(things) == ["done"]
 
 
@@ -378,10 +378,10 @@ async def test_handler_goes_on_after_finish_and_its_document_is_everybodys(
         await trio.sleep(200)  # Longer than a lease: the engine does not cancel it.
         ends.append(claim.id)
 
-    told: list[Any] = []
-    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    reported: list[Any] = []
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert ends == [0]
-    assert (told, report.finished, report.lost) == ([], 1, 0)
+    assert (reported, report.finished, report.lost) == ([], 1, 0)
 
 
 async def test_error_after_finish_changes_nothing_in_the_database_and_is_logged(
@@ -393,11 +393,11 @@ async def test_error_after_finish_changes_nothing_in_the_database_and_is_logged(
         await claim.finish(DONE)
         raise ZeroDivisionError("too late")
 
-    told: list[Any] = []
+    reported: list[Any] = []
     with caplog.at_level(logging.ERROR):
-        report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+        report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert things.find_one() == {"_id": 0, "state": "done", "n": {"x": [0]}}
-    assert (told, report.finished, report.failed) == ([], 1, 0)
+    assert (reported, report.finished, report.failed) == ([], 1, 0)
     assert [str(record.exc_info[1]) for record in caplog.records if record.exc_info] == ["too late"]
 
 

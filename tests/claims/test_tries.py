@@ -26,7 +26,7 @@ async def test_tries_are_bounded_and_what_used_them_up_is_set_aside_listed_and_r
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 2)
-    told: list[Any] = []
+    reported: list[Any] = []
     starts: list[Any] = []
 
     async def handler(claim: Any) -> None:
@@ -37,13 +37,13 @@ async def test_tries_are_bounded_and_what_used_them_up_is_set_aside_listed_and_r
         raise ZeroDivisionError(f"try {claim.attempt}")
 
     report = await run_claims(
-        things, OPEN, handler, wait=False, max_attempts=4, retry_jitter=0.0, listeners=listened(told)
+        things, OPEN, handler, wait=False, max_attempts=4, retry_jitter=0.0, listeners=listened(reported)
     )
     assert starts == [(1, 0.0), (2, 2.0), (3, 6.0), (4, 14.0)]
     assert (report.finished, report.failed, report.dead_lettered) == (1, 4, 1)
-    failures = [(one.attempt, one.will_retry) for one in told if isinstance(one, DocumentFailed)]
+    failures = [(one.attempt, one.will_retry) for one in reported if isinstance(one, DocumentFailed)]
     assert failures == [(1, True), (2, True), (3, True), (4, False)]
-    (last,) = (one for one in told if isinstance(one, DocumentDeadLettered))
+    (last,) = (one for one in reported if isinstance(one, DocumentDeadLettered))
     assert (last.document_id, last.attempts, last.error) == (0, 4, "ZeroDivisionError: try 4")
     assert lock_of(things) == {"by": None, "until": NEVER, "tries": 4, "error": "ZeroDivisionError: try 4"}
     assert states(things) == ["new", "done"]
@@ -126,7 +126,7 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 4)
-    told: list[Any] = []
+    reported: list[Any] = []
     starts: dict[int, list[Any]] = {number: [] for number in range(4)}
     until = now() + timedelta(seconds=50)
 
@@ -141,11 +141,15 @@ async def test_retry_snooze_and_discard_mean_what_they_mean_for_jobs(
             ][claim.id]
         await claim.finish(DONE)
 
-    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(told))
+    report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert starts == {0: [(1, 0), (2, 100)], 1: [(1, 0), (1, 30)], 2: [(1, 0), (1, 50)], 3: [(1, 0)]}
     assert (report.finished, report.failed, report.released, report.dead_lettered) == (3, 2, 2, 1)
     assert lock_of(things, 3) == {"by": None, "until": NEVER, "tries": 1, "error": "hopeless"}
-    assert sorted(type(one).__name__ for one in told) == ["DocumentDeadLettered", "DocumentFailed", "DocumentFailed"]
+    assert sorted(type(one).__name__ for one in reported) == [
+        "DocumentDeadLettered",
+        "DocumentFailed",
+        "DocumentFailed",
+    ]
 
 
 async def test_retry_and_snooze_of_a_block_are_raised_there_too(things: Collection, autojump_clock: MockClock) -> None:

@@ -91,11 +91,11 @@ def test_the_package_runs_as_a_module() -> None:
 )
 def test_a_wrong_uri_ends_in_one_line(uri: str, said: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["demo", "--plain", "--files", "1", "--uri", uri]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert told[0].startswith("trio-monque: ")
-    assert said in told[0]
-    assert "sec%ret" not in told[0]
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1
+    assert reported[0].startswith("trio-monque: ")
+    assert said in reported[0]
+    assert "sec%ret" not in reported[0]
 
 
 def test_terminal_without_rich_gets_plain_lines_and_an_install_hint(
@@ -112,9 +112,9 @@ def test_wrong_credentials_end_in_one_line_that_says_what_to_check(
 ) -> None:
     uri = mongod.uri.replace("mongodb://", "mongodb://nobody:wrong@")
     assert main(["demo", "--plain", "--files", "1", "--uri", uri]) == 2
-    told = capsys.readouterr().err.splitlines()
-    assert len(told) == 1
-    assert "check the user, the password" in told[0]
+    reported = capsys.readouterr().err.splitlines()
+    assert len(reported) == 1
+    assert "check the user, the password" in reported[0]
 
 
 def test_a_server_that_is_not_there_ends_in_one_line_within_ten_seconds() -> None:

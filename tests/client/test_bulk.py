@@ -45,15 +45,15 @@ async def test_bulk_cancel_touches_pending_jobs_only_and_emits_an_event_if_there
     db: Database, jobs: Collection
 ) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     for status in STATUSES:
         put(jobs, status)
     put(jobs, "pending", "other")
     assert await monque.cancel_jobs(name="greet") == BulkResult(1)
     assert statuses(jobs) == {**dict.fromkeys(STATUSES, 1), "pending": 1, "cancelled": 2}
-    assert told == [JobsCancelled(1, {"greet": 1})]
+    assert reported == [JobsCancelled(1, {"greet": 1})]
     assert await monque.cancel_jobs(name="greet") == BulkResult()
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry"])
@@ -63,15 +63,15 @@ async def test_status_that_the_action_is_not_possible_for_sends_no_command(
     recorder = Recorder()
     with MongoClient[Any](*(monque_client.address or ()), event_listeners=[recorder]) as client:
         monque = Monque(client[db.name])
-        told = listening(monque)
+        reported = listening(monque)
         assert await CALLS[action](monque, status=["processing", "completed"]) == BulkResult()
     assert [name for name, _ in recorder.commands if name != "endSessions"] == []
-    assert told == []
+    assert reported == []
 
 
 async def test_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     before: dict[str, Any] = {
         "failCount": 7,
         "failReason": "no",
@@ -85,7 +85,7 @@ async def test_bulk_retry_gives_ended_jobs_all_their_tries_spread_over_a_window(
     put(jobs, "completed")
     began = context_of(monque).now()
     assert await monque.retry_jobs() == BulkResult(60)
-    assert told == [JobsRetried(60, {"greet": 60})]
+    assert reported == [JobsRetried(60, {"greet": 60})]
     again = [await monque.get_job(one["_id"]) for one in jobs.find({"status": "pending"})]
     for job in again:
         assert job is not None
@@ -107,7 +107,7 @@ async def test_bulk_retry_is_for_the_requested_statuses(db: Database, jobs: Coll
 
 async def test_bulk_delete_by_status_and_age_emits_an_event_with_its_count(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     for day in range(10):
         for status in ("completed", "failed"):
             put(jobs, status, createdAt=DAY + timedelta(days=day))
@@ -115,7 +115,7 @@ async def test_bulk_delete_by_status_and_age_emits_an_event_with_its_count(db: D
         status="completed", newer_than=DAY + timedelta(days=2), older_than=DAY + timedelta(days=5)
     )
     assert result == BulkResult(2)
-    assert told == [JobsDeleted(2, {"greet": 2})]
+    assert reported == [JobsDeleted(2, {"greet": 2})]
     left = {(one["createdAt"].day - 1) for one in jobs.find({"status": "completed"})}
     assert left == {0, 1, 2, 5, 6, 7, 8, 9}
     assert statuses(jobs)["failed"] == 10
@@ -138,7 +138,7 @@ async def test_bulk_retry_with_conflicting_keys_retries_the_others_and_reports_c
     db: Database, jobs: Collection
 ) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     live = await monque.enqueue("greet", unique_key="live")
     blocked = put(jobs, "failed", uniqueKey="live")
     first, second = (put(jobs, "failed", uniqueKey="both") for _ in range(2))
@@ -150,7 +150,7 @@ async def test_bulk_retry_with_conflicting_keys_retries_the_others_and_reports_c
     assert all("unique key" in error.reason for error in result.errors)
     pending = {one["_id"] for one in jobs.find({"status": "pending"})}
     assert pending == {live.id, first, *others}
-    assert told == [JobsRetried(4, {"greet": 4})]
+    assert reported == [JobsRetried(4, {"greet": 4})]
 
 
 async def test_retried_jobs_wake_the_schedulers_of_the_run_and_start_when_they_are_due(
@@ -183,11 +183,11 @@ async def test_query_that_fails_after_the_bulk_write_does_not_fail_the_call(
     """Another client changed one job between choosing and writing: the query for the changed jobs cannot tell which."""
     status = next(iter(sorted(POSSIBLE[action] & {"pending", "failed"})))
     ids = [put(jobs, status) for _ in range(3)]
-    told = listening(watched)
+    reported = listening(watched)
     interceptor.before(is_bulk_write, changing(jobs, ids[1], {"status": "processing"}))
     with fail_next(watched, AutoReconnect, command="see which jobs"):
         assert await CALLS[action](watched, status=status) == BulkResult(2)
-    assert told == [EVENT[action](2, {})]
+    assert reported == [EVENT[action](2, {})]
 
 
 async def test_deleting_jobs_that_run_takes_their_claims_away(db: Database, jobs: Collection) -> None:
@@ -371,10 +371,10 @@ async def test_bulk_action_reports_progress_after_each_batch(db: Database, jobs:
 
     for _ in range(7):
         put(jobs, status)
-    told = listening(monque)
+    reported = listening(monque)
     assert await CALLS[action](monque, status=status, on_progress=on_progress) == BulkResult(7)
     assert seen == [3, 6, 7]  # Of one window.
-    assert told == [EVENT[action](7, {"greet": 7})]
+    assert reported == [EVENT[action](7, {"greet": 7})]
     seen.clear()
     jobs.delete_many({})
     for _ in range(4):
@@ -393,7 +393,7 @@ async def test_error_in_on_progress_ends_the_action_and_finished_batches_are_ann
     db: Database, jobs: Collection, kind: str
 ) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     for _ in range(7):
         put(jobs, "pending")
 
@@ -409,7 +409,7 @@ async def test_error_in_on_progress_ends_the_action_and_finished_batches_are_ann
         else:
             await monque.cancel_jobs(on_progress=later if kind == "async" else plain)
     assert statuses(jobs) == {"cancelled": 3, "pending": 4}
-    assert told == [JobsCancelled(3, {"greet": 3})]
+    assert reported == [JobsCancelled(3, {"greet": 3})]
 
 
 @pytest.mark.usefixtures("small_batches")
@@ -418,7 +418,7 @@ def test_cancelled_action_ends_after_its_batch_and_announces_the_finished_batche
     db: Database, jobs: Collection, backend: str
 ) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     for _ in range(7):
         put(jobs, "pending")
 
@@ -429,7 +429,7 @@ def test_cancelled_action_ends_after_its_batch_and_announces_the_finished_batche
 
     anyio.run(main, backend=backend)
     assert statuses(jobs) == {"cancelled": 3, "pending": 4}
-    assert told == [JobsCancelled(3, {"greet": 3})]
+    assert reported == [JobsCancelled(3, {"greet": 3})]
 
 
 def test_action_cancelled_with_its_last_batch_reaches_all_listeners(db: Database, jobs: Collection) -> None:
@@ -438,17 +438,17 @@ def test_action_cancelled_with_its_last_batch_reaches_all_listeners(db: Database
 
     async def main() -> None:
         monque = Monque(db)
-        told = listening(monque)
-        told_later = []
+        reported = listening(monque)
+        reported_later = []
 
         async def listener(event: JobsCancelled) -> None:
             await trio.lowlevel.checkpoint()
-            told_later.append(event)
+            reported_later.append(event)
 
         monque.on(JobsCancelled, listener)
         with trio.CancelScope() as scope:
             await monque.cancel_jobs(on_progress=lambda result: scope.cancel())
-        assert told == told_later == [JobsCancelled(1, {"greet": 1})]
+        assert reported == reported_later == [JobsCancelled(1, {"greet": 1})]
 
     trio.run(main)
     assert statuses(jobs) == {"cancelled": 1}
@@ -480,7 +480,7 @@ async def test_few_jobs_among_many_are_found_window_by_window(
 @pytest.mark.usefixtures("small_batches")
 async def test_failure_of_a_later_batch_still_announces_the_earlier_batches(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
-    told = listening(monque)
+    reported = listening(monque)
     for _ in range(7):
         put(jobs, "pending")
 
@@ -493,7 +493,7 @@ async def test_failure_of_a_later_batch_still_announces_the_earlier_batches(db: 
     assert (caught.value.count, caught.value.unknown, caught.value.transient) == (3, 0, True)
     assert isinstance(caught.value.__cause__, MonqueConnectionError)
     assert isinstance(caught.value.__cause__.__cause__, AutoReconnect)
-    assert told == [JobsCancelled(3, {"greet": 3})]
+    assert reported == [JobsCancelled(3, {"greet": 3})]
 
 
 @pytest.mark.parametrize(
@@ -553,7 +553,7 @@ async def test_job_that_changes_between_choosing_and_writing_is_left_alone(
 ) -> None:
     action, status, change = RACES[race]
     ids = [put(jobs, status, failReason="it broke") for _ in range(3)]
-    told = listening(watched)
+    reported = listening(watched)
     interceptor.before(is_bulk_write, changing(jobs, ids[1], change))
     selection = {"name": "greet", "status": status, "fail_reason": "broke"}
     assert await CALLS[action](watched, **selection) == BulkResult(2)
@@ -562,7 +562,7 @@ async def test_job_that_changes_between_choosing_and_writing_is_left_alone(
     assert after is not None
     assert {field: after[field] for field in change} == change
     assert "receipt" not in after
-    assert told == [EVENT[action](2, {"greet": 2})]
+    assert reported == [EVENT[action](2, {"greet": 2})]
 
 
 @pytest.mark.parametrize("action", CALLS)
@@ -608,12 +608,12 @@ async def test_document_that_the_server_refuses_to_change_keeps_no_neighbour(
     if action == "cancel":
         stubborn = {"$or": [{"_id": {"$nin": [ids[4]]}}, {"status": "pending"}]}
     db.command("collMod", jobs.name, validator=stubborn)
-    told = listening(monque)
+    reported = listening(monque)
     result = await CALLS[action](monque)
     assert (result.count, result.refused, result.unknown) == (8, 1, 0)
     assert result.errors[0].job_id == str(ids[4])
     assert "the server refuses" in result.errors[0].reason
-    assert told == [EVENT[action](8, {"greet": 8})]
+    assert reported == [EVENT[action](8, {"greet": 8})]
     assert statuses(jobs)[AFTER[action] or ""] == 8
 
 

@@ -42,9 +42,9 @@ def write_of(action: str) -> str:
 
 
 def listening(monque: Monque) -> list[Event]:
-    told: list[Event] = []
-    monque.on(Event, told.append)
-    return told
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
+    return reported
 
 
 @pytest.mark.parametrize("loss", Loss)
@@ -54,12 +54,12 @@ async def test_lost_batch_is_made_once_and_counted(
 ) -> None:
     for _ in range(6):
         put(jobs, FROM[action])
-    told = listening(monque)
+    reported = listening(monque)
     proxy.lose("update", loss)
     assert await CALLS[action](monque) == BulkResult(6)
     assert len(proxy.lost) == 1
     assert statuses(jobs) == {AFTER[action]: 6}
-    assert told == [EVENT[action](6, {"greet": 6})]
+    assert reported == [EVENT[action](6, {"greet": 6})]
     if action == "retry":
         assert {one["rev"] for one in jobs.find()} == {1}
 
@@ -67,10 +67,10 @@ async def test_lost_batch_is_made_once_and_counted(
 async def test_lost_deletion_that_was_never_made_is_made(monque: Monque, proxy: LossyProxy, jobs: Collection) -> None:
     for _ in range(6):
         put(jobs, "completed")
-    told = listening(monque)
+    reported = listening(monque)
     proxy.lose("delete", Loss.REQUEST)
     assert await monque.delete_jobs(status="completed") == BulkResult(6)
-    assert told == [EVENT["delete"](6, {"greet": 6})]
+    assert reported == [EVENT["delete"](6, {"greet": 6})]
 
 
 async def test_of_a_lost_deletion_what_is_gone_is_unknown_and_the_rest_is_known(
@@ -78,10 +78,10 @@ async def test_of_a_lost_deletion_what_is_gone_is_unknown_and_the_rest_is_known(
 ) -> None:
     for _ in range(6):
         put(jobs, "completed")
-    told = listening(monque)
+    reported = listening(monque)
     proxy.lose("delete", after=lambda: put(jobs, "completed"))
     assert await monque.delete_jobs(status="completed") == BulkResult(2, unknown=4)
-    assert told == [EVENT["delete"](2, {"greet": 2})]
+    assert reported == [EVENT["delete"](2, {"greet": 2})]
     assert jobs.count_documents({}) == 1  # It came after the beginning.
 
 
@@ -96,12 +96,12 @@ async def test_job_that_was_retried_and_has_ended_again_is_unknown_and_not_retri
     monque: Monque, proxy: LossyProxy, jobs: Collection, status: str
 ) -> None:
     ids = [put(jobs, "failed") for _ in range(3)]
-    told = listening(monque)
+    reported = listening(monque)
     proxy.lose("update", after=ended(jobs, ids[1], status))
     assert await monque.retry_jobs(spread=0) == BulkResult(2, unknown=1)
     assert statuses(jobs) == {"pending": 2, status: 1}
     assert {one["rev"] for one in jobs.find()} == {1}
-    assert told == [EVENT["retry"](2, {"greet": 2})]
+    assert reported == [EVENT["retry"](2, {"greet": 2})]
 
 
 @pytest.mark.parametrize("action", ["cancel", "retry"])
@@ -141,7 +141,7 @@ async def test_unresolvable_batch_counts_as_unknown_and_earlier_batches_are_anno
 ) -> None:
     for _ in range(6):
         put(jobs, FROM[action])
-    told = listening(monque)
+    reported = listening(monque)
 
     def then_lose(result: BulkResult) -> None:
         proxy.lose(write_of(action), Loss.REQUEST, times=2)
@@ -149,7 +149,7 @@ async def test_unresolvable_batch_counts_as_unknown_and_earlier_batches_are_anno
     with pytest.raises(PartialBulkError) as caught:
         await CALLS[action](monque, status=FROM[action], on_progress=then_lose)
     assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (4, 2, True)
-    assert told == [EVENT[action](4, {"greet": 4})]
+    assert reported == [EVENT[action](4, {"greet": 4})]
 
 
 @pytest.mark.parametrize("action", CALLS)
@@ -158,9 +158,9 @@ async def test_first_batch_that_may_have_been_done_is_counted_as_unknown(
 ) -> None:
     for _ in range(3):
         put(jobs, FROM[action])
-    told = listening(monque)
+    reported = listening(monque)
     proxy.lose(write_of(action), Loss.REQUEST, times=2)
     with pytest.raises(PartialBulkError) as caught:
         await CALLS[action](monque, status=FROM[action])
     assert (caught.value.count, caught.value.unknown, caught.value.unknown_outcome) == (0, 3, True)
-    assert told == []
+    assert reported == []

@@ -21,10 +21,10 @@ from trio_monque.testing import SchedulerOpener, assert_enqueued, drain, quiesce
 async def test_call_from_another_loop_emits_its_event_in_the_loop_of_the_scheduler(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, backend: str
 ) -> None:
-    told: list[Event] = []
+    reported: list[Event] = []
 
     async def listener(event: JobCancelled) -> None:
-        told.append(event)
+        reported.append(event)
 
     async with open_test_scheduler(listeners={JobCancelled: listener}) as scheduler:
         made = [await scheduler.enqueue("x", delay=99) for _ in range(2)]
@@ -38,7 +38,7 @@ async def test_call_from_another_loop_emits_its_event_in_the_loop_of_the_schedul
             await trio.to_thread.run_sync(lambda: asyncio.run(elsewhere()))
         await scheduler.cancel_job(made[1].id)
         await quiesce()
-    assert len(told) == 2
+    assert len(reported) == 2
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
@@ -47,7 +47,7 @@ async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
 ) -> None:
     workers = Workers()
     workers.register("job", lambda job: None)
-    told: list[str] = []
+    reported: list[str] = []
     listening = threading.Event()
 
     async with open_test_scheduler(workers) as scheduler:
@@ -56,7 +56,7 @@ async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
             async with scheduler.events(Event) as stream:
                 listening.set()
                 async for event in stream:
-                    told.append(type(event).__name__)  # noqa: PERF401  # As it happens.
+                    reported.append(type(event).__name__)  # noqa: PERF401  # As it happens.
 
         def run() -> None:
             trio.run(listen) if backend == "trio" else asyncio.run(listen())
@@ -69,7 +69,7 @@ async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
         await assert_enqueued(scheduler, status="completed", count=1)
     await trio.to_thread.run_sync(thread.join, 10)
     assert not thread.is_alive()
-    assert told == ["JobStarted", "JobCompleted"]
+    assert reported == ["JobStarted", "JobCompleted"]
 
 
 async def test_stream_whose_loop_is_gone_is_in_nobodys_way(

@@ -22,20 +22,20 @@ JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, update
 class Heard:
     """A scheduler that records its wake-ups."""
 
-    told: list[object] = field(default_factory=list)
+    reported: list[object] = field(default_factory=list)
     instance_id: str = "heard"
     looked_for_the_dead: int = 0
     looked_for_pauses: int = 0
     watched: int = 0
 
     def look(self) -> None:
-        self.told.append("look")
+        self.reported.append("look")
 
     def expect(self, jobs: Sequence[Job], *, new: bool) -> None:
-        self.told.append((list(jobs), new))
+        self.reported.append((list(jobs), new))
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
-        self.told.append(is_open)
+        self.reported.append(is_open)
 
     def look_for_the_dead(self) -> None:
         self.looked_for_the_dead += 1
@@ -60,8 +60,8 @@ async def test_wake_ups_reach_the_schedulers_of_the_same_collection() -> None:
         Announcer("db.jobs").announce([later, JOB], new=True)
         Announcer("db.jobs").announce_unknown()
     Announcer("db.jobs").announce([JOB])
-    assert one.told == two.told == [([later, JOB], True), "look"]
-    assert other.told == []
+    assert one.reported == two.reported == [([later, JOB], True), "look"]
+    assert other.reported == []
 
 
 async def test_jobs_that_are_not_pending_wake_no_scheduler() -> None:
@@ -69,7 +69,7 @@ async def test_jobs_that_are_not_pending_wake_no_scheduler() -> None:
     with receiving_wakeups("db.jobs", one):
         Announcer("db.jobs").announce([replace(JOB, status=JobStatus.PROCESSING)])
         Announcer("db.jobs").announce([])
-    assert one.told == []
+    assert one.reported == []
 
 
 async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
@@ -82,16 +82,16 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
 
     with receiving_wakeups("db.jobs", one):
         await trio.to_thread.run_sync(Announcer("db.jobs").announce, [JOB])
-        assert one.told == [([JOB], False)]
+        assert one.reported == [([JOB], False)]
         await trio.to_thread.run_sync(from_a_thread_of_its_own)
-    assert one.told == [([JOB], False)]
+    assert one.reported == [([JOB], False)]
 
 
 async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:
     one, other = Heard(), Heard()
     with receiving_wakeups("db.jobs", one), receiving_wakeups("db.other", other):
         wake_all_schedulers()
-    assert one.told == other.told == ["look"]
+    assert one.reported == other.reported == ["look"]
     # And once more when the other one left.
     assert (one.looked_for_the_dead, other.looked_for_the_dead) == (1, 1)
     assert (one.looked_for_pauses, other.looked_for_pauses) == (1, 1)
@@ -103,5 +103,5 @@ async def test_what_an_operation_caused_is_delivered_once() -> None:
     with receiving_wakeups("db.jobs", one), receiving_wakeups("db.other", other):
         Announcer("db.jobs").deliver(caused)
         Announcer("db.jobs").deliver(caused)
-    assert (one.told, one.looked_for_pauses) == ([([JOB], True), "look"], 1)
-    assert (other.told, other.looked_for_pauses) == ([], 0)
+    assert (one.reported, one.looked_for_pauses) == ([([JOB], True), "look"], 1)
+    assert (other.reported, other.looked_for_pauses) == ([], 0)

@@ -30,16 +30,16 @@ async def job_in(monque: Monque, jobs: Collection, status: str, **fields: Any) -
 
 async def test_pending_job_is_cancelled_with_one_event(db: Database, jobs: Collection) -> None:
     monque = Monque(db)
-    told: list[Event] = []
-    monque.on(Event, told.append)
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
     job = await monque.enqueue("greet")
     cancelled = await monque.cancel_job(job.id)
     assert cancelled is not None
     assert cancelled.status is JobStatus.CANCELLED
     assert cancelled == await monque.get_job(job.id)
-    assert told == [JobCancelled(cancelled)]
+    assert reported == [JobCancelled(cancelled)]
     assert await monque.cancel_job(str(job.id)) == cancelled
-    assert len(told) == 1
+    assert len(reported) == 1
 
 
 @pytest.mark.parametrize("status", ["completed", "failed"])
@@ -85,8 +85,8 @@ async def test_ended_job_gets_new_tries_and_runs_again(
         job = await scheduler.enqueue("greet", delay=7200)
         left_over = {"failCount": 7, "failReason": "before", "attempts": 7, "rescues": 2}
         jobs.update_one({"_id": job.id}, {"$set": {"status": status, **left_over}})
-        told: list[JobRetried] = []
-        scheduler.on(JobRetried, told.append)
+        reported: list[JobRetried] = []
+        scheduler.on(JobRetried, reported.append)
         await advance(10)
         retried = await scheduler.retry_job(job.id)
         assert retried is not None
@@ -96,7 +96,7 @@ async def test_ended_job_gets_new_tries_and_runs_again(
         await quiesce()  # The scheduler nearby was woken.
         await assert_enqueued(scheduler, status="completed", count=1)
     assert ran == [8]
-    assert [(event.job, event.previous_status) for event in told] == [(retried, status)]
+    assert [(event.job, event.previous_status) for event in reported] == [(retried, status)]
 
 
 @pytest.mark.parametrize("status", ["pending", "processing", "completed"])
@@ -155,12 +155,12 @@ async def test_job_that_is_not_pending_cannot_be_moved(db: Database, jobs: Colle
 @pytest.mark.parametrize("status", ["pending", "processing", "completed", "failed", "cancelled", "no status at all"])
 async def test_job_in_any_state_is_deleted_with_an_event(db: Database, jobs: Collection, status: str) -> None:
     monque = Monque(db)
-    told: list[Event] = []
-    monque.on(JobDeleted, told.append)
+    reported: list[Event] = []
+    monque.on(JobDeleted, reported.append)
     job_id = await job_in(monque, jobs, status)
     assert await monque.delete_job(job_id) is True
     assert await monque.delete_job(job_id) is False
-    assert told == [JobDeleted(job_id)]
+    assert reported == [JobDeleted(job_id)]
 
 
 async def test_state_that_changes_between_write_and_read_is_reported_as_it_is(
@@ -202,11 +202,11 @@ async def test_action_that_became_possible_meanwhile_is_done(
 
 def test_blocking_calls_and_other_loops_manage_as_well(db: Database) -> None:
     monque = Monque(db)
-    told: list[str] = []
-    monque.on(Event, lambda event: told.append(type(event).__name__))
+    reported: list[str] = []
+    monque.on(Event, lambda event: reported.append(type(event).__name__))
 
     async def hears(event: Event) -> None:
-        told.append(f"async {type(event).__name__}")
+        reported.append(f"async {type(event).__name__}")
 
     monque.on(JobRetried, hears)
     job = monque.sync.enqueue("greet")
@@ -219,7 +219,7 @@ def test_blocking_calls_and_other_loops_manage_as_well(db: Database) -> None:
             assert [type(await anext(stream)).__name__ for _ in range(2)] == ["JobRetried", "JobDeleted"]
 
     anyio.run(main, backend="asyncio")
-    assert told == ["JobCancelled", "JobRetried", "async JobRetried", "JobDeleted"]
+    assert reported == ["JobCancelled", "JobRetried", "async JobRetried", "JobDeleted"]
 
 
 async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
@@ -227,7 +227,7 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
 ) -> None:
     workers = Workers()
     workers.register("greet", lambda job: None)
-    told: list[str] = []
+    reported: list[str] = []
 
     async with trio.open_nursery() as nursery, open_test_scheduler(workers) as scheduler:
         entered = trio.Event()
@@ -236,8 +236,8 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
             async with scheduler.events(Event) as stream:
                 entered.set()
                 async for event in stream:
-                    told.append(type(event).__name__)  # noqa: PERF401  # As it happens.
-                told.append("the end")
+                    reported.append(type(event).__name__)  # noqa: PERF401  # As it happens.
+                reported.append("the end")
 
         nursery.start_soon(listen)
         await entered.wait()
@@ -249,4 +249,4 @@ async def test_stream_of_a_scheduler_tells_in_order_and_ends_with_it(
         other = scheduler.sync_in_loop.get_jobs(name="other")[0]
         scheduler.sync_in_loop.cancel_job(other.id)
         await quiesce()
-    assert told == ["JobStarted", "JobCompleted", "JobDeleted", "JobCancelled", "the end"]
+    assert reported == ["JobStarted", "JobCompleted", "JobDeleted", "JobCancelled", "the end"]

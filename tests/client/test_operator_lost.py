@@ -25,7 +25,7 @@ CALLS: dict[str, tuple[str, Callable[[Monque, ObjectId], Any]]] = {
     "retry": ("failed", lambda monque, job_id: monque.retry_job(job_id)),
     "reschedule": ("pending", lambda monque, job_id: monque.reschedule_job(job_id, TOMORROW)),
 }
-TOLD: dict[str, Callable[[Job], list[Event]]] = {
+REPORTED: dict[str, Callable[[Job], list[Event]]] = {
     "cancel": lambda job: [JobCancelled(job)],
     "retry": lambda job: [JobRetried(job, JobStatus.FAILED)],
     "reschedule": lambda job: [],
@@ -58,13 +58,13 @@ async def test_change_with_a_lost_message_is_made_once_and_announced(
 ) -> None:
     status, call = CALLS[action]
     job_id = await job_in(monque, jobs, status)
-    told: list[Event] = []
-    monque.on(Event, told.append)
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
     proxy.lose("findAndModify", loss)
     job = await call(monque, job_id)
     assert len(proxy.lost) == 1
     assert job == await monque.get_job(job_id)
-    assert told == TOLD[action](job)
+    assert reported == REPORTED[action](job)
     if action != "cancel":
         assert job.rev == 1
 
@@ -76,14 +76,14 @@ async def test_lost_change_of_a_job_changed_since_raises_unknown_outcome(
     """A worker was faster than the second sending: its failing guard does not prove that the first one failed."""
     status, call = CALLS[action]
     job_id = await job_in(monque, jobs, status)
-    told: list[Event] = []
-    monque.on(Event, told.append)
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
     claimed = {"status": "processing", "updatedAt": TOMORROW}
     proxy.lose("findAndModify", after=lambda: jobs.update_one({"_id": job_id}, {"$set": claimed}))
     with pytest.raises(MonqueConnectionError) as caught:
         await call(monque, job_id)
     assert caught.value.unknown_outcome
-    assert told == []
+    assert reported == []
 
 
 @pytest.mark.parametrize("action", [*CALLS, "delete"])
@@ -102,11 +102,11 @@ async def test_unresolvable_change_raises_unknown_outcome(
 
 async def test_lost_delete_that_had_not_been_made_is_made(monque: Monque, proxy: LossyProxy, jobs: Collection) -> None:
     job_id = await job_in(monque, jobs, "completed")
-    told: list[Event] = []
-    monque.on(Event, told.append)
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
     proxy.lose("delete", Loss.REQUEST)
     assert await monque.delete_job(job_id)
-    assert told == [JobDeleted(job_id)]
+    assert reported == [JobDeleted(job_id)]
     assert jobs.count_documents({}) == 0
 
 

@@ -205,14 +205,14 @@ async def test_asyncio_task_that_is_cancelled_natively_leaves_the_question_to_th
 async def test_error_reaches_all_waiting_callers_and_is_not_cached(
     db: Database, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monque, question, told = Monque(db), Question(), []
+    monque, question, reported = Monque(db), Question(), []
     asking(monque, question, monkeypatch)
     question.error = MonqueConnectionError("gone")
 
     async def ask() -> None:
         with pytest.raises(MonqueConnectionError, match="gone"):
             await monque.get_queue_stats()
-        told.append(True)
+        reported.append(True)
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(ask)
@@ -220,7 +220,7 @@ async def test_error_reaches_all_waiting_callers_and_is_not_cached(
         nursery.start_soon(ask)
         await wait_all_tasks_blocked()
         question.may_answer.set()
-    assert len(told) == 2
+    assert len(reported) == 2
     question.error = None
     assert (await monque.get_queue_stats()).pending == question.times
 

@@ -118,8 +118,8 @@ async def test_claim_with_force_look_looks_again_right_after_another_look(
     candidates = Candidates(queue)
     chosen: list[Sequence[Item]] = []
 
-    async def claim(told: bool) -> None:
-        chosen.append(await candidates.choose(demand(9, force_look=told), NOW))
+    async def claim(reported: bool) -> None:
+        chosen.append(await candidates.choose(demand(9, force_look=reported), NOW))
 
     async with trio.open_nursery() as nursery:
         nursery.start_soon(claim, False)

@@ -33,14 +33,14 @@ class Desk(Shelf):
         await trio.sleep(self.settling_takes)
         if self.settling_faults:
             raise self.settling_faults.pop(0)
-        told: list[bool | None] = []
+        reported: list[bool | None] = []
         for claim, end in batch:
             is_refused = claim in self.refused and end is EARLY
-            told.append(None if is_refused else claim not in self.lost)
-            if told[-1]:
+            reported.append(None if is_refused else claim not in self.lost)
+            if reported[-1]:
                 assert claim not in self.settled
                 self.settled[claim] = end
-        return told
+        return reported
 
     async def settle_early(self, run: Run[int]) -> bool | None:
         self.fates[run.claim] = fate = await self.engine.settle_early(run, (run.claim, EARLY))
@@ -216,19 +216,19 @@ async def test_handler_that_ends_meanwhile_decides_only_where_it_is_refused(
 
 async def test_cancelled_waiter_still_gets_the_answer_of_its_settlement(autojump_clock: MockClock) -> None:
     desk = Desk(1, settling_takes=4.0)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(run: Run[int]) -> None:
         with trio.move_on_after(1) as limit:
-            told.append((await desk.settle_early(run), trio.current_time()))
+            reported.append((await desk.settle_early(run), trio.current_time()))
             await trio.lowlevel.checkpoint()
         assert limit.cancelled_caught
-        told.append(trio.current_time())
+        reported.append(trio.current_time())
 
     desk.handler = handler
     async with running(desk.engine):
         await trio.sleep(20)
-    assert told == [(True, 4.0), 4.0]
+    assert reported == [(True, 4.0), 4.0]
     assert desk.settled == {1: EARLY}
 
 
@@ -296,7 +296,7 @@ async def test_nothing_is_awaited_of_a_settler_that_is_gone(autojump_clock: Mock
         pass
 
     desk = Desk(1, 2, settling_takes=2.0, settling_faults=[BrokenError()])
-    told: dict[int, Any] = {}
+    reported: dict[int, Any] = {}
 
     async def handler(run: Run[int]) -> None:
         if run.claim == 2:
@@ -306,14 +306,14 @@ async def test_nothing_is_awaited_of_a_settler_that_is_gone(autojump_clock: Mock
             await trio.sleep_forever()
         finally:
             with trio.CancelScope(shield=True):
-                told[1] = (await desk.settle_early(run), trio.current_time())
+                reported[1] = (await desk.settle_early(run), trio.current_time())
 
     desk.handler = handler
     with trio.fail_after(100):
         async with running(desk.engine):
             await desk.engine.stop.cutting.wait()
     assert [type(crash) for crash in desk.engine.stop.crashes] == [BrokenError]
-    assert told == {1: (False, 2.0)}
+    assert reported == {1: (False, 2.0)}
     # The last act gave both back.
     assert {claim: end.reason for claim, end in desk.settled.items()} == dict.fromkeys((1, 2), CancelReason.SHUTDOWN)
     assert desk.engine.unfinished == ()
@@ -324,17 +324,17 @@ async def test_crash_of_the_settler_releases_the_waiting_handler(autojump_clock:
         pass
 
     desk = Desk(1, settling_takes=2.0, settling_faults=[BrokenError()])
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(run: Run[int]) -> None:
         with trio.CancelScope(shield=True):
-            told.append((await desk.settle_early(run), trio.current_time()))
+            reported.append((await desk.settle_early(run), trio.current_time()))
 
     desk.handler = handler
     with trio.fail_after(100):
         async with running(desk.engine):
             await desk.engine.stop.cutting.wait()
-    assert told == [(False, 2.0)]
+    assert reported == [(False, 2.0)]
     assert desk.engine.unfinished == ()
 
 
@@ -345,18 +345,18 @@ async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockC
             raise NotNowError
 
     desk = Unreachable(1)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(run: Run[int]) -> None:
         with trio.CancelScope(shield=True):
-            told.append(await desk.settle_early(run))
+            reported.append(await desk.settle_early(run))
 
     desk.handler = handler
     with trio.fail_after(100):
         async with running(desk.engine):
             await trio.sleep(10)
             desk.engine.stop.cut()
-    assert told == [False]
+    assert reported == [False]
     assert trio.current_time() == 10 + 5 + HARD_BOUND
     assert desk.engine.unfinished == (1,)
 
@@ -364,13 +364,13 @@ async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockC
 async def test_renewal_during_a_settlement_does_not_count_as_a_lost_claim(autojump_clock: MockClock) -> None:
     desk = Desk(1, settling_takes=8.0)
     desk.engine = engine_of(desk, heartbeat_interval=10.0)
-    told: list[Any] = []
+    reported: list[Any] = []
 
     async def handler(run: Run[int]) -> None:
         await trio.sleep(5)
-        told.append(await desk.settle_early(run))
+        reported.append(await desk.settle_early(run))
         await trio.sleep(20)
-        told.append(run.reason)
+        reported.append(run.reason)
 
     desk.handler = handler
 
@@ -384,7 +384,7 @@ async def test_renewal_during_a_settlement_does_not_count_as_a_lost_claim(autoju
     async with running(desk.engine):
         await trio.sleep(60)
     assert renewals == [[1]]  # At 10, while it was being settled, from 5 to 13.
-    assert told == [True, None]
+    assert reported == [True, None]
     assert desk.heard("claim_lost") == []
     assert desk.settled == {1: EARLY}
 

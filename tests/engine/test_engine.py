@@ -310,11 +310,11 @@ async def test_cancelled_settler_releases_all_waiters(autojump_clock: MockClock)
     shelf = Shelf(settling_takes=1000.0)
     settler: Settler[tuple[int, RunEnd], list[tuple[int, RunEnd]]] = Settler(shelf, shelf, Pauses())
     end = RunEnd(None, None, cancelled=False, reason=None, duration=0.0)
-    told: list[bool | None] = []
+    reported: list[bool | None] = []
     left: list[int] = []
 
     async def wait(number: int) -> None:
-        settler.settle((number, end), told.append)
+        settler.settle((number, end), reported.append)
         await settler.wait_all_written()
         left.append(number)
 
@@ -331,7 +331,7 @@ async def test_cancelled_settler_releases_all_waiters(autojump_clock: MockClock)
         nursery.start_soon(wait, 3)
     assert sorted(left) == [1, 2, 3]
     assert trio.current_time() == 2
-    assert not told
+    assert not reported
 
 
 @pytest.mark.parametrize("name", ["run_started", "run_settled"])

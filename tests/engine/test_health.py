@@ -94,8 +94,8 @@ async def test_complaint_names_loop_and_cause_and_only_beyond_the_limit(autojump
     progress.ask()
     assert progress.complaint(trio.current_time(), 4.9) == "the reaper has waited 5.0 s for an answer"
     progress.fail(NotNowError("no primary"))
-    told = "the reaper has failed for 5.0 s and goes on trying: NotNowError: no primary"
-    assert progress.complaint(trio.current_time(), 4.9) == told
+    reported = "the reaper has failed for 5.0 s and goes on trying: NotNowError: no primary"
+    assert progress.complaint(trio.current_time(), 4.9) == reported
     progress.answered()
     assert progress.complaint(trio.current_time(), 0.0) is None
     assert progress.fault is not None, "the last error is kept, although it is over"
@@ -196,7 +196,7 @@ async def test_loop_that_fails_is_named_with_its_cause_within_its_limit_and_heal
         await trio.sleep(3)
         found = engine.vitals.examine()
         assert found.reasons == ()
-        assert loop_of(found, name).fault is not None, "the last error is still told"
+        assert loop_of(found, name).fault is not None, "the last error is still reported"
         shelf.items.clear()
         engine.stop.cut()
 
@@ -340,8 +340,8 @@ async def test_releases_that_fail_are_named_until_there_are_none(autojump_clock:
         await trio.sleep(10 + STUCK_AFTER)
         assert engine.vitals.examine().reasons == ()
         await trio.sleep(1)
-        told = "the orphan releaser has failed for 21.0 s and goes on trying: NotNowError: no primary"
-        assert engine.vitals.examine().reasons == (told,)
+        reported = "the orphan releaser has failed for 21.0 s and goes on trying: NotNowError: no primary"
+        assert engine.vitals.examine().reasons == (reported,)
         shelf.is_left = False
         await trio.sleep(10)
         for _ in range(100):
@@ -416,8 +416,8 @@ async def test_health_reports_a_fenced_run_before_the_heartbeat_itself_is_late(a
     engine = watched(shelf, heartbeat_interval=10.0, cleanup_timeout=5.0, stuck_after=1000.0)
     async with running(engine):
         await trio.sleep(24.1)
-        (told,) = engine.vitals.examine().reasons
-        assert told.startswith("the heartbeat could not renew 1 claim in time")
+        (reported,) = engine.vitals.examine().reasons
+        assert reported.startswith("the heartbeat could not renew 1 claim in time")
         await trio.sleep(20)
         assert engine.vitals.examine().reasons == ()
 

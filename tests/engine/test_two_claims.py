@@ -140,11 +140,11 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
         shelf.running_now -= 1
 
     shelf.handler = handler
-    told = 0
+    reported = 0
     async with running(engine):
         for _ in range(100):
-            new = range(told, told + chance.choice([1, 1, 1, 2, 30, 100]))
-            told = new.stop
+            new = range(reported, reported + chance.choice([1, 1, 1, 2, 30, 100]))
+            reported = new.stop
             shelf.items += new
             if chance.random() < 0.1:
                 shelf.claim_faults.append(NotNowError())
@@ -155,7 +155,7 @@ async def test_whatever_overlaps_all_is_taken_soon_and_never_more_than_can_run(
             await trio.sleep(chance.choice([0, 0.001, 0.005, 0.1]))
         await trio.sleep(60)
         assert shelf.items == []
-    assert counted == Counter(range(told))
+    assert counted == Counter(range(reported))
     assert shelf.most_running <= slots
     assert shelf.most_at_once <= 2
     assert shelf.most_asked_for <= slots

@@ -94,7 +94,7 @@ async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytes
 
     monkeypatch.setattr(watchdog_module, "time", Clock)
     engine = engine_of(Shelf())
-    with hearing("the event loop") as told:
+    with hearing("the event loop") as reported:
         async with running(engine):
             with trio.fail_after(TWENTY_SECONDS):
                 while answered_at(engine.watchdog) == 0.0:
@@ -102,7 +102,7 @@ async def test_process_that_was_frozen_did_not_block_its_loop(monkeypatch: pytes
                 thawed_at = time.monotonic()
                 while answered_at(engine.watchdog) < thawed_at + 100:
                     await trio.lowlevel.checkpoint()
-    assert told.messages == []
+    assert reported.messages == []
     assert engine.watchdog.blocked == 0
 
 
@@ -117,11 +117,11 @@ async def test_handler_that_swallows_its_cancellation_is_named_every_second(
     async with running(engine_of(shelf, shutdown_timeout=10.0, cleanup_timeout=5.0)):
         await trio.sleep(1)
     assert trio.current_time() == 60
-    told = [record.getMessage() for record in caplog.records if "swallows its cancellation" in record.getMessage()]
-    assert all("await trio.sleep(60)" in message for message in told)
+    reported = [record.getMessage() for record in caplog.records if "swallows its cancellation" in record.getMessage()]
+    assert all("await trio.sleep(60)" in message for message in reported)
     # From its hard end on: two handlers, each second.
-    assert len(told) == 2 * len(range(int(1 + 10 + 5 + HARD_BOUND) + 1, 61))
-    assert {message.split(",")[0].split()[-1] for message in told} == {"4711", "4712"}
+    assert len(reported) == 2 * len(range(int(1 + 10 + 5 + HARD_BOUND) + 1, 61))
+    assert {message.split(",")[0].split()[-1] for message in reported} == {"4711", "4712"}
 
 
 async def test_handler_that_ends_in_time_is_not_named(

@@ -94,7 +94,7 @@ def engine_with(stream: Script, shelf: Shelf, **limits: Any) -> ShelfEngine:
 
 
 def reported(shelf: Shelf) -> list[str]:
-    return [name for name, _ in shelf.told if name in REPORTED]
+    return [name for name, _ in shelf.reported if name in REPORTED]
 
 
 async def test_change_stream_is_opened_at_the_start_and_closed_at_the_end(autojump_clock: MockClock) -> None:
@@ -180,11 +180,11 @@ async def test_wait_becomes_long_only_after_an_answer_without_hints(autojump_clo
         await trio.sleep(5)
         stream.say(Hints(look=True))
         await trio.sleep(5)
-    told_at = pytest.approx(5 + PACE, abs=0.001)
+    reported_at = pytest.approx(5 + PACE, abs=0.001)
     assert stream.waits[:4] == [
         (0.0, SHORT_WAIT),
         (pytest.approx(SHORT_WAIT), LONG_WAIT),
-        (told_at, SHORT_WAIT),
+        (reported_at, SHORT_WAIT),
         (pytest.approx(5 + PACE + SHORT_WAIT, abs=0.001), LONG_WAIT),
     ]
 

@@ -309,8 +309,10 @@ def unique_keys_are_held(evidence: Evidence) -> Iterator[str]:
 def events_are_true(evidence: Evidence) -> Iterator[str]:
     """Each event came once, and only for what was written."""
     written = {(claim.job, claim.attempt): claim.ended[0] for claim in evidence.claims if claim.ended}
-    told = Counter((one.what, one.job, one.attempt) for one in evidence._of("reported completed", "reported failed"))
-    for (what, job, attempt), count in told.items():
+    reported = Counter(
+        (one.what, one.job, one.attempt) for one in evidence._of("reported completed", "reported failed")
+    )
+    for (what, job, attempt), count in reported.items():
         if count > 1:
             yield f"{what} {count} times: attempt {attempt} of job {job}"
         if written.get((job, attempt)) != what.removeprefix("reported "):
@@ -371,7 +373,9 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
         and evidence.could_not_renew(claim.beat_at, claim.ended[1].at, claim.lease)
     }
     lost = {(one.job, token) for token, records in evidence.by_token("lost").items() for one in records}
-    told = {(one.job, token) for token, records in evidence.by_token("reported completed").items() for one in records}
+    reported = {
+        (one.job, token) for token, records in evidence.by_token("reported completed").items() for one in records
+    }
     for token, records in evidence.by_token("verdict").items():
         for one in records:
             how = ends.get((one.job, token), "held")
@@ -379,7 +383,7 @@ def nothing_is_run_in_vain(evidence: Evidence) -> Iterator[str]:
             if (one.job, token) in lost:
                 # One that fenced itself may still have been written and reported. Of all other ends, a later claim may
                 # have overwritten the receipt.
-                if how == "completed" and (one.job, token) not in told:
+                if how == "completed" and (one.job, token) not in reported:
                     yield f"completed, and reported as lost: {which}"
             elif VERDICTS.get(how) != one.detail and not (
                 one.process in evidence.silenced or (one.job, token) in stranded

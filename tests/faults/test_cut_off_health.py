@@ -81,7 +81,7 @@ async def test_frozen_database_stops_a_run_and_health_names_the_heartbeat(
 ) -> None:
     workers = Workers()
     started, stopped = trio.Event(), trio.Event()
-    told: list[Health] = []
+    reported: list[Health] = []
 
     @workers.register("job")
     async def handler(job: RunningJob[Any]) -> None:
@@ -91,7 +91,7 @@ async def test_frozen_database_stops_a_run_and_health_names_the_heartbeat(
         try:
             await trio.sleep_forever()
         finally:
-            told.append(job.scheduler.health())
+            reported.append(job.scheduler.health())
             stopped.set()
 
     async with open_scheduler(own_db, workers, **OPTIONS) as scheduler:
@@ -101,4 +101,4 @@ async def test_frozen_database_stops_a_run_and_health_names_the_heartbeat(
             await stopped.wait()
         await until(scheduler, is_healthy)
         assert scheduler.statistics().claims_lost == 1
-    assert "the heartbeat could not renew 1 claim in time" in " ".join(told[0].reasons)
+    assert "the heartbeat could not renew 1 claim in time" in " ".join(reported[0].reasons)

@@ -116,9 +116,9 @@ def test_no_promise_is_broken_although_the_primary_changes_under_load(
 ) -> None:
     run_under(torments, three_members, scenario)
     evidence = scenario.check()
-    told = [one.what for one in evidence.records]
-    assert told.count("acknowledged") >= JOBS
-    assert told.count("managed") >= JOBS / 100
+    reported = [one.what for one in evidence.records]
+    assert reported.count("acknowledged") >= JOBS
+    assert reported.count("managed") >= JOBS / 100
     starts = [one.process for one in evidence.records if one.what == "start"]
     assert min(starts.count("one"), starts.count("two")) > JOBS / 10, "both worked"
 

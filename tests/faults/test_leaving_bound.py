@@ -55,7 +55,7 @@ class Leaving:
     def __repr__(self) -> str:
         return f"{self.how} with {self.what}"
 
-    async def run(self, told: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
+    async def run(self, reported: trio.Event, *, task_status: trio.TaskStatus[None]) -> None:
         with trio.CancelScope() as scope:
             async with open_scheduler(
                 self._db,
@@ -67,7 +67,7 @@ class Leaving:
             ) as scheduler:
                 await self.trouble.arrange(scheduler)
                 task_status.started()
-                await told.wait()
+                await reported.wait()
                 self.left_at = time.monotonic()
                 if self.how == "cut":
                     scope.cancel()
@@ -129,7 +129,7 @@ async def until(condition: Callable[[], bool]) -> None:
 async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
     own_server: OwnServer, witness: Witness
 ) -> None:
-    began, server_is_frozen, told = time.monotonic(), threading.Event(), trio.Event()
+    began, server_is_frozen, reported = time.monotonic(), threading.Event(), trio.Event()
     leavings = [
         Leaving(what, how, Trouble(jobs, own_server.uri, server_is_frozen))
         for how in BOUNDS
@@ -138,13 +138,13 @@ async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
     try:
         async with trio.open_nursery() as nursery:
             for one in leavings:
-                await nursery.start(one.run, told)
+                await nursery.start(one.run, reported)
             with frozen(own_server.pid):
                 server_is_frozen.set()
                 for one in leavings:
                     one.trouble.is_frozen.set()
                 await wait_all_tasks_blocked()
-                told.set()
+                reported.set()
                 await until(lambda: all(one.ended_at < math.inf for one in leavings))
             for one in leavings:
                 one.trouble.may_end.set()
@@ -194,7 +194,7 @@ def test_process_that_is_signalled_ends_in_time(
         with frozen(own_server.pid):
             cut.process.send_signal(signal.SIGTERM)
             cut.wait_for("draining")
-            told = time.monotonic()
+            reported = time.monotonic()
             drained.process.send_signal(signal.SIGTERM)
             cut.process.send_signal(signal.SIGTERM)
             for process in (cut, drained):  # In the order of their bounds.
@@ -206,10 +206,10 @@ def test_process_that_is_signalled_ends_in_time(
         successor.end()
     for process, how in ((cut, "cut"), (drained, "drain")):
         left_at, bound = process.records("left")[0].at, BOUNDS[how] + LOADED_MACHINE
-        assert witness.without_standstills(told, left_at) < bound
-        assert witness.without_standstills(told, ended[process.name]) < bound + DRIVERS_EXIT
+        assert witness.without_standstills(reported, left_at) < bound
+        assert witness.without_standstills(reported, ended[process.name]) < bound + DRIVERS_EXIT
     # But for those whose leases ran out before, while the machine stood still.
-    assert len(rescuer.taken) >= 4 or witness.seconds(began, told), "the threads that did not end kept their claims"
+    assert len(rescuer.taken) >= 4 or witness.seconds(began, reported), "the threads that did not end kept their claims"
     runs = spans(read(records), ended)
     assert min(gaps(runs)) > 0
     assert attempts_grow(runs)

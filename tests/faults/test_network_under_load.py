@@ -27,8 +27,8 @@ ENQUEUERS: Final = 4
 EACH_TURN: Final = JOBS // 2
 ENOUGH: Final = EACH_TURN // 4
 
-# Where every other renewal loses its reply, a lease of two seconds runs out on a machine that is busy: then what was
-# done is done in vain. Whoever leaves cuts its runs, and releases them.
+# Where every other renewal loses its reply, a lease of two seconds runs out on a machine that is busy: then work
+# is done in vain. An instance that shuts down cuts its runs, and releases them.
 OPTIONS: Final[dict[str, Any]] = {"heartbeat_interval": 1.5, "shutdown_timeout": 0}
 
 # What the driver repeats by itself would hide what the library has to find out.

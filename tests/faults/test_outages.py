@@ -111,7 +111,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
             await until(lambda: (met := have_met_errors(scheduler.health())) >= LOOPS and bool(met & LOOK_FOR_JOBS))
             await until(lambda: bool(reasons))  # Nothing renewed the claim: the run has fenced itself.
             await until(lambda: any("has failed for" in reason for reason in scheduler.health().reasons))
-            told = [reason for reason in scheduler.health().reasons if "has failed for" in reason]
+            reported = [reason for reason in scheduler.health().reasons if "has failed for" in reason]
             with pytest.raises(MonqueConnectionError, match="could not enqueue") as caught:
                 await scheduler.enqueue("quick")
             assert not caught.value.permanent
@@ -120,7 +120,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
         await scheduler.enqueue("quick")
         await until(lambda: scheduler.statistics().completed == 2)
         await until(lambda: sum(isinstance(event, ChangeStreamConnected) for event in heard) == 2)
-    assert all("MonqueConnectionError: could not " in reason for reason in told)
+    assert all("MonqueConnectionError: could not " in reason for reason in reported)
     assert reasons == [CancelReason.LOST]
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.crashed) == (2, ())

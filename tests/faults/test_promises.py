@@ -72,7 +72,7 @@ def of_test(what: str, at: float, detail: str = "", job: str = "") -> Record:
 
 ACKNOWLEDGED: Final = of_test("acknowledged", 0, "1", "a")
 RENEWED: Final = Record("one", "a", 1, "renewed", 1.4, "1.3")
-TOLD: Final = Record("one", "a", 1, "reported completed", 3)
+REPORTED: Final = Record("one", "a", 1, "reported completed", 3)
 
 ONCE: Final[Story] = [(0, PENDING), (1, held(1)), (2, COMPLETED)]
 RESCUED: Final[Story] = [
@@ -84,7 +84,7 @@ RESCUED: Final[Story] = [
 ]
 
 # A job that was run once; one whose process was killed; one whose process was frozen, and thawed.
-PLAIN: Final = Evidence([ACKNOWLEDGED, *run(1, 2), TOLD], history(a=ONCE), LEASE, 2.4, START)
+PLAIN: Final = Evidence([ACKNOWLEDGED, *run(1, 2), REPORTED], history(a=ONCE), LEASE, 2.4, START)
 KILLED: Final = Evidence(
     [ACKNOWLEDGED, run(1, 2)[0], RENEWED, of_test("killed", 1.5, "one"), *run(4, 5, 2, "two")],
     history(a=RESCUED),
@@ -227,9 +227,9 @@ FORGED: Final[Mapping[str, tuple[Evidence, str]]] = {
         story(PLAIN, a=ONCE, b=[(1.5, {**PENDING, "data": {"n": 2}}), (3, None)]),
         "unique_keys_are_held",
     ),
-    "reported twice": (records(PLAIN, TOLD), "events_are_true"),
-    "reported of what was not written": (records(PLAIN, replace(TOLD, what="reported failed")), "events_are_true"),
-    "reported by a run whose claim was taken": (records(KILLED, TOLD), "events_are_true"),
+    "reported twice": (records(PLAIN, REPORTED), "events_are_true"),
+    "reported of what was not written": (records(PLAIN, replace(REPORTED, what="reported failed")), "events_are_true"),
+    "reported by a run whose claim was taken": (records(KILLED, REPORTED), "events_are_true"),
     "reported as cancelled": (records(PLAIN, of_test("managed", 1, "cancel", "a")), "managed_jobs_are_as_acknowledged"),
     "reported as deleted": (records(PLAIN, of_test("managed", 1, "delete", "a")), "managed_jobs_are_as_acknowledged"),
     "reported as rescheduled": (

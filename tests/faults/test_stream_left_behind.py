@@ -75,9 +75,9 @@ async def run_until(db: Database, leave: Way) -> None:
 
 
 def _cursors(db: Database) -> list[Any]:
-    told = db.client.admin.aggregate([{"$currentOp": {"idleCursors": True}}])
+    reported = db.client.admin.aggregate([{"$currentOp": {"idleCursors": True}}])
     # The namespace of one that is being waited for is another than that of an idle one.
-    return [one for one in told if one.get("ns") in (f"{db.name}.$cmd.aggregate", f"{db.name}.$cmd")]
+    return [one for one in reported if one.get("ns") in (f"{db.name}.$cmd.aggregate", f"{db.name}.$cmd")]
 
 
 def _waits(db: Database) -> bool:

@@ -77,9 +77,9 @@ class Play:
         self.node = Node(jobs.collection, self.model)
         self.instances = (Instance("us-1"), Instance("us-2"))
         self.context = SetContext(jobs, self.model.now)
-        self.told: list[events.Event] = []
+        self.reported: list[events.Event] = []
         event_delivery = EventDelivery()
-        event_delivery.on(events.Event, self.told.append)
+        event_delivery.on(events.Event, self.reported.append)
         self.client = SyncMonque(self.context, event_delivery, blocks_loops=True)
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []

@@ -37,11 +37,11 @@ class Found(Generic[StateT]):
     @property
     def labels(self) -> list[str]:
         """The moves, several equal ones in a row listed once."""
-        told = []
+        reported = []
         for label, same in groupby(label for label, _ in self.trace):
             times = len(list(same))
-            told.append(label if times == 1 else f"{label}, {times} times")
-        return told
+            reported.append(label if times == 1 else f"{label}, {times} times")
+        return reported
 
 
 def search(

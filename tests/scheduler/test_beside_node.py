@@ -214,9 +214,9 @@ async def test_node_process_with_our_id_is_reported_and_keeps_the_scheduler_unhe
     caplog: pytest.LogCaptureFixture,
     proof: str,
 ) -> None:
-    script, told = Script("hang"), list[SchedulerErrorOccurred]()
+    script, reported = Script("hang"), list[SchedulerErrorOccurred]()
     node = NodePeer(jobs, instance="shared")
-    options: dict[str, Any] = {"instance_id": "shared", "listeners": {SchedulerErrorOccurred: told.append}}
+    options: dict[str, Any] = {"instance_id": "shared", "listeners": {SchedulerErrorOccurred: reported.append}}
     async with open_test_scheduler(script.workers, shutdown_timeout=0, **options) as scheduler:
         await scheduler.enqueue("job")
         await trio.sleep(10 * LEASE)
@@ -230,7 +230,7 @@ async def test_node_process_with_our_id_is_reported_and_keeps_the_scheduler_unhe
             jobs.update_one({"name": "node's"}, {"$set": {"lockedAt": now(), "lastHeartbeat": now()}})
         for _ in range(3):
             await sees(scheduler)
-        (event,) = told
+        (event,) = reported
         assert isinstance(event.error, InstanceCollisionError)
         assert [record.levelname for record in caplog.records if "'shared' is in use" in record.message] == ["ERROR"]
         health = scheduler.health()
@@ -247,10 +247,10 @@ async def test_node_process_with_our_id_is_reported_and_keeps_the_scheduler_unhe
 async def test_node_process_with_our_id_is_seen_by_the_looks_that_are_made_anyway(
     db: Database, jobs: Collection
 ) -> None:
-    script, told = Script("hang"), trio.Event()
+    script, reported = Script("hang"), trio.Event()
 
     async def hear(_: SchedulerErrorOccurred) -> None:
-        told.set()
+        reported.set()
 
     node = NodePeer(jobs, instance="shared")
     async with open_scheduler(
@@ -265,7 +265,7 @@ async def test_node_process_with_our_id_is_seen_by_the_looks_that_are_made_anywa
         while not node.beat(now() + timedelta(hours=1)):
             await trio.sleep(0.01)
         with trio.fail_after(10):
-            await told.wait()
+            await reported.wait()
 
 
 async def test_start_beside_a_node_process_that_keeps_our_old_claim_is_refused_and_says_what_it_is(
@@ -297,12 +297,12 @@ async def test_schedule_that_is_not_understood_ends_loudly_and_truly_everywhere(
     step: str,
 ) -> None:
     caplog.set_level(logging.INFO)
-    script, told = Script(step), list[Event]()
-    async with open_test_scheduler(script.workers, max_attempts=1, listeners={Event: told.append}) as scheduler:
+    script, reported = Script(step), list[Event]()
+    async with open_test_scheduler(script.workers, max_attempts=1, listeners={Event: reported.append}) as scheduler:
         job_id = recurring(jobs, **line)
         await drain(scheduler)
         numbers, health = scheduler.statistics(), scheduler.health()
-    ends = [event for event in told if type(event).__name__ in ("JobCompleted", "JobFailed", "ScheduleExhausted")]
+    ends = [event for event in reported if type(event).__name__ in ("JobCompleted", "JobFailed", "ScheduleExhausted")]
     (failed,) = ends
     assert isinstance(failed, JobFailed)
     assert isinstance(failed.error, ScheduleEndedError)

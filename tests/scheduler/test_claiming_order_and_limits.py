@@ -372,10 +372,10 @@ async def test_claim_that_fails_is_tried_again_though_nothing_else_happens(
     command: str,
 ) -> None:
     monkeypatch.setattr(claimer_module, "FIRST_RETRY", 0.001)
-    log, told = Log(1000), list[SchedulerErrorOccurred]()
+    log, reported = Log(1000), list[SchedulerErrorOccurred]()
     error = AutoReconnect("gone")
     async with open_test_scheduler(
-        log.workers(), listeners={SchedulerErrorOccurred: told.append}, shutdown_timeout=0
+        log.workers(), listeners={SchedulerErrorOccurred: reported.append}, shutdown_timeout=0
     ) as scheduler:
         await scheduler.enqueue("job")
         await quiesce()
@@ -386,4 +386,4 @@ async def test_claim_that_fails_is_tried_again_though_nothing_else_happens(
         assert log.starts == [0.0] * 3  # The first one runs all the while.
         if "look" in command:
             # A lost answer to the claim itself is looked up, and reported only if that fails, too.
-            assert [event.error.__cause__ for event in told] == [error]
+            assert [event.error.__cause__ for event in reported] == [error]

@@ -175,14 +175,14 @@ async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
         await job.save("y" * (7 * 1024 * 1024 - 700))
         raise ValueError("x" * 100)
 
-    told: list[Any] = []
+    reported: list[Any] = []
     async with open_test_scheduler(
-        workers, listeners=dict.fromkeys((JobFailed, JobClaimLost), told.append)
+        workers, listeners=dict.fromkeys((JobFailed, JobClaimLost), reported.append)
     ) as scheduler:
         job = await scheduler.enqueue("job", "x" * (9 * 1024 * 1024))
         await drain(scheduler)
         await assert_enqueued(scheduler, status="failed", count=1)
-    assert [type(event) for event in told] == [JobFailed]
+    assert [type(event) for event in reported] == [JobFailed]
     stored = await monque.get_job(job.id)
     assert stored is not None
     # The history of errors gives way, and nothing else.

@@ -118,11 +118,11 @@ async def test_restarted_older_release_keeps_the_newer_schedule_and_warns(
         (new, [], "0 10 * * *"),
     ]
     job = None
-    for workers, told, line in steps:
+    for workers, reported, line in steps:
         async with open_test_scheduler(workers):
             pass
         (job,) = await monque.get_jobs()
-        assert (job.repeat_interval, logged_schedule_changes(caplog)) == (line, told)
+        assert (job.repeat_interval, logged_schedule_changes(caplog)) == (line, reported)
     assert job is not None
     assert (job.data, job.schedule_version) == ("new", 2)
 

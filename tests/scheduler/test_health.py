@@ -432,7 +432,7 @@ async def test_settlement_whose_answer_was_lost_is_counted_once(
 async def test_renewals_and_rescues_and_batches_are_counted(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:
-    workers, told = Workers(), list[StaleJobsRecovered]()
+    workers, reported = Workers(), list[StaleJobsRecovered]()
 
     @workers.register("job", concurrency=5)
     async def handler(job: RunningJob[Any]) -> None:
@@ -445,13 +445,13 @@ async def test_renewals_and_rescues_and_batches_are_counted(
         await dying.enqueue_many([NewJob(name="job") for _ in range(3)])
         await quiesce()
         assert dying.statistics().free_slots == 2
-        async with open_test_scheduler(workers, listeners={StaleJobsRecovered: told.append}) as scheduler:
+        async with open_test_scheduler(workers, listeners={StaleJobsRecovered: reported.append}) as scheduler:
             await advance(31)
             assert (dying.statistics().renewals, scheduler.statistics().renewals) == (3, 0)
             await crash(dying)
             await advance(180)
             counted = scheduler.statistics()
-    assert counted.rescued == sum(event.count for event in told) == 3
+    assert counted.rescued == sum(event.count for event in reported) == 3
     assert counted.claimed == counted.completed == 3
     assert counted.renewals == 2 * 3
     for count, largest in (
@@ -492,7 +492,7 @@ async def test_deterministic_runs_tell_the_same_of_themselves(
             raise ValueError("no")
 
     async def one_life() -> list[object]:
-        told: list[object] = []
+        reported: list[object] = []
         began = trio.current_time()
         async with open_test_scheduler(workers, deterministic=True, seed=7) as scheduler:
             await scheduler.enqueue_many([NewJob(name="job", data=float(number)) for number in range(9)])
@@ -500,8 +500,13 @@ async def test_deterministic_runs_tell_the_same_of_themselves(
                 await trio.sleep(1.5)
                 health = scheduler.health()
                 ages = [(loop.name, round(loop.last_progress_age, 3), loop.lag) for loop in health.loops]
-                told += [sorted(ages), health.reasons, scheduler.statistics(), round(trio.current_time() - began, 3)]
-        return told
+                reported += [
+                    sorted(ages),
+                    health.reasons,
+                    scheduler.statistics(),
+                    round(trio.current_time() - began, 3),
+                ]
+        return reported
 
     lives = [await one_life() for _ in range(2)]
     assert lives[0] == lives[1]

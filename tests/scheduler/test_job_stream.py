@@ -56,12 +56,12 @@ def has_written(db: Database) -> None:
 
 
 @asynccontextmanager
-async def opened(db: Database, told: RecentIds | None = None) -> AsyncIterator[Opened]:
+async def opened(db: Database, reported: RecentIds | None = None) -> AsyncIterator[Opened]:
     monque, workers = Monque(db), Workers()
     workers.register("greet", lambda _: None)
     paused = PausedNames(threads_of(monque), time_of_loops=LoopTime(is_event_driven=False))
-    told = RecentIds() if told is None else told
-    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", told)
+    reported = RecentIds() if reported is None else reported
+    stream = JobStream(context_of(monque), threads_of(monque), workers, paused, "us", reported)
     await stream.open()
     yield Opened(stream, monque, NodePeer(db["monque_jobs"]), paused)
     await stream.close()
@@ -91,20 +91,20 @@ async def test_stream_reports_the_earliest_and_the_latest_due_time_in_any_order_
 
 
 async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Database, jobs: Collection) -> None:
-    told = RecentIds()
-    async with opened(db, told) as our:
+    reported = RecentIds()
+    async with opened(db, reported) as our:
         alone = our.due(0)
         heard = await our.next()
         assert heard.item is not None
         assert isinstance(heard.item.key, JobKey)
         assert (heard.item.group, heard.item.key.id, heard.look) == ("greet", alone, False)
-        assert alone in told
+        assert alone in reported
         # Two at once: the scheduler looks for both.
         ids = [our.due(-1), our.due(-2)]
         both = await our.next()
         assert both.item is None
         assert both.due < trio.current_time()
-        assert all(one in told for one in ids)
+        assert all(one in reported for one in ids)
         # What is put off is not new, although it is heard alone.
         jobs.update_one({"_id": alone}, {"$set": {"nextRunAt": context_of(our.monque).clock.now()}})
         later = await our.next()
@@ -113,9 +113,9 @@ async def test_only_a_new_job_that_was_heard_alone_is_claimed_by_its_id(db: Data
 
 
 async def test_stream_does_not_repeat_a_job_announced_by_a_client_of_this_run(db: Database) -> None:
-    told = RecentIds()
-    async with opened(db, told) as our:
-        told.add([our.due(0)])
+    reported = RecentIds()
+    async with opened(db, reported) as our:
+        reported.add([our.due(0)])
         assert await our.next() == Hints()
 
 
@@ -164,18 +164,18 @@ async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jo
 async def test_pauses_are_looked_up_again_when_the_stream_opens_and_when_it_reports_one(db: Database) -> None:
     async with opened(db) as our:
         context = context_of(our.monque)
-        told = [our.paused.is_announced]
+        reported = [our.paused.is_announced]
         assert our.paused.look_up(context.jobs) == frozenset()
         assert await our.monque.pause("greet")
         assert (await our.next()).look
         # At once, and not after the half second for which an answer is good.
         assert our.paused.look_up(context.jobs) == {"greet"}
         await our.stream.close()
-        told.append(our.paused.is_announced)
+        reported.append(our.paused.is_announced)
         assert await our.monque.resume("greet")
         await our.stream.open()
-        told.append(our.paused.is_announced)
-        assert told == [True, False, True]
+        reported.append(our.paused.is_announced)
+        assert reported == [True, False, True]
         assert our.paused.look_up(context.jobs) == frozenset()
 
 

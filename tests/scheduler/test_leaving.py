@@ -68,9 +68,9 @@ def assert_given_back(jobs: Collection, count: int) -> None:
 async def test_normal_end_gives_running_jobs_the_shutdown_timeout_and_then_cuts(
     db: Database, jobs: Collection, autojump_clock: MockClock, sleepers: Sleepers
 ) -> None:
-    told: list[ShutdownTimedOut] = []
+    reported: list[ShutdownTimedOut] = []
     async with open_scheduler(
-        db, sleepers.workers, shutdown_timeout=30, listeners={ShutdownTimedOut: told.append}
+        db, sleepers.workers, shutdown_timeout=30, listeners={ShutdownTimedOut: reported.append}
     ) as scheduler:
         await sleepers.start(scheduler, *LONG)
         await sleepers.start(scheduler, 20.0)
@@ -81,7 +81,7 @@ async def test_normal_end_gives_running_jobs_the_shutdown_timeout_and_then_cuts(
     assert_given_back(jobs, 3)
     assert scheduler.report is not None
     assert (scheduler.report.completed, scheduler.report.released, scheduler.report.unfinished) == (1, 3, ())
-    assert [len(event.jobs) for event in told] == [3]
+    assert [len(event.jobs) for event in reported] == [3]
 
 
 async def test_normal_end_waits_no_longer_than_the_jobs_run(

@@ -60,7 +60,7 @@ class Runs:
 
     def __init__(self, *, takes: float = 0.0) -> None:
         self.attempts: list[int] = []
-        self.told: list[Any] = []
+        self.reported: list[Any] = []
         self.workers = Workers()
         self.workers.register("job", self.handler)
         self._takes = takes
@@ -71,7 +71,7 @@ class Runs:
 
     @property
     def listeners(self) -> dict[Any, Any]:
-        return dict.fromkeys((JobCompleted, JobFailed, JobClaimLost), self.told.append)
+        return dict.fromkeys((JobCompleted, JobFailed, JobClaimLost), self.reported.append)
 
 
 async def test_claim_whose_answer_was_lost_is_found_and_run_once(
@@ -86,7 +86,7 @@ async def test_claim_whose_answer_was_lost_is_found_and_run_once(
         assert trio.current_time() == 0  # No lease had to end for it.
     assert len(proxy.lost) == 1
     assert runs.attempts == [1]
-    assert [type(event) for event in runs.told] == [JobCompleted]
+    assert [type(event) for event in runs.reported] == [JobCompleted]
 
 
 async def test_beat_that_finds_out_about_a_claim_is_later_than_the_claim(
@@ -212,7 +212,7 @@ async def test_job_that_runs_is_not_given_back_with_those_of_its_claim_that_are_
         await quiesce()
         await assert_enqueued(scheduler, status="completed", count=1)
     assert runs.attempts == [1]
-    assert [type(event) for event in runs.told] == [JobCompleted]
+    assert [type(event) for event in runs.reported] == [JobCompleted]
 
 
 @pytest.mark.parametrize("slow", ["claim jobs", "find out about a claim"])
@@ -280,7 +280,7 @@ async def test_settlement_with_a_lost_answer_is_reported_with_its_true_outcome(
     assert len(proxy.lost) == lost
     assert len(delays) == 1, "once for each outage"
     assert runs.attempts == [1]
-    assert [type(event) for event in runs.told] == [JobCompleted]
+    assert [type(event) for event in runs.reported] == [JobCompleted]
     assert jobs.count_documents({"status": "completed"}) == 1
 
 
@@ -318,21 +318,21 @@ async def test_settled_job_is_not_sent_again_while_another_of_its_batch_is_decid
 async def test_results_of_many_whose_answer_was_lost_are_each_jobs_own(
     behind: Database, proxy: LossyProxy, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    workers, told = Workers(), list[JobCompleted]()
+    workers, reported = Workers(), list[JobCompleted]()
 
     @workers.register("job", store_result=True, concurrency=20)
     async def handler(job: RunningJob[Any]) -> Any:
         return {"of": job.data}
 
     proxy.lose("update", times=2, matches=partial(sets_status, "completed"))
-    async with open_scheduler(behind, workers, listeners={JobCompleted: told.append}) as scheduler:
+    async with open_scheduler(behind, workers, listeners={JobCompleted: reported.append}) as scheduler:
         await scheduler.enqueue_many([NewJob(name="job", data=number) for number in range(20)])
         await drain(scheduler)
     lost = [command["documents"] for command in proxy.lost]
     assert any(isinstance(one["u"], list) for one in lost[0])  # Many in one statement.
     assert lost[1] == lost[0]
     assert [one["result"] for one in jobs.find(sort=[("data", 1)])] == [{"of": number} for number in range(20)]
-    assert sorted(event.job.result["of"] for event in told) == list(range(20))
+    assert sorted(event.job.result["of"] for event in reported) == list(range(20))
     assert jobs.distinct("attempts") == [1]
 
 

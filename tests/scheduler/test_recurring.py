@@ -36,8 +36,8 @@ async def test_success_moves_a_schedule_to_its_next_occurrence_from_now_and_emit
     workers = Workers()
     runs: list[datetime] = []
     workers.register("tick", lambda job: runs.append(job.next_run_at))
-    told: list[JobCompleted] = []
-    async with open_test_scheduler(workers, listeners={JobCompleted: told.append}) as scheduler:
+    reported: list[JobCompleted] = []
+    async with open_test_scheduler(workers, listeners={JobCompleted: reported.append}) as scheduler:
         await drain(scheduler)
     assert len(runs) == 1  # Years of missed hours are one run.
     document = jobs.find_one({"_id": job_id})
@@ -46,8 +46,8 @@ async def test_success_moves_a_schedule_to_its_next_occurrence_from_now_and_emit
     assert not document.keys() & {*CLAIM_FIELDS, "failReason"}
     assert (document["finishedAt"], document["updatedAt"]) == (START, START)
     assert document["nextRunAt"] == datetime(2026, 3, 1, 13, tzinfo=UTC)
-    assert [event.job.id for event in told] == [job_id]
-    assert told[0].job.status is JobStatus.PENDING
+    assert [event.job.id for event in reported] == [job_id]
+    assert reported[0].job.status is JobStatus.PENDING
 
 
 async def test_failed_schedule_waits_for_the_backoff_and_then_again_for_its_next_occurrence(
@@ -105,10 +105,10 @@ async def test_completion_under_a_lost_claim_writes_nothing(
         peer.recover(timedelta(seconds=-1000))
         taken.append(peer.claim("tick", now() + timedelta(seconds=1000)))
 
-    told: list[Any] = []
-    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobCompleted, JobClaimLost), told.append)):
+    reported: list[Any] = []
+    async with open_test_scheduler(workers, listeners=dict.fromkeys((JobCompleted, JobClaimLost), reported.append)):
         await quiesce()
-    assert [type(event) for event in told] == [JobClaimLost]
+    assert [type(event) for event in reported] == [JobClaimLost]
     assert jobs.find_one({"_id": job_id}) == taken[0]
 
 

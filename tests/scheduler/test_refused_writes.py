@@ -45,15 +45,15 @@ async def test_job_without_room_for_a_claim_fails_with_the_reason_and_all_others
 ) -> None:
     full = put_full(jobs, room)
     others = {insert(handle(db)).id for _ in range(7)}
-    ran, told = Ran(), list[Any]()
-    async with open_test_scheduler(ran.workers, listeners={JobFailed: told.append}) as scheduler:
+    ran, reported = Ran(), list[Any]()
+    async with open_test_scheduler(ran.workers, listeners={JobFailed: reported.append}) as scheduler:
         await drain(scheduler)
         assert set(ran.ids) == others
         document = jobs.find_one({"_id": full}, {"data": False})
         assert document is not None
         assert (document["status"], document["failCount"]) == ("failed", 0)
         assert document["failReason"].startswith("the server refuses")
-        (event,) = told
+        (event,) = reported
         assert (event.job.id, event.job.status, event.will_retry) == (full, JobStatus.FAILED, False)
         assert event.job.fail_reason == document["failReason"]
         assert isinstance(event.error, DocumentRefusedError)
@@ -71,12 +71,12 @@ async def test_job_that_cannot_even_be_failed_is_listed_as_broken_and_all_others
 ) -> None:
     """Also after a restart, and for one who asks a client that has met nothing."""
     full = put_full(jobs, room=0)
-    told: list[Any] = []
+    reported: list[Any] = []
     for _ in range(2):
         caplog.clear()
         others = {insert(handle(db)).id for _ in range(7)}
         ran = Ran()
-        async with open_test_scheduler(ran.workers, listeners={SchedulerErrorOccurred: told.append}) as scheduler:
+        async with open_test_scheduler(ran.workers, listeners={SchedulerErrorOccurred: reported.append}) as scheduler:
             await drain(scheduler)
             assert set(ran.ids) == others
             assert (scheduler.statistics().broken, scheduler.health().broken) == (1, 1)
@@ -85,8 +85,8 @@ async def test_job_that_cannot_even_be_failed_is_listed_as_broken_and_all_others
             assert [str(full) in record.message for record in caplog.records if record.levelno >= logging.ERROR] == [
                 True
             ]
-        assert told.pop().job.id == full
-        assert told == []
+        assert reported.pop().job.id == full
+        assert reported == []
     (listed,) = await monque.get_broken_documents()
     assert listed.document_id == full
     assert f"{LARGEST} bytes" in listed.reason
@@ -172,7 +172,7 @@ async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_r
     full = put_full(jobs, room)
     others = {insert(handle(db)).id for _ in range(5)}
     ran: set[ObjectId] = set()
-    told: list[Any] = []
+    reported: list[Any] = []
     workers = Workers()
 
     @workers.register("greet", max_attempts=3, backoff=5)
@@ -181,7 +181,7 @@ async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_r
             raise ValueError("y" * 200)
         ran.add(job.id)
 
-    listeners = dict.fromkeys((JobFailed, JobClaimLost), told.append)
+    listeners = dict.fromkeys((JobFailed, JobClaimLost), reported.append)
     async with open_test_scheduler(workers, instance_id="a-host-of-some-name-1", listeners=listeners) as scheduler:
         await drain(scheduler)
         for _ in range(5):
@@ -194,8 +194,8 @@ async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_r
     assert document is not None
     assert document["status"] == "failed"
     assert document["failReason"].startswith(("ValueError: yyy", "the server refuses every claim"))
-    assert {type(event) for event in told} == {JobFailed}
-    assert [event.will_retry for event in told] == [True] * (len(told) - 1) + [False]
+    assert {type(event) for event in reported} == {JobFailed}
+    assert [event.will_retry for event in reported] == [True] * (len(reported) - 1) + [False]
 
 
 async def test_checkpoint_without_room_is_the_handlers_error_and_what_gives_way_is_older(

@@ -30,7 +30,7 @@ from trio_monque.testing import SchedulerOpener, advance, crash, drain, now, qui
 async def test_foreign_claim_beyond_lock_timeout_and_without_heartbeat_is_pending_at_startup_and_runs(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    peer, ran, told = NodePeer(jobs), [], list[Any]()
+    peer, ran, reported = NodePeer(jobs), [], list[Any]()
     workers = Workers()
 
     @workers.register("job")
@@ -42,11 +42,11 @@ async def test_foreign_claim_beyond_lock_timeout_and_without_heartbeat_is_pendin
     for _ in ids:
         assert peer.claim("job", old)
     jobs.update_one({"_id": ids[1]}, {"$unset": {"lastHeartbeat": ""}})
-    async with open_test_scheduler(workers, listeners=heard(told)) as scheduler:
+    async with open_test_scheduler(workers, listeners=heard(reported)) as scheduler:
         await drain(scheduler)
         assert trio.current_time() == 0.0
     assert sorted(ran) == sorted((job_id, 1) for job_id in ids)
-    assert told == [StaleJobsRecovered(2, {"job": 2})]
+    assert reported == [StaleJobsRecovered(2, {"job": 2})]
     assert not jobs.count_documents({"claimedBy": {"$exists": True}})
 
 
@@ -83,9 +83,9 @@ async def test_claim_within_the_timeout_is_untouched_and_recovery_can_be_disable
 async def test_crashed_instances_jobs_are_run_by_a_living_one_within_one_lease_and_one_pass(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, lived: float
 ) -> None:
-    work, told = Jobs(), list[Any]()
+    work, reported = Jobs(), list[Any]()
     # It runs other jobs, so that it was there before and claimed none of these.
-    async with open_test_scheduler(listeners=heard(told)) as living:
+    async with open_test_scheduler(listeners=heard(reported)) as living:
         await trio.sleep(7.3)
         async with dead_instance(open_test_scheduler, work.workers, "job", "job", after=lived):
             last_beat = max(document["lastHeartbeat"] for document in jobs.find())
@@ -100,7 +100,7 @@ async def test_crashed_instances_jobs_are_run_by_a_living_one_within_one_lease_a
     # Nor before the holder had to have given up.
     assert min(again) >= died - since + LEASE
     # A look may fall between the beats of two claims: then each is reported alone.
-    assert sum(event.count for event in told) == 2
+    assert sum(event.count for event in reported) == 2
 
 
 async def test_jobs_of_the_only_instance_come_back_when_one_starts_later(
@@ -136,7 +136,7 @@ async def test_job_with_live_heartbeats_is_never_claimed_again_and_its_run_ends_
 async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    told: list[Any] = []
+    reported: list[Any] = []
     workers = Workers()
 
     @workers.register("poison", max_attempts=1)
@@ -148,7 +148,7 @@ async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
     victims: list[int] = []
     one_try = Jobs()
     workers.register("once", one_try.handler, max_attempts=1)
-    async with open_test_scheduler(listeners=heard(told)) as living:
+    async with open_test_scheduler(listeners=heard(reported)) as living:
         await living.enqueue("once")
         await living.enqueue("poison")
         for _ in range(5):
@@ -161,7 +161,7 @@ async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
     assert (poisoned["status"], poisoned["failCount"]) == ("failed", 0)
     assert poisoned["failReason"] == "died 4 times while running"
     assert (once["status"], once["failCount"]) == ("completed", 0)
-    (failed,) = (event for event in told if isinstance(event, JobFailed))
+    (failed,) = (event for event in reported if isinstance(event, JobFailed))
     assert (failed.will_retry, str(failed.error)) == (False, "died 4 times while running")
 
 
@@ -231,8 +231,8 @@ async def test_suspects_run_one_at_a_time_and_hide_no_innocents(
 async def test_job_whose_holder_died_with_a_request_to_cancel_it_is_cancelled(
     open_test_scheduler: SchedulerOpener, jobs: Collection, monque: Monque, autojump_clock: MockClock
 ) -> None:
-    work, told = Jobs(), list[Any]()
-    async with open_test_scheduler(listeners=heard(told)) as living:
+    work, reported = Jobs(), list[Any]()
+    async with open_test_scheduler(listeners=heard(reported)) as living:
         async with dead_instance(open_test_scheduler, work.workers, "job"):
             job = await monque.cancel_job(jobs.find_one()["_id"])  # type: ignore[index]
             assert job is not None
@@ -240,18 +240,18 @@ async def test_job_whose_holder_died_with_a_request_to_cancel_it_is_cancelled(
         cancelled = await living.get_job(job.id)
     assert cancelled is not None
     assert (cancelled.status, cancelled.cancel_requested_at) == (JobStatus.CANCELLED, None)
-    assert [type(event) for event in told] == [JobCancelled]
+    assert [type(event) for event in reported] == [JobCancelled]
 
 
 async def test_several_living_instances_rescue_a_job_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    work, told = Jobs(), list[Any]()
-    async with open_test_scheduler(listeners=heard(told)), open_test_scheduler(listeners=heard(told)):
+    work, reported = Jobs(), list[Any]()
+    async with open_test_scheduler(listeners=heard(reported)), open_test_scheduler(listeners=heard(reported)):
         async with dead_instance(open_test_scheduler, work.workers, *["job"] * 20):
             await trio.sleep(LEASE + PASS)
             await quiesce()
-    assert sum(event.count for event in told) == 20
+    assert sum(event.count for event in reported) == 20
     assert jobs.count_documents({"status": "pending", "rescues": 1}) == 20
 
 
@@ -317,30 +317,30 @@ async def test_by_hand_it_waits_for_the_observation_and_returns_how_many(
     monque: Monque, db: Database, jobs: Collection, how: str
 ) -> None:
     """In real time."""
-    told = list[Any]()
+    reported = list[Any]()
     claimed_by_a_dead_one(handle(db), 3, "job", every=0.2)
-    monque.on(StaleJobsRecovered, told.append)
+    monque.on(StaleJobsRecovered, reported.append)
     started = trio.current_time()
     if how == "async":
         assert await monque.recover_stale_jobs() == 3
     else:
         assert await trio.to_thread.run_sync(monque.sync.recover_stale_jobs) == 3
     assert 0.6 <= trio.current_time() - started < 30
-    assert told == [StaleJobsRecovered(3, {"job": 3})]
+    assert reported == [StaleJobsRecovered(3, {"job": 3})]
     assert jobs.count_documents({"status": "pending", "rescues": 1}) == 3
 
 
 async def test_by_hand_in_virtual_time(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    work, told = Jobs(), list[Any]()
-    monque.on(StaleJobsRecovered, told.append)
+    work, reported = Jobs(), list[Any]()
+    monque.on(StaleJobsRecovered, reported.append)
     assert await monque.recover_stale_jobs() == 0
     async with dead_instance(open_test_scheduler, work.workers, "job", "job"):
         pass
     assert await monque.recover_stale_jobs() == 2
     assert trio.current_time() == LEASE
-    assert told == [StaleJobsRecovered(2, {"job": 2})]
+    assert reported == [StaleJobsRecovered(2, {"job": 2})]
     assert jobs.count_documents({"status": "pending", "rescues": 1}) == 2
 
 

@@ -29,15 +29,15 @@ from trio_monque.testing import SchedulerOpener, crash, fail_next, now, quiesce
 async def test_rescue_with_lost_answers_is_reported_in_the_end_and_its_job_runs(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    work, told = Jobs(), list[Any]()
-    async with open_test_scheduler(listeners=heard(told)) as living:
+    work, reported = Jobs(), list[Any]()
+    async with open_test_scheduler(listeners=heard(reported)) as living:
         async with dead_instance(open_test_scheduler, work.workers, "job"):
             living.register("job", work.handler)
             with fail_next(living, AutoReconnect, when="after", command="settle jobs", times=3):
                 await trio.sleep(LEASE + PASS)
                 await quiesce()
     assert [attempt for _, attempt in work.starts] == [1, 2]
-    assert told == [StaleJobsRecovered(1, {"job": 1})]
+    assert reported == [StaleJobsRecovered(1, {"job": 1})]
     assert jobs.count_documents({"status": "completed"}) == 1
 
 
@@ -66,8 +66,8 @@ async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other
     how: str,
     answered: int,
 ) -> None:
-    told, ran = list[Any](), list[Any]()
-    monque.on(StaleJobsRecovered, told.append)
+    reported, ran = list[Any](), list[Any]()
+    monque.on(StaleJobsRecovered, reported.append)
     workers = Workers()
     workers.register("job", lambda job: ran.append(job.id), concurrency=200)
     async with open_test_scheduler(workers, recover_stale_jobs=False):
@@ -83,17 +83,17 @@ async def test_failing_rescue_by_hand_announces_the_rescued_jobs_and_wakes_other
         # Those without an answer were rescued as well: no event can name them, but there was a look.
         await quiesce()
         assert len(ran) == 100 * answered + 50
-    assert told == [StaleJobsRecovered(100, {"job": 100})] * answered
+    assert reported == [StaleJobsRecovered(100, {"job": 100})] * answered
 
 
 async def test_cancelled_rescue_by_hand_announces_the_rescued_jobs(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
-    work, told = Jobs(), list[Any]()
+    work, reported = Jobs(), list[Any]()
 
     async def hear(event: StaleJobsRecovered) -> None:
         await trio.sleep(1)
-        told.append(event)
+        reported.append(event)
 
     monque.on(StaleJobsRecovered, hear)
     NodePeer(jobs).hold("job", 2, now() - timedelta(hours=2))
@@ -101,7 +101,7 @@ async def test_cancelled_rescue_by_hand_announces_the_rescued_jobs(
         with trio.move_on_after(60) as waiting:
             await monque.recover_stale_jobs()
     assert waiting.cancelled_caught
-    assert told == [StaleJobsRecovered(2, {"job": 2})]
+    assert reported == [StaleJobsRecovered(2, {"job": 2})]
 
 
 async def test_by_hand_it_ends_although_the_server_refuses_what_it_asks_for(
@@ -139,13 +139,13 @@ async def test_earlier_claim_of_its_own_hides_no_later_one_on_the_same_job(
 async def test_shutdown_during_a_rescue_reports_it_and_wakes_the_other_schedulers(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, how: str
 ) -> None:
-    work, told, slow = Jobs(), list[Any](), Slow("settle jobs")
+    work, reported, slow = Jobs(), list[Any](), Slow("settle jobs")
     async with open_test_scheduler(recover_stale_jobs=False) as other:
         async with dead_instance(open_test_scheduler, work.workers, "job"):
             other.register("job", work.handler)
             await quiesce()
             with trio.CancelScope() as leaving:
-                async with open_test_scheduler(listeners=heard(told)) as rescuer:
+                async with open_test_scheduler(listeners=heard(reported)) as rescuer:
                     interference_of(rescuer).append(slow)
                     await trio.sleep(LEASE)
                     while not slow.has_begun.is_set():
@@ -159,7 +159,7 @@ async def test_shutdown_during_a_rescue_reports_it_and_wakes_the_other_scheduler
             slow.may_go_on.set()
             await trio.sleep(1000)
     assert [attempt for _, attempt in work.starts] == [1, 2]
-    assert told == ([] if how == "given up" else [StaleJobsRecovered(1, {"job": 1})])
+    assert reported == ([] if how == "given up" else [StaleJobsRecovered(1, {"job": 1})])
 
 
 async def test_left_before_a_lost_answer_is_known_it_wakes_the_others(
@@ -206,5 +206,5 @@ async def test_refused_and_malformed_documents_are_logged_once_and_delay_no_resc
             await trio.sleep(LEASE + PASS)
         await quiesce()
     assert jobs.count_documents({"status": "completed"}) == 8
-    told = [record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
-    assert [sum(str(job.id) in message for message in told) for job in made] == [1, 1] + [0] * 8
+    reported = [record.message for record in caplog.records if record.levelname in ("WARNING", "ERROR")]
+    assert [sum(str(job.id) in message for message in reported) for job in made] == [1, 1] + [0] * 8

@@ -33,15 +33,15 @@ def looks(recorder: Recorder) -> Sequence[Any]:
 async def test_schedule_above_the_limit_goes_on_unless_it_is_to_fail(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, on_exhausted: Any
 ) -> None:
-    work, told = Jobs(), list[Any]()
-    async with open_test_scheduler(listeners={Event: told.append}, max_rescues=0) as living:
+    work, reported = Jobs(), list[Any]()
+    async with open_test_scheduler(listeners={Event: reported.append}, max_rescues=0) as living:
         made = await living.schedule("0 0 1 1 *", "job", on_exhausted=on_exhausted)
         await living.reschedule_job(made.id, now())
         async with dead_instance(open_test_scheduler, work.workers):
             await trio.sleep(LEASE + PASS)
             await quiesce()
         (stored,) = await living.get_jobs()
-        ends = [event for event in told if isinstance(event, ScheduleExhausted | JobFailed | StaleJobsRecovered)]
+        ends = [event for event in reported if isinstance(event, ScheduleExhausted | JobFailed | StaleJobsRecovered)]
         assert (stored.fail_count, stored.rescues, stored.fail_reason) == (0, 0, "died 1 time while running")
         assert len(stored.errors) == 1
         if on_exhausted == "fail":

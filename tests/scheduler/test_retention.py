@@ -93,9 +93,9 @@ async def test_retention_deletes_old_ended_jobs_at_the_start_and_at_every_interv
         assert left(jobs) == {*kept[:1]}
         assert pruner_of(scheduler).healthy
         assert scheduler.is_healthy()
-    told = [one.message for one in caplog.records if "retention" in one.message]
+    reported = [one.message for one in caplog.records if "retention" in one.message]
     counts = ("2 completed, 1 failed", "1 completed, 1 failed", "1 completed")
-    assert told == [f"retention deleted jobs: {count}" for count in counts]
+    assert reported == [f"retention deleted jobs: {count}" for count in counts]
 
 
 def test_retention_is_off_by_default_and_sends_no_command(mongod: EmbeddedServer, db: Database) -> None:
@@ -393,10 +393,10 @@ async def test_retention_reports_a_fault_once_and_retries_and_harms_no_job(
         put(jobs, 9 * DAY)
         with fail_next(scheduler, driver.AutoReconnect("gone"), command="delete ended jobs", times=3):
             await advance(HOUR)
-            told = pruner_of(scheduler)
-            assert told.healthy
-            assert told.last_error is not None
-            assert "could not delete ended jobs: gone" in told.last_error
+            reported = pruner_of(scheduler)
+            assert reported.healthy
+            assert reported.last_error is not None
+            assert "could not delete ended jobs: gone" in reported.last_error
             await scheduler.enqueue("work")
             await drain(scheduler)
             assert (await scheduler.get_queue_stats(name="work")).completed == 1

@@ -95,7 +95,7 @@ async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
         try:
             await job.save("stale")
         except ClaimLostError:
-            ended.append("told")
+            ended.append("raised")
         try:
             await trio.sleep_forever()
         finally:
@@ -107,7 +107,7 @@ async def test_run_that_lost_its_claim_saves_nothing_and_is_cancelled(
         await quiesce()
         assert len(lost) == 1
         assert trio.current_time() == 0  # Long before the next beat.
-    assert ended == ["told", "lost"]
+    assert ended == ["raised", "lost"]
     document = jobs.find_one({"_id": job.id})
     assert document is not None
     assert "saved" not in document

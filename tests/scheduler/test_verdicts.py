@@ -252,14 +252,14 @@ async def test_exhausted_schedule_goes_on_with_a_warning_unless_on_exhausted_is_
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     workers = Workers()
-    told: list[Any] = []
+    reported: list[Any] = []
 
     @workers.register("tick", max_attempts=1)
     async def tick(job: RunningJob[Any]) -> None:
         raise ValueError("no")
 
     async with open_test_scheduler(
-        workers, listeners={ScheduleExhausted: told.append, JobFailed: told.append}
+        workers, listeners={ScheduleExhausted: reported.append, JobFailed: reported.append}
     ) as scheduler:
         for on_exhausted in (None, "fail"):
             job = await scheduler.enqueue("tick", delay=1)
@@ -267,8 +267,8 @@ async def test_exhausted_schedule_goes_on_with_a_warning_unless_on_exhausted_is_
         await advance(1)
         await assert_enqueued(scheduler, status="failed", count=1)
         assert jobs.count_documents({"status": "pending", "failReason": "ValueError: no"}) == 1
-    assert sorted(type(event).__name__ for event in told) == ["JobFailed", "JobFailed", "ScheduleExhausted"]
-    (exhausted,) = [event for event in told if isinstance(event, ScheduleExhausted)]
+    assert sorted(type(event).__name__ for event in reported) == ["JobFailed", "JobFailed", "ScheduleExhausted"]
+    (exhausted,) = [event for event in reported if isinstance(event, ScheduleExhausted)]
     assert (exhausted.job.fail_count, exhausted.job.status) == (0, JobStatus.PENDING)
     assert "used up its retries" in caplog.text
 
@@ -367,8 +367,10 @@ async def test_cancelled_run_of_ours_ends_cancelled_and_one_that_succeeds_all_th
         finally:
             raise ValueError("in the clean-up")
 
-    told: list[JobCancelled] = []
-    async with open_test_scheduler(workers, heartbeat_interval=10, listeners={JobCancelled: told.append}) as scheduler:
+    reported: list[JobCancelled] = []
+    async with open_test_scheduler(
+        workers, heartbeat_interval=10, listeners={JobCancelled: reported.append}
+    ) as scheduler:
         made = {name: (await scheduler.enqueue(name)).id for name in ("obeys", "insists", "fails")}
         await quiesce()
         await assert_enqueued(scheduler, status="processing", count=3)
@@ -384,4 +386,4 @@ async def test_cancelled_run_of_ours_ends_cancelled_and_one_that_succeeds_all_th
     assert reasons == ["user"]
     assert jobs.count_documents({"_id": made["insists"], "status": "completed"}) == 1
     assert jobs.count_documents({"cancelRequestedAt": {"$exists": True}}) == 0
-    assert sorted(event.job.name for event in told) == ["fails", "obeys"]
+    assert sorted(event.job.name for event in reported) == ["fails", "obeys"]

@@ -139,8 +139,8 @@ def test_stream_reports_a_replacement_that_requests_a_cancellation(store: JobCol
     (job,) = claim(store, 1)
     asked = {"name": "greet", "status": "processing", "cancelRequestedAt": PAST}
     with watching(store) as opened:
-        (told,) = heard(opened, store, lambda: jobs.replace_one({"_id": job.id}, asked))
-    assert told == Change(Kind.JOB, job.id, "greet", cancel_requested=True)
+        (reported,) = heard(opened, store, lambda: jobs.replace_one({"_id": job.id}, asked))
+    assert reported == Change(Kind.JOB, job.id, "greet", cancel_requested=True)
 
 
 def test_stream_reports_pauses_and_its_own_leaving_mark_and_no_heartbeats(store: JobCollection, db: Database) -> None:
@@ -156,8 +156,8 @@ def test_stream_reports_pauses_and_its_own_leaving_mark_and_no_heartbeats(store:
         end_wait(store, "us")
 
     with watching(store) as opened:
-        told = heard(opened, store, write)
-    assert told == [*[Change(Kind.PAUSE, name="greet")] * 3, Change(Kind.LEAVING)]
+        reported = heard(opened, store, write)
+    assert reported == [*[Change(Kind.PAUSE, name="greet")] * 3, Change(Kind.LEAVING)]
     assert instances.count_documents({"_id": "leaving:us"}) == 0
 
 
@@ -219,8 +219,8 @@ def test_stream_reports_that_the_collection_is_gone(
     insert(store)
     db["another"].insert_one({})
     with watching(store) as opened:
-        told = heard(opened, store, lambda: vanish(jobs))
-        assert {change.kind for change in told} == {Kind.GONE}
+        reported = heard(opened, store, lambda: vanish(jobs))
+        assert {change.kind for change in reported} == {Kind.GONE}
         assert opened.is_open
 
 
@@ -244,10 +244,10 @@ def test_collection_of_the_same_name_elsewhere_is_another(
     elsewhere = client[jobs.database.name + "x"]
     with watching(store) as opened:
         try:
-            told = heard(opened, store, lambda: elsewhere[jobs.name].insert_one({"status": "pending"}))
+            reported = heard(opened, store, lambda: elsewhere[jobs.name].insert_one({"status": "pending"}))
         finally:
             client.drop_database(elsewhere.name)
-    assert told == []
+    assert reported == []
 
 
 def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCollection) -> None:
@@ -256,10 +256,10 @@ def test_read_that_is_not_to_wait_returns_at_once_and_loses_nothing(store: JobCo
         assert opened.read(wait=0) == []
         assert time.monotonic() - began < change_stream.LONGEST_AWAIT / 4
         job = insert(store).id
-        told: list[Change] = []
-        while not told:
-            told += opened.read(wait=0)
-        assert [change.job_id for change in told] == [job]
+        reported: list[Change] = []
+        while not reported:
+            reported += opened.read(wait=0)
+        assert [change.job_id for change in reported] == [job]
 
 
 @pytest.mark.parametrize(("wait", "milliseconds"), [(0.0, 1), (0.25, 250), (math.inf, 10_000)])
@@ -309,10 +309,10 @@ def test_stream_of_a_database_that_is_dropped_ends(store: JobCollection, client:
     insert(store)
     with watching(store) as opened:
         client.drop_database(store.collection.database.name)
-        told: list[Change] = []
+        reported: list[Change] = []
         while opened.is_open:
-            told += opened.read()
-    assert {change.kind for change in told} == {Kind.GONE}
+            reported += opened.read()
+    assert {change.kind for change in reported} == {Kind.GONE}
 
 
 def test_foreign_documents_that_are_no_jobs_do_not_end_the_stream(store: JobCollection, jobs: Collection) -> None:
@@ -323,8 +323,8 @@ def test_foreign_documents_that_are_no_jobs_do_not_end_the_stream(store: JobColl
         jobs.insert_one({"_id": {"without": "a hash"}, "name": "x", "status": "completed", "nextRunAt": PAST})
 
     with watching(store) as opened:
-        told = heard(opened, store, write)
-    assert told == [Change(Kind.JOB, is_pending=True), Change(Kind.JOB), Change(Kind.JOB)]
+        reported = heard(opened, store, write)
+    assert reported == [Change(Kind.JOB, is_pending=True), Change(Kind.JOB), Change(Kind.JOB)]
 
 
 def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: Any) -> None:
@@ -335,10 +335,10 @@ def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: An
             db["monque_jobs"].insert_one(large)
             db["monque_jobs"].insert_many([Monque(db).sync.document("greet") for _ in range(500)])
             recorder.commands.clear()
-            told: list[Change] = []
-            while len(told) < 501:
-                told += opened.read()
-    assert {change.name for change in told} == {"greet"}
+            reported: list[Change] = []
+            while len(reported) < 501:
+                reported += opened.read()
+    assert {change.name for change in reported} == {"greet"}
     assert len([name for name, _ in recorder.commands if name == "getMore"]) < 10
 
 

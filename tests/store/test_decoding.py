@@ -175,7 +175,7 @@ def test_document_as_this_library_writes_it_takes_the_usual_path(
 
 
 @pytest.mark.parametrize(
-    ("wrong", "told"),
+    ("wrong", "reported"),
     [
         ({"status": "limbo"}, "its status is 'limbo'"),
         ({"failCount": "three"}, "its failCount is 'three'"),
@@ -201,7 +201,7 @@ def test_document_as_this_library_writes_it_takes_the_usual_path(
         ({"_id": "not an ObjectId"}, "its _id is 'not an ObjectId'"),
     ],
 )
-def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], told: str) -> None:
+def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], reported: str) -> None:
     assert job_of(WHOLE).fail_count == 0
-    with pytest.raises(BrokenDocumentError, match=told):
+    with pytest.raises(BrokenDocumentError, match=reported):
         job_of({**WHOLE, **wrong})

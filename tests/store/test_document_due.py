@@ -292,8 +292,8 @@ def test_unreadable_locks_are_logged_once(
         for _ in range(3):
             due.survey(locked, 50, NOW)
             rescuing.observe(locked)
-    told = [repr(record.args[1]) for record in caplog.records if isinstance(record.args, tuple)]
-    assert sorted(told) == sorted(map(repr, [*range(len(UNKNOWN_LOCKS)), "future"]))
+    reported = [repr(record.args[1]) for record in caplog.records if isinstance(record.args, tuple)]
+    assert sorted(reported) == sorted(map(repr, [*range(len(UNKNOWN_LOCKS)), "future"]))
 
 
 def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents: Collection) -> None:

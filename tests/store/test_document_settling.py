@@ -68,8 +68,8 @@ def test_ending_writes_the_result_and_ends_the_lock(
 ) -> None:
     mark = held(documents, locked, count, n=1, list=[1])
     encoded = None if update is None else encoded_update(locked, update)
-    told = settle(locked, [Ending(number, fence(mark), encoded, lock) for number in range(count)])
-    assert told == [WRITTEN] * count
+    reported = settle(locked, [Ending(number, fence(mark), encoded, lock) for number in range(count)])
+    assert reported == [WRITTEN] * count
     assert list(documents.find()) == [{"_id": number, **after} for number in range(count)]
 
 
@@ -102,9 +102,9 @@ def test_endings_whose_lock_is_not_the_claims_are_gone_and_write_nothing(
     documents.delete_one({"_id": 5})
     before = list(documents.find({"_id": {"$lt": 6}}))
     finished = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(7)]
-    told = settle(locked, [*finished, Ending(7, fence(mark), None, freed(1, LATER))])
+    reported = settle(locked, [*finished, Ending(7, fence(mark), None, freed(1, LATER))])
     # The answer does not show which of 3 and 6 had no lock before.
-    assert told == [GONE, GONE, GONE, GONE, MOVED, GONE, GONE, WRITTEN]
+    assert reported == [GONE, GONE, GONE, GONE, MOVED, GONE, GONE, WRITTEN]
     assert list(documents.find({"_id": {"$lt": 6}})) == before
     assert documents.find_one({"_id": 6}) == {"_id": 6, "done": 1}
 
@@ -114,8 +114,8 @@ def test_settling_reports_the_neighbours_of_a_lost_document_as_written(
 ) -> None:
     mark = held(documents, locked, 4)
     documents.update_one({"_id": 1}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
-    told = settle(locked, [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
-    assert told == [WRITTEN, GONE, WRITTEN, WRITTEN]
+    reported = settle(locked, [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in range(4)])
+    assert reported == [WRITTEN, GONE, WRITTEN, WRITTEN]
 
 
 def test_moved_ending_is_written_under_the_newer_fence(locked: LockedCollection, documents: Collection) -> None:
@@ -161,9 +161,9 @@ def test_document_that_is_claimed_again_at_once_was_still_ended(
 
         # Right before the question what is there now: all that was ended is claimed again.
         interceptor.before(lambda name, _: name == "find", take_all)
-        told = settle(own, [finished, *given_back])
+        reported = settle(own, [finished, *given_back])
     assert interceptor.times == 1
-    assert told == [WRITTEN, GONE, GONE]
+    assert reported == [WRITTEN, GONE, GONE]
 
 
 def test_what_is_claimed_again_beside_a_refused_one_was_still_ended(
@@ -179,9 +179,9 @@ def test_what_is_claimed_again_beside_a_refused_one_was_still_ended(
 
         interceptor.before(lambda name, _: name == "find", take_the_other)
         updates = [encoded_update(own, {"$inc": {"n": 1}}), encoded_update(own, DONE)]
-        told = settle(own, [Ending(number, fence(mark), update) for number, update in enumerate(updates)])
+        reported = settle(own, [Ending(number, fence(mark), update) for number, update in enumerate(updates)])
     assert interceptor.times == 1
-    assert [one.fate for one in told] == [Fate.REFUSED, Fate.WRITTEN]
+    assert [one.fate for one in reported] == [Fate.REFUSED, Fate.WRITTEN]
 
 
 # --- Refused ---
@@ -195,9 +195,9 @@ def test_one_refused_update_keeps_no_neighbour_from_its_end(locked: LockedCollec
         *(Ending(number, fence(mark), added) for number in range(8)),
         Ending(8, fence(mark), encoded_update(locked, DONE)),
     ]
-    told = settle(locked, endings)
-    assert [one.fate for one in told] == [Fate.REFUSED if number in (4, 7) else Fate.WRITTEN for number in range(9)]
-    assert "non-numeric" in str(told[4].error)
+    reported = settle(locked, endings)
+    assert [one.fate for one in reported] == [Fate.REFUSED if number in (4, 7) else Fate.WRITTEN for number in range(9)]
+    assert "non-numeric" in str(reported[4].error)
     assert [one["_id"] for one in documents.find({"lock.token": mark.token})] == [4, 7]
     assert documents.count_documents({"n": 2, "done": 1}) == 6
     # The claim is still held: it may end otherwise.
@@ -212,8 +212,8 @@ def test_settling_distinguishes_refused_documents_from_lost_ones(
     documents.update_one({"_id": 2}, {"$set": {"lock": {**stamp("other").fields, "tries": 1}}})
     documents.delete_one({"_id": 3})
     added = encoded_update(locked, {"$inc": {"n": 1}})
-    told = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
-    assert [one.fate for one in told] == [Fate.REFUSED, Fate.WRITTEN, Fate.GONE, Fate.GONE]
+    reported = settle(locked, [Ending(number, fence(mark), added) for number in range(4)])
+    assert [one.fate for one in reported] == [Fate.REFUSED, Fate.WRITTEN, Fate.GONE, Fate.GONE]
 
 
 def deep(levels: int) -> Any:
@@ -248,9 +248,9 @@ def test_update_that_the_server_refuses_is_reported_and_harms_no_other(
     documents.insert_one({"_id": "first", "key": "taken", "done": 1})
     mark = held(documents, locked, 3, n=1, a=5, pad="p" * 80_000)
     endings = [Ending(number, fence(mark), encoded_update(locked, DONE)) for number in (0, 2)]
-    told = settle(locked, [endings[0], Ending(1, fence(mark), encoded_update(locked, update)), endings[1]])
-    assert [one.fate for one in told] == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
-    assert told[1].error
+    reported = settle(locked, [endings[0], Ending(1, fence(mark), encoded_update(locked, update)), endings[1]])
+    assert [one.fate for one in reported] == [Fate.WRITTEN, Fate.REFUSED, Fate.WRITTEN]
+    assert reported[1].error
     assert lock_of(documents, 1)["token"] == mark.token
 
 

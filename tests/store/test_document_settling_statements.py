@@ -57,8 +57,8 @@ def stored(documents: Collection) -> dict[Any, Any]:
     return {document.pop("_id"): document for document in documents.find()}
 
 
-def fates(told: Sequence[Settled]) -> list[Fate]:
-    return [one.fate for one in told]
+def fates(reported: Sequence[Settled]) -> list[Fate]:
+    return [one.fate for one in reported]
 
 
 # --- What is one statement ---
@@ -184,8 +184,8 @@ def test_results_are_written_under_the_fence(locked: LockedCollection, documents
     before = stored(documents)
     endings = finished(locked, mark, own_numbers(6))
     assert len(grouped(locked, endings)) == 1
-    told = settle(locked, endings)
-    assert told == [WRITTEN, GONE, MOVED, GONE, GONE, WRITTEN]
+    reported = settle(locked, endings)
+    assert reported == [WRITTEN, GONE, MOVED, GONE, GONE, WRITTEN]
     after = {number: {"text": "before", "n": number} for number in (0, 5)}
     assert stored(documents) == before | after
 
@@ -215,11 +215,11 @@ def test_refused_result_keeps_no_neighbour_from_its_end(
     results = {number: sets if number in bad else {"text": f"text {number}"} for number in range(6)}
     with recorded(documents) as (theirs, recorder):
         own = handle(theirs)
-        told = settle(own, finished(own, mark, results))
+        reported = settle(own, finished(own, mark, results))
         first = next(command for name, command in recorder.commands if name == "update")
     assert len(first["updates"]) == 1
-    assert fates(told) == [Fate.REFUSED if number in bad else Fate.WRITTEN for number in range(6)]
-    assert all(told[number].error for number in bad)
+    assert fates(reported) == [Fate.REFUSED if number in bad else Fate.WRITTEN for number in range(6)]
+    assert all(reported[number].error for number in bad)
     assert [one["_id"] for one in documents.find({"lock.token": mark.token})] == list(bad)
     written = stored(documents)
     assert [written[number].get("text") for number in range(6)] == [
@@ -243,8 +243,8 @@ def test_result_that_is_nested_too_deeply_spoils_no_other(
     deep = encoded_update(locked, {"$set": {"n": nested(depth)}})
     (alone,) = settle(locked, [Ending("alone", fence(mark), deep)])
     assert alone.fate is (Fate.WRITTEN if depth < 180 else Fate.REFUSED)
-    told = settle(locked, finished(locked, mark, {**own_numbers(4), 1: {"n": nested(depth)}}))
-    assert fates(told) == [Fate.WRITTEN, alone.fate, Fate.WRITTEN, Fate.WRITTEN]
+    reported = settle(locked, finished(locked, mark, {**own_numbers(4), 1: {"n": nested(depth)}}))
+    assert fates(reported) == [Fate.WRITTEN, alone.fate, Fate.WRITTEN, Fate.WRITTEN]
     assert stored(documents)[1].get("n") == (nested(depth) if alone == WRITTEN else None)
     assert [stored(documents)[number] for number in (0, 2, 3)] == [{"n": number} for number in (0, 2, 3)]
 
@@ -352,8 +352,8 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
     joined = [encoded_update(handle(together), {"$set": one}, ROOMY) for one in sets]
     endings = [Ending(one, fence(mark), update) for one, update in zip(ids, joined, strict=True)]
     assert len(grouped(handle(together), endings)) == 1 or any(name.isdecimal() for name in names)
-    told = fates(settle(handle(together), endings))
-    for one, update, fate in zip(ids, plain, told, strict=True):
+    reported = fates(settle(handle(together), endings))
+    for one, update, fate in zip(ids, plain, reported, strict=True):
         assert fates(settle(handle(alone), [Ending(one, fence(mark), update)])) == [fate]
     assert _raw(together) == _raw(alone)
 
@@ -378,8 +378,8 @@ def test_change_streams_get_the_same_updates_as_from_plain_statements(
     assert not (is_joined and room < 20)
     with documents.watch() as stream:
         assert settle(locked, [Ending(one, fence(mark), update) for one, update in enumerate(updates)]) == [WRITTEN] * 3
-        told = {one["documentKey"]["_id"]: one for one in (stream.next() for _ in range(3))}
+        reported = {one["documentKey"]["_id"]: one for one in (stream.next() for _ in range(3))}
     for number, sets in enumerate(ends):
-        assert told[number]["operationType"] == "update"
-        assert told[number]["updateDescription"]["updatedFields"].keys() == sets.keys()
-        assert told[number]["updateDescription"]["removedFields"] == ["lock"]
+        assert reported[number]["operationType"] == "update"
+        assert reported[number]["updateDescription"]["updatedFields"].keys() == sets.keys()
+        assert reported[number]["updateDescription"]["removedFields"] == ["lock"]

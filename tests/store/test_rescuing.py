@@ -212,8 +212,8 @@ def test_document_that_the_server_refuses_is_logged_once_and_delays_no_other_res
     assert {one.after.id for one in rescuer.take(seen)} == {job.id for job in held[1:]}
     for _ in range(3):
         assert rescuer.take(rescuer.look()) == []
-    (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")
-    assert str(held[0].id) in told
+    (line,) = (one.message for one in caplog.records if one.levelname == "ERROR")
+    assert str(held[0].id) in line
     db.command("collMod", jobs.name, validator={})
     assert [one.after.id for one in rescuer.take(rescuer.look())] == [held[0].id]
 
@@ -238,9 +238,9 @@ def test_malformed_document_is_logged_once_and_delays_no_other_rescue(
     assert {one.after.id for one in rescuer.take(rescuer.look())} == {job.id for job in held[1:]}
     for _ in range(3):
         assert rescuer.take(rescuer.look()) == []
-    (told,) = (one.message for one in caplog.records)
-    assert str(held[0].id) in told
-    assert field in told
+    (line,) = (one.message for one in caplog.records)
+    assert str(held[0].id) in line
+    assert field in line
     assert list(store.broken) == [held[0].id]
     # Whole again, it is rescued like any other.
     jobs.update_one({"_id": held[0].id}, {"$unset": {field: ""}})

@@ -168,9 +168,9 @@ def test_document_that_the_server_refuses_keeps_no_neighbour_of_its_statement_fr
     # And again, as after a lost answer; it is reported once.
     assert settle(store, settled) == fates
     assert [status_of(jobs, job) for job in held] == ["pending", "processing", "pending", "cancelled", "pending"]
-    (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")
-    assert str(held[1].id) in told
-    assert "validation" in told
+    (reported,) = (one.message for one in caplog.records if one.levelname == "ERROR")
+    assert str(held[1].id) in reported
+    assert "validation" in reported
 
 
 def test_settlement_that_the_server_refuses_spoils_no_other(

@@ -147,8 +147,8 @@ def test_result_that_does_not_fit_keeps_no_neighbour_from_its_end(
         assert settle(store, completed(held, results)) == fates
         assert results_of(jobs, held) == ["a", None, "c", "d"]
     assert statuses_of(jobs, held) == ["completed", "processing", "completed", "completed"]
-    (told,) = (one.message for one in caplog.records if one.levelname == "ERROR")
-    assert str(held[1].id) in told
+    (reported,) = (one.message for one in caplog.records if one.levelname == "ERROR")
+    assert str(held[1].id) in reported
 
 
 def nested(depth: int) -> Any:
@@ -186,8 +186,8 @@ def test_change_streams_get_next_occurrences_with_results_as_updates(store: JobC
     settled = [transitions.go_on(job, LATER, LATER, result=number) for number, job in enumerate(held)]
     with jobs.watch() as stream:
         assert settle(store, settled) == [Fate.WRITTEN] * 3
-        told = [stream.next() for _ in held]
-    assert [(one["operationType"], one["updateDescription"]["updatedFields"]["result"]) for one in told] == [
+        reported = [stream.next() for _ in held]
+    assert [(one["operationType"], one["updateDescription"]["updatedFields"]["result"]) for one in reported] == [
         ("update", number) for number in range(3)
     ]
 

@@ -30,9 +30,9 @@ def statuses(jobs: Collection) -> Counter[str]:
 
 
 def listening(monque: Monque) -> list[Event]:
-    told: list[Event] = []
-    monque.on(Event, told.append)
-    return told
+    reported: list[Event] = []
+    monque.on(Event, reported.append)
+    return reported
 
 
 CALLS: dict[str, Callable[..., Any]] = {

@@ -47,14 +47,14 @@ def later(seconds: float) -> datetime:
     return now() + timedelta(seconds=seconds)
 
 
-def listened(told: list[Any]) -> Mapping[Any, Any]:
-    return dict.fromkeys((DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued), told.append)
+def listened(reported: list[Any]) -> Mapping[Any, Any]:
+    return dict.fromkeys((DocumentFailed, DocumentDeadLettered, DocumentClaimLost, DocumentsRescued), reported.append)
 
 
 @asynccontextmanager
-async def first_claim(things: Collection, told: list[Any], **options: Any) -> AsyncIterator[Claim[Any]]:
+async def first_claim(things: Collection, reported: list[Any], **options: Any) -> AsyncIterator[Claim[Any]]:
     """What claims deliver first. They go on for a moment after its block, and report its end."""
-    async with open_claims(things, OPEN, listeners=listened(told), **options) as claims:
+    async with open_claims(things, OPEN, listeners=listened(reported), **options) as claims:
         yield await anext(claims)
         await trio.sleep(0.1)
 

@@ -30,9 +30,9 @@ class Examined:
 
 def examined(db: Database, call: Callable[[], T]) -> tuple[T, Examined]:
     """What the call returns, and what it cost the server."""
-    with profiling(db) as told:
+    with profiling(db) as reported:
         result = call()
-    entries = list(told())
+    entries = list(reported())
     return result, Examined(
         keys=sum(entry.get("keysExamined", 0) for entry in entries),
         documents=sum(entry.get("docsExamined", 0) for entry in entries),

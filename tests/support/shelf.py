@@ -44,7 +44,7 @@ class Shelf:
     renewed: list[tuple[float, list[int]]] = field(default_factory=list)
     lost: set[int] = field(default_factory=set)
     unwanted: set[int] = field(default_factory=set)
-    told: list[tuple[str, Any]] = field(default_factory=list)
+    reported: list[tuple[str, Any]] = field(default_factory=list)
     control: Control[int, tuple[int, RunEnd]] = field(init=False)
     limit: float = float("inf")
     hold: float = float("inf")
@@ -168,7 +168,7 @@ class Shelf:
         return self.hold
 
     def rescue_abandoned(self) -> None:
-        self.told.append(("rescue_abandoned", None))
+        self.reported.append(("rescue_abandoned", None))
 
     def has_orphaned_claims(self) -> bool:
         return False
@@ -185,50 +185,50 @@ class Shelf:
     # --- The observer ---
 
     def run_started(self, claim: int) -> None:
-        self.told.append(("run_started", claim))
+        self.reported.append(("run_started", claim))
 
     def run_settled(self, settlement: tuple[int, RunEnd]) -> None:
-        self.told.append(("run_settled", settlement))
+        self.reported.append(("run_settled", settlement))
 
     def claim_lost(self, claim: int) -> None:
-        self.told.append(("claim_lost", claim))
+        self.reported.append(("claim_lost", claim))
 
     def draining(self, cause: str) -> None:
-        self.told.append(("draining", cause))
+        self.reported.append(("draining", cause))
 
     def runs_cut_short(self, claims: Sequence[int]) -> None:
-        self.told.append(("runs_cut_short", claims))
+        self.reported.append(("runs_cut_short", claims))
 
     def claiming_failed(self, error: Exception) -> None:
-        self.told.append(("claiming_failed", error))
+        self.reported.append(("claiming_failed", error))
 
     def renewal_failed(self, error: Exception) -> None:
-        self.told.append(("renewal_failed", error))
+        self.reported.append(("renewal_failed", error))
 
     def settlement_delayed(self, error: Exception) -> None:
-        self.told.append(("settlement_delayed", error))
+        self.reported.append(("settlement_delayed", error))
 
     def rescue_delayed(self, error: Exception) -> None:
-        self.told.append(("rescue_delayed", error))
+        self.reported.append(("rescue_delayed", error))
 
     def claims_rescued(self, rescued: Sequence[int]) -> None:
-        self.told.append(("claims_rescued", rescued))
+        self.reported.append(("claims_rescued", rescued))
 
     def stream_connected(self) -> None:
-        self.told.append(("stream_connected", None))
+        self.reported.append(("stream_connected", None))
 
     def stream_failed(self, error: Exception) -> None:
-        self.told.append(("stream_failed", error))
+        self.reported.append(("stream_failed", error))
 
     def stream_closed(self) -> None:
-        self.told.append(("stream_closed", None))
+        self.reported.append(("stream_closed", None))
 
     def stream_fallback(self, error: Exception) -> None:
-        self.told.append(("stream_fallback", error))
+        self.reported.append(("stream_fallback", error))
 
     def heard(self, name: str) -> list[Any]:
         """What was reported under that name."""
-        return [what for one, what in self.told if one == name]
+        return [what for one, what in self.reported if one == name]
 
 
 ShelfEngine = Engine[int, tuple[int, RunEnd], list[tuple[int, RunEnd]], int, int]

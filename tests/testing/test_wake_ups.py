@@ -61,11 +61,11 @@ async def test_retry_whose_answer_was_lost_runs_all_the_same(
 async def test_retry_by_a_cancelled_caller_is_announced_and_the_job_runs(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:
-    log, told = Log(), list[JobRetried]()
+    log, reported = Log(), list[JobRetried]()
 
     async def hear(event: JobRetried) -> None:
         await trio.lowlevel.checkpoint()
-        told.append(event)
+        reported.append(event)
 
     monque.on(JobRetried, hear)
     job = await monque.enqueue("job", delay=1000)
@@ -77,7 +77,7 @@ async def test_retry_by_a_cancelled_caller_is_announced_and_the_job_runs(
                 await wait_all_tasks_blocked()
                 scope.cancel()
         await trio.sleep(1)
-    assert [event.job.id for event in told] == [job.id]
+    assert [event.job.id for event in reported] == [job.id]
     assert log.starts == [0.0]
 
 

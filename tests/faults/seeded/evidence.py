@@ -14,7 +14,7 @@ from .records import Played, Record
 
 AttemptId = tuple[ObjectId, int]
 
-NOBODY: Final = ObjectId(b"0" * 12)
+NO_JOB: Final = ObjectId(b"0" * 12)
 
 
 @dataclass(frozen=True)
@@ -116,7 +116,7 @@ class Evidence:
             runs[key] = Run(begun.who, *key, starts[key], place, begun.at, ended.at, outcome, begun.detail)
 
         for place, one in enumerate(records):
-            key = (one.job or NOBODY, one.attempt)
+            key = (one.job or NO_JOB, one.attempt)
             if one.what == "start":
                 if key in starts:
                     self.odd.append(f"one attempt was started twice: {one}")

@@ -10,7 +10,7 @@ from typing import Final
 
 from bson import ObjectId
 
-from .evidence import NOBODY, Evidence, Run, Step
+from .evidence import NO_JOB, Evidence, Run, Step
 from .history import Document
 from .records import Request
 
@@ -93,7 +93,7 @@ def each_enqueue_is_answered_truly(evidence: Evidence) -> Iterator[str]:
             mine = made.pop(request.marker, [])
             if len(mine) > (request.answer != "no"):
                 yield f"{request} made {mine}"
-            if request.answer == "yes" and not _is_right(request, mine, by_id.get(request.job or NOBODY)):
+            if request.answer == "yes" and not _is_right(request, mine, by_id.get(request.job or NO_JOB)):
                 yield f"not what was asked for: {request} made {mine}"
     if made:
         yield f"nobody asked for these: {dict(made)}"
@@ -125,7 +125,7 @@ def events_tell_what_happened_and_once(evidence: Evidence) -> Iterator[str]:
 def events_tell_the_job_as_it_was_left(evidence: Evidence) -> Iterator[str]:
     left = {(step.job, step.attempt): step.after for step in evidence.steps if step.is_an_end}
     for one in evidence.played.records:
-        job = left.get((one.job or NOBODY, one.attempt))
+        job = left.get((one.job or NO_JOB, one.attempt))
         if one.what in ("JobCompleted", "JobFailed") and job is not None:
             status, fail_count, will_retry = one.detail
             if (status, fail_count) != (job["status"], job["failCount"]) or (will_retry and status == "failed"):
