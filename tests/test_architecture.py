@@ -81,6 +81,8 @@ MAY_IMPORT: dict[str, set[str]] = {
     },
     # One life for each kind that is claimed and run: jobs, documents, or a third kind. Knows none of them.
     "host": {"log", "errors", "clock", "store", "client", "engine"},
+    # A trio run in a thread of its own and an asyncio loop, as each calls the other. Knows no job and no MongoDB.
+    "bridge": {"safe_text", "log", "errors", "grace"},
     # Where the two columns meet.
     "scheduler": {
         "async_with",
@@ -163,16 +165,17 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
         "client",
         "engine",
         "host",
+        "bridge",
         "scheduler",
         "claims",
         "embedded",
         "cli",
         "testing",
     },
-    "anyio": {"store", "client", "embedded"},
+    "anyio": {"store", "client", "bridge", "embedded"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},
-    "outcome": {"threads", "engine"},
+    "outcome": {"threads", "engine", "bridge"},
     "rich": {"cli"},
 }
 

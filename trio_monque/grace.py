@@ -98,9 +98,19 @@ _of_context: ContextVar[GraceOwner | None] = ContextVar("grace", default=None)
 
 def grace_of_task() -> Grace | None:
     """Return the grace of the owner that the current task runs in, or None if it has no owner, or that has ended."""
-    owner = _around(trio.lowlevel.current_task()) or _of_context.get()
+    owner = grace_owner_of_task()
     grace = None if owner is None else owner.grace
     return None if grace is None or grace.is_dismissed else grace
+
+
+def grace_owner_of_task() -> GraceOwner | None:
+    """Return the owner of that grace. Unlike `grace_of_task`, this does not make the grace."""
+    return _around(trio.lowlevel.current_task()) or _of_context.get()
+
+
+def carry_grace(owner: GraceOwner) -> None:
+    """From now on in this context, that of a task in another event loop, calls have the grace of `owner`."""
+    _of_context.set(owner)
 
 
 def _around(task: trio.lowlevel.Task) -> GraceOwner | None:

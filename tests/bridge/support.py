@@ -1,0 +1,132 @@
+"""A program on an asyncio loop, and something that a runtime runs for it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+import trio
+
+from trio_monque.bridge.app_loop import AppLoop
+from trio_monque.bridge.lifetime import open_in_runtime
+from trio_monque.bridge.runtime import Runtime
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True)
+class AppRunner:
+    """Runs the program, on asyncio's own loop or uvloop's."""
+
+    name: str
+
+    def run(self, main: Callable[[], Coroutine[Any, Any, T]], *, debug: bool = False) -> T:
+        with asyncio.Runner(loop_factory=self.new_loop, debug=debug) as runner:
+            return runner.run(main())
+
+    def new_loop(self) -> asyncio.AbstractEventLoop:
+        if self.name == "asyncio":
+            return asyncio.new_event_loop()
+        import uvloop
+
+        return uvloop.new_event_loop()
+
+
+@dataclass
+class Engine:
+    """What lives in the runtime: it waits until it is drained, and starts what a test asks for.
+
+    Attributes:
+        log: What happened to it.
+    """
+
+    runtime: Runtime
+    draining: trio.Event
+    nursery: trio.Nursery
+    log: list[str] = field(default_factory=list)
+
+    @property
+    def app_loop(self) -> AppLoop:
+        return self.runtime.app_loop
+
+    def drain(self) -> None:
+        self.runtime.post(self.draining.set)
+
+    def crash(self, error: BaseException) -> None:
+        self.runtime.post(lambda: self.nursery.start_soon(_raise, error))
+
+    async def in_runtime(self, function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        return await self.runtime.call(function, *args)
+
+    async def call(self, function: Callable[..., Awaitable[T]], *args: Any, timeout: float = 20.0, **options: Any) -> T:
+        """Call a function of the application from the runtime, as an engine calls a handler."""
+
+        async def call() -> T:
+            with trio.fail_after(timeout):
+                return await self.app_loop.call(function, *args, **options)
+
+        return await self.runtime.call(call)
+
+    async def call_until(
+        self, cancel: trio.Event, function: Callable[..., Awaitable[T]], *args: Any, **options: Any
+    ) -> T | None:
+        """The same, and cancel it when that event is set in the runtime; None if that ended it."""
+
+        async def call() -> T | None:
+            results: list[T] = []
+            async with trio.open_nursery() as nursery:
+
+                async def cancel_then() -> None:
+                    await cancel.wait()
+                    nursery.cancel_scope.cancel()
+
+                nursery.start_soon(cancel_then)
+                with trio.fail_after(20):
+                    results.append(await self.app_loop.call(function, *args, **options))
+                nursery.cancel_scope.cancel()
+            return results[0] if results else None
+
+        return await self.runtime.call(call)
+
+
+async def _raise(error: BaseException) -> None:
+    raise error
+
+
+@asynccontextmanager
+async def open_engine(*, cleanup: Callable[[], Awaitable[None]] | None = None) -> AsyncIterator[Engine]:
+    """An engine; `cleanup` is awaited, shielded, when it is cut."""
+    engines: list[Engine] = []
+
+    async def main(runtime: Runtime, task_status: trio.TaskStatus[Engine]) -> None:
+        engine: Engine | None = None
+        try:
+            async with trio.open_nursery() as nursery:
+                engine = Engine(runtime, trio.Event(), nursery)
+                engines.append(engine)
+                task_status.started(engine)
+                await engine.draining.wait()
+                engine.log.append("drained")
+                nursery.cancel_scope.cancel()
+        except trio.Cancelled:
+            assert engine is not None
+            engine.log.append("cut")
+            if cleanup is not None:
+                with trio.CancelScope(shield=True):
+                    await cleanup()
+            raise
+        except BaseExceptionGroup as group:
+            raise group.exceptions[0] from group.exceptions[0].__cause__
+
+    async with open_in_runtime(main, Engine.drain, "engine") as engine:
+        yield engine
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Wait in the application loop; the test's own time limit ends what never comes."""
+    async with asyncio.timeout(20):
+        while not condition():
+            await asyncio.sleep(0.001)

@@ -1,0 +1,502 @@
+"""Calls of the application's functions from the runtime: results, errors, cancellation, contexts."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import traceback
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+import trio
+
+from tests.bridge.support import AppRunner, Engine, open_engine, until
+from trio_monque.bridge.app_loop import StrayCancelledError
+from trio_monque.grace import Grace, grace_owner_of_task, using_grace
+
+COLOUR: ContextVar[str] = ContextVar("colour", default="none")
+
+
+def test_call_runs_as_a_task_of_the_application_and_returns_its_result(app: AppRunner) -> None:
+    async def double(x: int) -> tuple[int, int, bool]:
+        await asyncio.sleep(0)
+        return 2 * x, threading.get_ident(), asyncio.current_task() is not None
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            assert await engine.call(double, 21) == (42, threading.get_ident(), True)
+
+    app.run(main)
+
+
+def test_call_is_one_task_of_the_application_and_none_of_the_runtime(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            made: list[Any] = []
+
+            class Spawned(trio.abc.Instrument):
+                def task_spawned(self, task: trio.lowlevel.Task) -> None:
+                    made.append(task)
+
+            instrument = Spawned()
+
+            async def call_often() -> None:
+                trio.lowlevel.add_instrument(instrument)
+                for _ in range(10):
+                    assert await engine.app_loop.call(tasks_now) == tasks + 1
+                trio.lowlevel.remove_instrument(instrument)
+
+            async def tasks_now() -> int:
+                return len(asyncio.all_tasks())
+
+            tasks = len(asyncio.all_tasks())
+            await engine.in_runtime(call_often)
+            assert made == []
+
+    app.run(main)
+
+
+def test_error_crosses_with_its_traceback_cause_and_notes(app: AppRunner) -> None:
+    async def fails() -> None:
+        try:
+            raise KeyError("cause")
+        except KeyError as cause:
+            error = ValueError("of the handler")
+            error.add_note("a note")
+            raise error from cause
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            with pytest.raises(ValueError, match="of the handler") as raised:
+                await engine.call(fails)
+            assert isinstance(raised.value.__cause__, KeyError)
+            assert raised.value.__notes__ == ["a note"]
+            assert "in fails" in "".join(traceback.format_exception(raised.value))
+
+    app.run(main)
+
+
+@pytest.mark.parametrize("error", [StopIteration(1), StopAsyncIteration(), SystemExit(3), KeyboardInterrupt()])
+def test_errors_that_loops_treat_specially_cross_too(app: AppRunner, error: BaseException) -> None:
+    """They end the call only: the loop of the application goes on."""
+
+    async def fails() -> None:
+        if isinstance(error, StopIteration):
+            await _Raises(error)
+        raise error
+
+    class _Raises:
+        def __init__(self, error: BaseException) -> None:
+            self._error = error
+
+        def __await__(self) -> Any:
+            yield from asyncio.sleep(0).__await__()
+            raise RuntimeError("a coroutine cannot raise StopIteration") from self._error
+
+    async def catch(engine: Engine) -> BaseException:
+        try:
+            await engine.app_loop.call(fails)
+        except BaseException as caught:  # noqa: BLE001
+            return caught
+        raise AssertionError
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            caught = await engine.in_runtime(catch, engine)
+            assert caught is error or caught.__cause__ is error
+
+    app.run(main)
+
+
+# --- Cancellation by the caller ---
+
+
+def test_cancelled_caller_cancels_the_function_at_each_checkpoint_and_awaits_it(app: AppRunner) -> None:
+    """As anyio services know it: who swallows the cancellation gets it again."""
+    log: list[str] = []
+
+    async def stubborn() -> None:
+        log.append("began")
+        for _ in range(3):
+            try:
+                await asyncio.sleep(60)
+            except asyncio.CancelledError:
+                log.append("swallowed")
+        try:
+            await asyncio.sleep(60)
+        finally:
+            with anyio.CancelScope(shield=True):
+                await asyncio.sleep(0.01)
+            log.append("cleaned up")
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            cancel = trio.Event()
+            call = asyncio.create_task(engine.call_until(cancel, stubborn))
+            await until(lambda: log)
+            engine.runtime.post(cancel.set)
+            await call
+            assert log == ["began", *["swallowed"] * 3, "cleaned up"]
+
+    app.run(main)
+
+
+def test_result_and_error_of_a_cancelled_function_reach_its_caller(app: AppRunner) -> None:
+    began = 0
+
+    async def ends(how: str) -> str:
+        nonlocal began
+        began += 1
+        try:
+            await asyncio.sleep(60)
+        except asyncio.CancelledError:
+            if how == "error":
+                raise ValueError("while cancelled") from None
+            if how == "group":
+                raise BaseExceptionGroup("both", [ValueError("while cancelled"), asyncio.CancelledError()]) from None
+        return "result"
+
+    async def cancelled_call(engine: Engine, how: str) -> object:
+        caught: list[object] = []
+        async with trio.open_nursery() as nursery:
+
+            async def call() -> None:
+                try:
+                    caught.append(await engine.app_loop.call(ends, how))
+                except (ValueError, BaseExceptionGroup) as error:
+                    caught.append(error)
+
+            nursery.start_soon(call)
+            with trio.CancelScope(shield=True):
+                await trio.to_thread.run_sync(_poll, lambda: began)
+            nursery.cancel_scope.cancel()
+        return caught[0]
+
+    async def main() -> None:
+        nonlocal began
+        async with open_engine() as engine:
+            assert await engine.in_runtime(cancelled_call, engine, "result") == "result"
+            began = 0
+            assert isinstance(await engine.in_runtime(cancelled_call, engine, "error"), ValueError)
+            began = 0
+            group = await engine.in_runtime(cancelled_call, engine, "group")
+            assert isinstance(group, ExceptionGroup)
+            assert [type(error) for error in group.exceptions] == [ValueError]
+
+    app.run(main)
+
+
+def _poll(condition: Any) -> None:
+    waited = threading.Event()
+    while not condition():
+        waited.wait(0.001)
+
+
+def test_call_that_is_cancelled_before_the_loop_takes_it_never_begins(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+            is_blocked, go_on = threading.Event(), threading.Event()
+
+            async def handler() -> None:
+                log.append("ran")
+
+            async def cancelled_call() -> None:
+                await trio.to_thread.run_sync(is_blocked.wait)
+                with trio.move_on_after(0.01) as scope:
+                    await engine.app_loop.call(handler, never_began=lambda: log.append("never began"))
+                assert scope.cancelled_caught
+                go_on.set()
+
+            ended = asyncio.create_task(engine.in_runtime(cancelled_call))
+            await asyncio.sleep(0)
+            is_blocked.set()
+            assert go_on.wait(20)  # The loop stands still.
+            await ended
+            assert log == ["never began"]
+
+    app.run(main)
+
+
+def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_step_never_begins(
+    app: AppRunner,
+) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+            cancelled = threading.Event()
+
+            async def handler() -> None:
+                log.append("ran")
+
+            def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+                task = asyncio.Task(coroutine, loop=loop, **options)
+                if "_Call._run" in repr(coroutine):
+                    engine.runtime.post(scope.cancel)
+                    assert cancelled.wait(20)
+                return task
+
+            async def cancelled_call() -> None:
+                with scope:
+                    await engine.app_loop.call(handler, never_began=lambda: log.append("never began"))
+                cancelled.set()
+
+            scope = trio.CancelScope()
+            asyncio.get_running_loop().set_task_factory(factory)
+            await engine.in_runtime(cancelled_call)
+            assert log == ["never began"]
+
+    app.run(main)
+
+
+def test_never_began_may_replace_the_cancellation(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            def never_began() -> None:
+                raise LookupError("not begun")
+
+            async def cancelled_call() -> str:
+                with trio.CancelScope() as scope:
+                    scope.cancel()
+                    try:
+                        await engine.app_loop.call(anyio.sleep, 0, never_began=never_began)
+                    except LookupError as error:
+                        return str(error)
+                raise AssertionError
+
+            assert await engine.in_runtime(cancelled_call) == "not begun"
+
+    app.run(main)
+
+
+# --- CancelledError that no caller caused ---
+
+
+async def _raises() -> None:
+    raise asyncio.CancelledError("mine")
+
+
+async def _cancels_itself() -> None:
+    task = asyncio.current_task()
+    assert task is not None
+    task.cancel()
+    await asyncio.sleep(60)
+
+
+async def _awaits_a_cancelled_task() -> None:
+    task = asyncio.create_task(asyncio.sleep(60))
+    await asyncio.sleep(0)
+    task.cancel()
+    await task
+
+
+async def _raises_a_group_of_cancellations() -> None:
+    raise BaseExceptionGroup("all", [asyncio.CancelledError(), asyncio.CancelledError()])
+
+
+@pytest.mark.parametrize(
+    "function", [_raises, _cancels_itself, _awaits_a_cancelled_task, _raises_a_group_of_cancellations]
+)
+def test_cancelled_error_of_the_function_itself_is_an_error(app: AppRunner, function: Any) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            with pytest.raises(StrayCancelledError) as raised:
+                await engine.call(function)
+            assert isinstance(raised.value.__cause__, asyncio.CancelledError | BaseExceptionGroup)
+            assert await engine.call(_answer) == 42
+
+    app.run(main)
+
+
+async def _answer() -> int:
+    return 42
+
+
+def test_group_keeps_its_errors_and_loses_its_cancellations(app: AppRunner) -> None:
+    async def mixed() -> None:
+        raise BaseExceptionGroup("mixed", [ValueError("v"), asyncio.CancelledError()])
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            with pytest.raises(ExceptionGroup) as raised:
+                await engine.call(mixed)
+            assert [repr(error) for error in raised.value.exceptions] == ["ValueError('v')"]
+
+    app.run(main)
+
+
+# --- Contexts, tasks, task factories ---
+
+
+def test_each_call_has_a_copy_of_the_context_of_the_opener(app: AppRunner) -> None:
+    async def change() -> str:
+        seen = COLOUR.get()
+        COLOUR.set("of a call")
+        return seen
+
+    async def main() -> None:
+        COLOUR.set("of the opener")
+        async with open_engine() as engine:
+            COLOUR.set("later")
+            assert [await engine.call(change), await engine.call(change)] == ["of the opener"] * 2
+        assert COLOUR.get() == "later"
+
+    app.run(main)
+
+
+def test_grace_of_the_calling_task_goes_with_the_context_and_comes_back(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            grace = Grace()
+
+            async def back_again() -> bool:
+                return await engine.runtime.call(grace_here)
+
+            async def grace_here() -> bool:
+                return grace_owner_of_task() is grace
+
+            async def there_and_back() -> bool:
+                with using_grace(grace):
+                    return await engine.app_loop.call(back_again)
+
+            assert await engine.in_runtime(there_and_back)
+            assert not await engine.in_runtime(grace_here)
+
+    app.run(main)
+
+
+def test_garbage_collection_does_not_take_tasks_that_wait(app: AppRunner) -> None:
+    """The loop keeps weak references to its tasks."""
+
+    async def waits(ready: list[int], number: int) -> int:
+        future = asyncio.get_running_loop().create_future()
+        ready.append(number)
+        asyncio.get_running_loop().call_later(0.05, future.set_result, number)
+        return await future  # type: ignore[no-any-return]
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            ready: list[int] = []
+            calls = [asyncio.create_task(engine.call(waits, ready, number)) for number in range(50)]
+            await until(lambda: len(ready) == 50)
+            gc.collect()
+            assert await asyncio.gather(*calls) == list(range(50))
+
+    app.run(main)
+
+
+def _strict(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    assert not options.pop("context", None), "this factory knows no context"
+    return asyncio.Task(coroutine, loop=loop, **options)
+
+
+def test_foreign_task_factory_that_knows_no_context(app: AppRunner) -> None:
+    async def main() -> None:
+        COLOUR.set("of the opener")
+        asyncio.get_running_loop().set_task_factory(_strict)
+        async with open_engine() as engine:
+            assert await engine.call(colour) == "of the opener"
+
+    async def colour() -> str:
+        await asyncio.sleep(0)
+        return COLOUR.get()
+
+    app.run(main)
+
+
+@pytest.mark.parametrize("waits", [False, True])
+def test_eager_task_factory(app: AppRunner, waits: bool) -> None:
+    """Tasks that run up to their first wait before `create_task` returns; before Python 3.12 by a loop of its own."""
+
+    async def handler() -> str:
+        if waits:
+            await asyncio.sleep(0)
+        return COLOUR.get()
+
+    async def main() -> None:
+        COLOUR.set("of the opener")
+        async with open_engine() as engine:
+            asyncio.get_running_loop().set_task_factory(getattr(asyncio, "eager_task_factory", _eager))
+            assert await engine.call(handler) == "of the opener"
+            assert await engine.call(handler) == "of the opener"
+            asyncio.get_running_loop().set_task_factory(None)
+
+    app.run(main)
+
+
+def _eager(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+    """The first step at once, as far as Python 3.11 allows it: a task is in `_ready` once it is made, so run that."""
+    task = asyncio.Task(coroutine, loop=loop, **options)
+    ready = getattr(loop, "_ready", None)
+    if ready is None or not hasattr(ready, "pop"):
+        return task
+    outer = asyncio.current_task()
+    handle = ready.pop()
+    if outer is not None:
+        asyncio.tasks._leave_task(loop, outer)
+    try:
+        handle._run()
+    finally:
+        if outer is not None:
+            asyncio.tasks._enter_task(loop, outer)
+    return task
+
+
+def test_task_factory_that_raises_fails_the_call_only(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            def broken(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+                if "_Call._run" in repr(coroutine):
+                    raise LookupError("broken factory")
+                return asyncio.Task(coroutine, loop=loop, **options)
+
+            asyncio.get_running_loop().set_task_factory(broken)
+            with pytest.raises(LookupError, match="broken factory"):
+                await engine.call(_answer)
+            asyncio.get_running_loop().set_task_factory(None)
+            assert await engine.call(_answer) == 42
+
+    app.run(main)
+
+
+# --- For log lines ---
+
+
+def test_stack_and_label_of_a_call(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            seen: list[object] = []
+            tasks: list[trio.lowlevel.Task] = []
+
+            async def call() -> None:
+                tasks.append(trio.lowlevel.current_task())
+                await engine.app_loop.call(handler, label="job 7")
+
+            async def handler() -> None:
+                seen.append(engine.app_loop.label_of_current())
+                await deep_inside()
+
+            async def deep_inside() -> None:
+                await asyncio.sleep(0.01)
+                seen.append(engine.app_loop.stack_of(tasks[0]))
+                await wait.wait()
+
+            wait = asyncio.Event()
+            called = asyncio.create_task(engine.in_runtime(call))
+            await until(lambda: len(seen) == 2)
+            waiting = engine.app_loop.stack_of(tasks[0])
+            assert engine.app_loop.label_of_current() is None
+            wait.set()
+            await called
+            assert seen[0] == "job 7"
+            assert waiting is not None
+            for name in ("in handler", "in deep_inside", "in wait"):
+                assert name in waiting
+            assert engine.app_loop.stack_of(tasks[0]) is None
+
+    app.run(main)

@@ -1,0 +1,110 @@
+"""Whether the application loop goes on. The runtime asks it, from another thread, so that it can name what blocks it.
+
+A blocked application loop loses no lease by itself: the runtime renews. But a handler that would be started meanwhile
+only waits, so nothing more should be claimed for it.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+import time
+import traceback
+from collections.abc import Callable
+from typing import Final, NoReturn
+
+import trio
+
+from ..log import OwnLines, logger_of
+from .app_loop import AppLoop
+
+logger = logger_of("bridge")
+
+LOOK_INTERVAL: Final = 0.25
+PAUSED_AFTER: Final = 0.5
+"""Seconds without an answer after which nothing more should be started in the loop."""
+BLOCKED_AFTER: Final = 1.0
+"""Seconds without an answer after which the loop counts as blocked, and its stack is logged."""
+
+
+class AppLoopWatch:
+    """Looks at the application loop four times a second.
+
+    Args:
+        app_loop: The loop.
+        post: Calls a function in the runtime, and wakes that in any case.
+        is_gone: Called once in the runtime if the loop is closed or never runs again.
+    """
+
+    def __init__(
+        self, app_loop: AppLoop, post: Callable[[Callable[[], None]], None], is_gone: Callable[[], None]
+    ) -> None:
+        self._app_loop = app_loop
+        self._post = post
+        self._is_gone = is_gone
+        self._asked_at = self._answered_at = 0.0
+        self._logged_at = 0.0
+
+    async def run(self) -> NoReturn:
+        """Watch until cancelled."""
+        looked_at = time.monotonic()
+        while True:
+            await trio.sleep(LOOK_INTERVAL)
+            before, looked_at = looked_at, time.monotonic()
+            if self._never_goes_on():
+                self._is_gone()
+                await trio.sleep_forever()
+            if self._answered_at >= self._asked_at:
+                self._note_answer()
+                self._asked_at = looked_at
+                self._app_loop.post(self._answer)
+                self._app_loop.ring()
+            elif looked_at - before < LOOK_INTERVAL + PAUSED_AFTER / 2:  # Else this thread stood still too.
+                self._note_silence(looked_at - self._asked_at)
+
+    def _never_goes_on(self) -> bool:
+        loop = self._app_loop.loop
+        if self._app_loop.is_gone or loop.is_closed():
+            return True
+        # At the end of the program, Python waits for this thread. A stopped loop can go on until then, not after.
+        return not threading.main_thread().is_alive() and not loop.is_running()
+
+    def _answer(self) -> None:
+        """In the application loop."""
+        self._answered_at = time.monotonic()
+        if not self._app_loop.is_answering:
+            self._post(self._note_answer)  # Not only at the next look: handlers wait.
+
+    def _note_answer(self) -> None:
+        app_loop = self._app_loop
+        app_loop.lag = max(0.0, self._answered_at - self._asked_at)
+        logged_at, self._logged_at = self._logged_at, 0.0
+        if logged_at > 0.0:
+            logger.warning("the event loop of the application goes on: it was blocked for %.1f s", app_loop.lag)
+        if not app_loop.is_answering:
+            app_loop.recovered()
+
+    def _note_silence(self, lag: float) -> None:
+        self._app_loop.lag = lag
+        if lag >= PAUSED_AFTER:
+            self._app_loop.is_answering = False
+        if lag < BLOCKED_AFTER:
+            return
+        logged_lag = self._logged_at - self._asked_at if self._logged_at > 0.0 else 0.0
+        if lag < 2 * logged_lag:
+            return  # It is logged after one second, two, four and so on.
+        if self._logged_at == 0.0:
+            self._app_loop.blocked += 1
+        self._logged_at = time.monotonic()
+        self._log(lag)
+
+    def _log(self, lag: float) -> None:
+        label = self._app_loop.label_of_current()
+        frame = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # For exactly this.
+        logger.error(
+            "the event loop of the application is blocked for %.1f s by %s. Claims are renewed meanwhile, and nothing "
+            "more is claimed for it:\n%s",
+            lag,
+            "something outside of the handlers" if label is None else label,
+            OwnLines("" if frame is None else "".join(traceback.format_stack(frame))),
+        )

@@ -1,0 +1,91 @@
+"""Functions that another thread's event loop is to call: in order, and many of them for one wake-up.
+
+To wake a loop is a system call, which also hands the interpreter lock over: it costs as much as the rest of a crossing.
+So the first post wakes the loop, and those after it find it woken. Races that this file closes, without a lock,
+because a signal handler may post too:
+
+- A function is added while the loop takes the others. The flag is lowered *before* the first is taken: either the loop
+  still sees the new function, or its post sees the lowered flag and wakes the loop again.
+- Two threads find the flag lowered at once. Both wake; the second delivery may find nothing.
+- A function is added before there is a loop to wake. `open` looks for it after it has set the wake function.
+- A Ctrl-C between the raised flag and the wake leaves a flag that no wake-up follows: every later post would wait for
+  ever. `ring` wakes without a look at the flag. The watch on the application loop rings four times a second.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from typing import NoReturn
+
+Function = Callable[[], object]
+Wake = Callable[[Function], object]
+
+
+class Mailbox:
+    """Posted functions, in their order, for one event loop. They must not raise.
+
+    Args:
+        wake: Calls a function in the loop, from any thread; raises RuntimeError if the loop has ended. Without it,
+            functions wait until `open`.
+    """
+
+    __slots__ = ("_functions", "_is_woken", "_wake")
+
+    def __init__(self, wake: Wake | None = None) -> None:
+        self._wake = wake
+        self._functions: deque[Function] = deque()
+        self._is_woken = False
+
+    def open(self, wake: Wake) -> None:
+        """From now on functions are delivered; first those that wait."""
+        self._wake = wake
+        if self._functions:
+            self.ring()
+
+    def close(self) -> None:
+        """From now on a post raises RuntimeError. What was not delivered yet is dropped."""
+        self._wake = _closed
+        self._is_woken = False
+        self._functions.clear()
+
+    def post(self, function: Function) -> None:
+        """Call the function in the loop, soon. From any thread, and from signal handlers.
+
+        Raises:
+            RuntimeError: The loop has ended, so the function is not called.
+        """
+        self._functions.append(function)
+        if not self._is_woken and self._wake is not None:
+            self.ring()
+
+    def ring(self) -> None:
+        """Wake the loop, whether it is woken already or not.
+
+        Raises:
+            RuntimeError: The loop has ended.
+        """
+        wake = self._wake
+        if wake is None:
+            return
+        self._is_woken = True
+        try:
+            wake(self._deliver)
+        except BaseException:
+            self._is_woken = False
+            raise
+
+    def _deliver(self) -> None:
+        self._is_woken = False
+        functions = self._functions
+        try:
+            for _ in range(len(functions)):  # A function that posts again waits for the next turn of the loop.
+                functions.popleft()()
+        finally:
+            # A Ctrl-C may hit any of them. The others are not forgotten.
+            if functions and not self._is_woken:
+                self.ring()
+
+
+def _closed(_: Function) -> NoReturn:
+    raise RuntimeError("the event loop has ended")

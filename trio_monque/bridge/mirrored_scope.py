@@ -1,0 +1,76 @@
+"""A scope of a task of the application that ends with a scope of the runtime.
+
+The deadlines of a run live in the runtime, because the lease moves them. The task that they end is in the application
+loop. So a task of the runtime stays in the real scope for as long as the block lasts.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, suppress
+
+import anyio
+import trio
+
+from .runtime import Runtime
+
+
+@contextmanager
+def mirrored_scope(
+    runtime: Runtime,
+    enter: Callable[[], AbstractContextManager[object]],
+    *,
+    shield: bool = False,
+    seconds: float = math.inf,
+) -> Iterator[anyio.CancelScope]:
+    """Cancel the block if the runtime leaves the scope that `enter` returns before the block has ended.
+
+    Args:
+        runtime: Where that scope is entered, soon after the block has begun. `enter` must not raise.
+        enter: Called in the runtime.
+        shield: Whether the block is shielded from cancellations around it.
+        seconds: How long the block may last; the runtime may end it earlier.
+    """
+    with anyio.CancelScope(shield=shield, deadline=anyio.current_time() + seconds) as scope:
+        mirrored = _Mirrored(runtime, enter, scope)
+        with suppress(RuntimeError):  # The run has ended: `seconds` is the limit that is left.
+            runtime.post(mirrored.begin)
+        try:
+            yield scope
+        finally:
+            mirrored.has_left = True
+            with suppress(RuntimeError):
+                runtime.post(mirrored.block_has_ended.set)
+
+
+class _Mirrored:
+    def __init__(
+        self, runtime: Runtime, enter: Callable[[], AbstractContextManager[object]], scope: anyio.CancelScope
+    ) -> None:
+        self._runtime = runtime
+        self._enter = enter
+        self._scope = scope
+        self.block_has_ended = trio.Event()
+        self.has_left = False
+
+    def begin(self) -> None:
+        try:
+            self._runtime.start_service(self._run)
+        except RuntimeError:
+            self._cancel_soon()
+
+    async def _run(self) -> None:
+        try:
+            with self._enter():
+                await self.block_has_ended.wait()
+        finally:
+            if not self.block_has_ended.is_set():
+                self._cancel_soon()
+
+    def _cancel_soon(self) -> None:
+        self._runtime.app_loop.post(self._cancel)
+
+    def _cancel(self) -> None:
+        if not self.has_left:  # In the application loop, as the block: no scope is cancelled that was left.
+            self._scope.cancel()

@@ -1,0 +1,300 @@
+"""The runtime: a trio run in a thread of its own, for a block of an asyncio program.
+
+Races that this file closes:
+
+- A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the
+  last message of the run answers all that are left.
+- The caller of an async function is cancelled. The function is cancelled in the runtime and awaited, also if the
+  caller is cancelled natively, past every anyio shield. What the function returned all the same goes to `orphan`.
+- The run ends while something is posted from another thread: the post raises RuntimeError, or the run takes it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import threading
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import copy_context
+from functools import partial
+from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
+
+import anyio
+import outcome
+import trio
+
+from ..errors import MonqueError, ShortageError, is_shortage
+from ..safe_text import text_of
+from .app_loop import AppLoop
+from .app_loop_watch import AppLoopWatch
+from .mailbox import Function, Mailbox
+
+T = TypeVar("T")
+ArgsT = TypeVarTuple("ArgsT")
+
+JOIN_SECONDS: Final = 1.0
+"""How long to wait for the end of a thread that has sent its last message."""
+
+
+class Runtime:
+    """Runs `main` under trio until it returns. Made in a task of the application loop.
+
+    Args:
+        main: Called in the runtime, with this object.
+        noun: What it runs, for errors: "scheduler", for example.
+
+    Attributes:
+        app_loop: The loop in which this was made.
+        ended: Set in that loop, at the end of the run, with its outcome. The thread ends right after.
+    """
+
+    def __init__(self, main: Callable[[Runtime], Awaitable[None]], noun: str) -> None:
+        self._main = main
+        self._noun = noun
+        self._mailbox = Mailbox()
+        self._scope = trio.CancelScope()
+        self._services: trio.Nursery | None = None
+        self._token: trio.lowlevel.TrioToken | None = None
+        self._waiting: set[_Call[Any]] = set()
+        self.app_loop = AppLoop(self.post, self.cut)
+        self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
+        # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
+        # this thread, and the watch ends it; a block in a daemon thread is one that the program does not wait for.
+        self._thread = threading.Thread(target=partial(copy_context().run, self._run), name="trio_monque runtime")
+
+    def start(self) -> None:
+        """Start the thread.
+
+        Raises:
+            ShortageError: It could not be started.
+        """
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.app_loop.end()
+            if not is_shortage(error):
+                raise
+            raise ShortageError(f"could not start a thread: {text_of(error)}") from error
+
+    # --- From any thread ---
+
+    def post(self, function: Function) -> None:
+        """Call the function in the runtime, soon; it must not raise. Before the start, it waits.
+
+        Raises:
+            RuntimeError: The run has ended, so the function is not called.
+        """
+        self._mailbox.post(function)
+
+    def cut(self) -> None:
+        """Cancel `main`, any number of times."""
+        with suppress(RuntimeError):
+            self.post(partial(self._scope.cancel, reason="the application left the block"))
+
+    async def call(
+        self,
+        function: Callable[[Unpack[ArgsT]], Awaitable[T]],
+        *args: *ArgsT,
+        orphan: Callable[[T], None] | None = None,
+    ) -> T:
+        """Await an async function in the runtime; return what it returns, raise what it raises.
+
+        It runs there in a copy of the caller's context. If the caller is cancelled, the function is cancelled too, and
+        awaited. In a task of the runtime itself, it is a plain call.
+
+        Args:
+            function: Called in the runtime.
+            args: Its arguments.
+            orphan: Called in the runtime with a result that the caller does not get, because it was cancelled.
+
+        Raises:
+            MonqueError: The run has ended.
+        """
+        if trio.lowlevel.in_trio_run():
+            if trio.lowlevel.current_trio_token() is not self._token:
+                raise MonqueError(f"this {self._noun} was opened in asyncio: it cannot be used in another trio run")
+            return await function(*args)
+        call = _Call(self, lambda: function(*args), orphan)
+        try:
+            self.post(call.begin)
+        except RuntimeError:
+            raise self.ended_error() from None
+        self._waiting.add(call)
+        try:
+            return await call.wait()
+        finally:
+            self._waiting.discard(call)
+
+    def ended_error(self) -> MonqueError:
+        """What a call raises that came too late."""
+        return MonqueError(f"the {self._noun} has ended")
+
+    # --- In the application loop ---
+
+    async def wait_ended(self) -> None:
+        """Return when the run has ended, and its thread. If this is cancelled: cut, wait all the same, then raise."""
+        cancelled: asyncio.CancelledError | None = None
+        try:
+            await asyncio.wait([self.ended])
+        except asyncio.CancelledError as error:
+            cancelled = error
+            self.cut()
+        await self.wait_ended_although_cancelled()
+        if cancelled is not None:
+            raise cancelled
+
+    async def wait_ended_although_cancelled(self) -> None:
+        """Return when the run has ended, and its thread, however often this is cancelled: it was cut."""
+        await _wait_although_cancelled(self.ended)
+        self._thread.join(JOIN_SECONDS)
+
+    def _note_end(self, ended: outcome.Outcome[None]) -> None:
+        self.app_loop.end()
+        for call in tuple(self._waiting):
+            call.answer(outcome.Error(self.ended_error()))
+        if not self.ended.done():
+            self.ended.set_result(ended)
+
+    # --- In the runtime ---
+
+    def _run(self) -> None:
+        ended = outcome.capture(trio.run, self._live)
+        self._mailbox.close()
+        self.app_loop.post(partial(self._note_end, ended))
+
+    async def _live(self) -> None:
+        token = self._token = trio.lowlevel.current_trio_token()
+        crash: BaseException | None = None
+        async with trio.open_nursery() as services:
+            self._services = services
+            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._app_loop_is_gone)
+            services.start_soon(watch.run)
+            self._mailbox.open(token.run_sync_soon)
+            try:
+                with self._scope:
+                    await self._main(self)
+            except trio.Cancelled:  # A service has crashed.
+                raise
+            except BaseException as error:  # noqa: BLE001  # Outside of the nursery, which would put it into a group.
+                crash = error
+            # Those who still wait for an answer get a MonqueError.
+            services.cancel_scope.cancel(reason="the run has ended")
+        if crash is not None:
+            raise_as_it_is(crash)
+
+    def start_service(self, function: Callable[[], Awaitable[None]]) -> None:
+        """Start a task of the runtime that is cancelled when `main` has ended. In the runtime.
+
+        Raises:
+            RuntimeError: It has ended already.
+        """
+        assert self._services is not None
+        self._services.start_soon(function)
+
+    def _post_and_ring(self, function: Function) -> None:
+        with suppress(RuntimeError):
+            self._mailbox.post(function)
+            self._mailbox.ring()
+
+    def _app_loop_is_gone(self) -> None:
+        self._scope.cancel(reason="the event loop of the application is closed, or never runs again")
+        self.app_loop.lost()
+
+
+class _Call(Generic[T]):
+    """One async function of the runtime, called from a task of an asyncio loop."""
+
+    def __init__(
+        self, runtime: Runtime, function: Callable[[], Awaitable[T]], orphan: Callable[[T], None] | None
+    ) -> None:
+        self._runtime = runtime
+        self._function = function
+        self._orphan = orphan
+        self._loop = asyncio.get_running_loop()
+        # Of an outcome: a future refuses a StopIteration as its exception.
+        self._answer: asyncio.Future[outcome.Value[T] | outcome.Error] = self._loop.create_future()
+        self._has_completed = False  # And was neither cancelled nor dropped.
+        self._context = copy_context()
+        self._scope = trio.CancelScope()
+
+    # --- In the loop of the caller ---
+
+    async def wait(self) -> T:
+        answer = self._answer
+        try:
+            await asyncio.wait([answer])
+        except asyncio.CancelledError as error:
+            cancelled = error
+        else:
+            return answer.result().unwrap()
+        with suppress(RuntimeError):
+            self._runtime.post(partial(self._scope.cancel, reason="the caller was cancelled"))
+        cancelled = await _wait_although_cancelled(answer) or cancelled
+        ended = answer.result()
+        if self._has_completed and anyio.current_effective_deadline() == -math.inf:
+            return ended.unwrap()  # As on trio: the scope cancels again at the next checkpoint.
+        if self._has_completed and isinstance(ended, outcome.Value) and self._orphan is not None:
+            with suppress(RuntimeError):
+                self._runtime.post(partial(self._orphan, ended.unwrap()))
+        raise cancelled
+
+    def answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
+        """From any thread."""
+        if self._loop is self._runtime.app_loop.loop:
+            self._runtime.app_loop.post(partial(self._set_answer, ended))
+        else:
+            with suppress(RuntimeError):  # That loop is closed.
+                self._loop.call_soon_threadsafe(self._set_answer, ended)
+
+    def _set_answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
+        if not self._answer.done():
+            self._answer.set_result(ended)
+
+    # --- In the runtime ---
+
+    def begin(self) -> None:
+        try:
+            self._context.run(self._runtime.start_service, self._run)
+        except RuntimeError:
+            self.answer(outcome.Error(self._runtime.ended_error()))
+
+    async def _run(self) -> None:
+        ended: outcome.Value[T] | outcome.Error = outcome.Error(self._runtime.ended_error())
+        try:
+            with self._scope:
+                try:
+                    ended = outcome.Value(await self._function())
+                    self._has_completed = True
+                except trio.Cancelled:
+                    raise
+                except BaseException as error:  # noqa: BLE001  # It is the caller's.
+                    rest = error.split(trio.Cancelled)[1] if isinstance(error, BaseExceptionGroup) else error
+                    self._has_completed = rest is not None
+                    if rest is not None:
+                        ended = outcome.Error(rest)
+        finally:
+            self.answer(ended)
+
+
+async def _wait_although_cancelled(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
+    """Wait for a future, however often this is cancelled; return the last cancellation."""
+    cancelled: asyncio.CancelledError | None = None
+    # The shield is against anyio, which cancels again in each turn of the loop. asyncio's own passes any shield.
+    with anyio.CancelScope(shield=True):
+        while not future.done():
+            try:
+                await asyncio.wait([future])
+            except asyncio.CancelledError as error:
+                cancelled = error
+    return cancelled
+
+
+def raise_as_it_is(error: BaseException) -> None:
+    """Raise it with the context that it has: `raise` alone would replace that by what is being handled."""
+    context = error.__context__
+    try:
+        raise error
+    finally:
+        error.__context__ = context
+        del error, context
