@@ -125,7 +125,7 @@ def test_date_without_a_zone_is_in_utc() -> None:
     assert lock.until == PAST
 
 
-def test_error_that_is_no_text_is_none() -> None:
+def test_lock_error_that_is_not_a_string_is_read_as_none() -> None:
     assert read_lock({"by": None, "until": NEVER, "error": 5}) == Lock(None, NEVER)
 
 

@@ -31,7 +31,7 @@ BANNED: Final = re.compile(
 WORDS: Final = re.compile(
     r'''
       \b(?:def|class)\ (?P<name>\w+)
-    | """(?P<docstring>.*?)"""
+    | """.*?"""
     | (?:^\ *|\ \ )\#\ [^\n]*(?:\n\ *\#\ [^\n]*)*
     ''',
     re.VERBOSE | re.MULTILINE | re.DOTALL,

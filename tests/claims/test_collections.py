@@ -327,7 +327,7 @@ def test_defaults_are_what_is_published() -> None:
     assert config.instance_id != ClaimConfig().instance_id
 
 
-async def test_listeners_hear_and_none_of_them_is_in_the_way(things: Collection, autojump_clock: MockClock) -> None:
+async def test_listeners_get_events_and_do_not_block_the_run(things: Collection, autojump_clock: MockClock) -> None:
     from trio_monque.events import DocumentFailed
 
     fill(things, 3)

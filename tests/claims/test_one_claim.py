@@ -244,7 +244,7 @@ async def test_finish_twice_after_release_and_after_the_end(things: Collection, 
     assert (claims.report.finished, claims.report.released) == (1, 1)
 
 
-async def test_release_is_not_counted_and_lasts_as_long_as_it_says(
+async def test_release_does_not_count_as_an_attempt_and_lasts_for_its_delay(
     things: Collection, autojump_clock: MockClock
 ) -> None:
     fill(things, 1)

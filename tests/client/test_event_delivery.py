@@ -26,7 +26,7 @@ STARTED = [JobStarted(job(str(number))) for number in range(5)]
 COMPLETED = JobCompleted(job("done"), 1.0)
 
 
-async def test_each_listener_hears_its_types_in_order(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
+async def test_each_listener_gets_its_types_in_order(autojump_clock: MockClock, nursery: trio.Nursery) -> None:
     event_delivery = EventDelivery()
     by_plain: list[Event] = []
     by_async: list[Event] = []
@@ -110,7 +110,7 @@ def test_on_refuses_a_type_that_is_not_an_event_and_a_listener_that_is_not_calla
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_listener_that_removes_itself_hears_nothing_more_of_what_had_piled_up(
+async def test_listener_that_removes_itself_gets_none_of_the_waiting_events(
     autojump_clock: MockClock, nursery: trio.Nursery, asynchronous: bool
 ) -> None:
     event_delivery = EventDelivery()

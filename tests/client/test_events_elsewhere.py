@@ -42,7 +42,7 @@ async def test_call_from_another_loop_emits_its_event_in_the_loop_of_the_schedul
 
 
 @pytest.mark.parametrize("backend", ["trio", "asyncio"])
-async def test_stream_in_another_loop_hears_and_ends_with_the_scheduler(
+async def test_stream_in_another_loop_gets_events_and_ends_with_the_scheduler(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, backend: str
 ) -> None:
     workers = Workers()
@@ -165,7 +165,7 @@ async def test_payload_that_the_server_refuses_fails_no_other_caller(db: Databas
 
 
 @pytest.mark.parametrize("given", [None, 5, {"a": 1}, "names", [NewJob(name="a b")], iter([NewJob(name="a b")])])
-async def test_list_that_is_none_is_refused_with_an_error_of_ours(db: Database, given: Any) -> None:
+async def test_invalid_list_is_refused_with_an_error_of_the_library(db: Database, given: Any) -> None:
     with pytest.raises(MonqueError):
         await Monque(db).enqueue_many(given)
 

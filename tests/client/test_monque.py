@@ -178,9 +178,7 @@ async def test_pages_are_earliest_first_and_filtered(db: Database, jobs: Collect
     assert [job.data for job in await monque.get_jobs(name="b", status=["failed", JobStatus.PENDING])] == [3]
 
 
-async def test_page_leaves_out_documents_that_are_no_jobs(
-    db: Database, jobs: Collection, caplog: pytest.LogCaptureFixture
-) -> None:
+async def test_page_leaves_out_malformed_jobs(db: Database, jobs: Collection, caplog: pytest.LogCaptureFixture) -> None:
     monque = Monque(db)
     job = await monque.enqueue("greet")
     jobs.insert_one({"name": "greet", "status": "limbo", "nextRunAt": job.next_run_at})

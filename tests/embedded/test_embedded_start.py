@@ -161,7 +161,7 @@ def test_server_that_dies_at_start_leaves_the_tail_of_its_log_and_is_not_started
     assert list(temporary_folder.iterdir()) == []
 
 
-def test_server_that_is_no_program_is_an_error(
+def test_server_path_that_is_not_a_program_raises(
     tmp_path: Path, temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "mongod"

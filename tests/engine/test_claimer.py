@@ -158,7 +158,7 @@ async def test_idle_looks_do_not_count_as_lost_races(autojump_clock: MockClock) 
     assert sorted(shelf.settled) == [1, 2]
 
 
-async def test_who_lost_too_many_races_looks_again_soon_where_polls_are_rare(autojump_clock: MockClock) -> None:
+async def test_claimer_that_lost_too_many_races_looks_again_soon_between_rare_polls(autojump_clock: MockClock) -> None:
     """Faster instances do not announce the items that they left: these were due all the time."""
     shelf = Shelf()
     engine = idle(shelf, rests=False)  # Polls every 1000 seconds, without a wake-up.
@@ -181,7 +181,7 @@ async def test_where_all_rests_more_races_may_be_lost_at_one_moment(autojump_clo
     assert list(shelf.settled) == [1]
 
 
-async def test_who_lost_too_many_races_has_as_many_tries_the_next_time(autojump_clock: MockClock) -> None:
+async def test_claimer_that_lost_too_many_races_gets_as_many_tries_the_next_time(autojump_clock: MockClock) -> None:
     shelf = Shelf(items=[1], races=MOST_FRUITLESS_AT_REST)
     engine = idle(shelf)
     async with running(engine):

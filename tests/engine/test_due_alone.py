@@ -96,7 +96,7 @@ async def test_one_that_cannot_be_had_before_it_is_due_is_not_asked_for_again_an
     assert (shelf.asked_for_one, shelf.claimed_at) == ([1], [0.0, 10.0])
 
 
-async def test_claim_that_cannot_tell_is_followed_by_a_look(autojump_clock: MockClock) -> None:
+async def test_claim_with_an_uncertain_outcome_is_followed_by_a_look(autojump_clock: MockClock) -> None:
     shelf = Shelf(due=[10.0], known_items={10.0: ONE}, unsure={1})
     async with running(engine_of(shelf, rests=True)):
         await trio.sleep(1)

@@ -31,7 +31,7 @@ def test_it_serves_while_it_is_fresh_and_fills_what_is_free() -> None:
     assert not window.serves({"a": 10, "b": 10}, 10, 0.0, None)  # No look has covered b.
 
 
-def test_what_is_there_serves_where_there_is_no_more() -> None:
+def test_prefetched_items_suffice_if_the_queue_is_exhausted() -> None:
     window = window_of(*items("a", 3), exhausted=["a"])
     assert window.serves({"a": 10}, 10, 0.0, None)
     window.ask_for(items("a", 3))

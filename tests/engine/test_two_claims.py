@@ -179,7 +179,7 @@ def test_reserved_slots_are_not_demanded_a_second_time() -> None:
 
 
 @pytest.mark.parametrize("_", range(20))  # Which of the two goes on first is trio's choice.
-async def test_what_one_claim_lost_is_looked_for_again_though_the_other_found_no_more(
+async def test_item_lost_by_one_claim_is_looked_for_again_although_the_other_claim_found_none(
     autojump_clock: MockClock, _: int
 ) -> None:
     """Both answers come at once: the other one's look did not show what this one was asking for."""

@@ -114,7 +114,7 @@ class Enqueuer:
             self._acknowledged(str(job.id), number)
 
     def _keyed(self, number: int) -> None:
-        """The job that has the key already is the job."""
+        """Enqueues with a key; a live job with that key is the job."""
         data, max_attempts = self._draw(number)
         key = f"key-{self._random.randrange(KEYS)}"
         try:

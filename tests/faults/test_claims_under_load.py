@@ -40,7 +40,7 @@ def mixed(random: Random, number: int) -> list[dict[str, Any]]:
     return found
 
 
-def test_documents_of_a_killed_and_of_a_frozen_process_get_one_result_each_from_who_holds_them(
+def test_documents_of_a_killed_and_of_a_frozen_process_get_one_result_each_from_their_holder(
     scenario: DocumentScenario,
 ) -> None:
     scenario.fill(mixed(scenario.random, DOCUMENTS))

@@ -11,7 +11,7 @@ from .standstills import LATE, TICK, seconds_of, witnessed
 STOPPED: Final = 3 * LATE
 
 
-def test_who_was_stopped_has_seen_for_how_long() -> None:
+def test_stopped_witness_reports_the_length_of_its_stop() -> None:
     with witnessed() as witness:
         began = time.monotonic()
         with frozen(witness.pid):

@@ -120,7 +120,7 @@ def test_cron_raises_its_own_error_at_the_end_of_the_calendar() -> None:
         ["UTC"],
     ],
 )
-def test_zone_that_is_no_name_of_the_iana_database_is_refused(zone: Any) -> None:
+def test_cron_refuses_a_zone_that_is_not_in_the_iana_database(zone: Any) -> None:
     for refuse in (check_timezone, lambda text, name: next_occurrence(text, name, NOON)):
         with pytest.raises(InvalidCronError) as caught:
             refuse("0 9 * * *", zone)

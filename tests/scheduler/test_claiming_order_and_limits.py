@@ -72,7 +72,7 @@ class Log:
 # --- Which jobs are claimed ---
 
 
-async def test_claim_writes_who_holds_the_job_and_since_when(
+async def test_claim_writes_the_holder_of_the_job_and_the_time(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
     start_virtual_time(START)

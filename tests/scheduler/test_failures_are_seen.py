@@ -169,7 +169,7 @@ def test_signal_is_the_cause_of_a_drain(mongod: EmbeddedServer, db: Database, mo
     assert f"{signal.SIGTERM.name} was received" in ran.stderr
 
 
-async def test_claims_tell_their_start_drain_and_end(
+async def test_claims_log_their_start_drain_and_end(
     db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "trio_monque")

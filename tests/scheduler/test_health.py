@@ -480,7 +480,7 @@ async def test_start_lag_is_the_time_from_the_claim_to_the_handler(open_test_sch
     assert 0 < counted.start_lag_average == counted.start_lag_max < began[0] - before
 
 
-async def test_deterministic_runs_tell_the_same_of_themselves(
+async def test_deterministic_runs_report_the_same_health(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, jobs: Collection
 ) -> None:
     workers = Workers()

@@ -96,7 +96,7 @@ async def test_claims_are_left_in_time_whatever_a_listener_does(
     assert claims.report.undelivered_events >= EVENTS - 0.5 / 0.02 - 5
 
 
-async def test_listeners_that_are_quick_hear_all_and_nothing_is_logged(
+async def test_quick_listeners_get_all_events_and_nothing_is_logged(
     db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     heard: list[Event] = []
@@ -112,7 +112,7 @@ async def test_listeners_that_are_quick_hear_all_and_nothing_is_logged(
     assert caplog.text == ""
 
 
-async def test_listener_that_leaks_a_cancellation_hears_the_next_event(
+async def test_listener_that_leaks_a_cancellation_gets_the_next_event(
     db: Database, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with open_scheduler(db, Workers(), listeners={JobStarted: raises_a_cancelled_of_its_own}) as scheduler:

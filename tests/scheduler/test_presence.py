@@ -35,7 +35,7 @@ async def seen(monque: Monque, condition: Callable[[Sequence[Instance]], bool]) 
     return found
 
 
-async def test_entry_is_there_from_the_start_until_the_end_and_tells_who_it_is(
+async def test_entry_exists_from_start_to_end_and_names_its_instance(
     open_test_scheduler: SchedulerOpener, monque: Monque, db: Database, autojump_clock: MockClock
 ) -> None:
     workers = Workers()
@@ -70,7 +70,7 @@ def test_any_client_on_any_backend_sees_the_fleet(db: Database, backend: str) ->
     anyio.run(main, backend=backend)
 
 
-async def test_beats_tell_what_is_held_and_that_it_leaves(db: Database, monque: Monque) -> None:
+async def test_heartbeats_report_held_jobs_and_the_drain(db: Database, monque: Monque) -> None:
     workers, go_on = Workers(), trio.Event()
 
     async def job(_: RunningJob[Any]) -> None:

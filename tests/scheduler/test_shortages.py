@@ -221,7 +221,7 @@ async def test_backoff_function_whose_error_misbehaves_costs_its_own_delay_only(
 
 
 @pytest.mark.parametrize("asynchronous", [True, False])
-async def test_listener_whose_error_misbehaves_hears_the_next_event_all_the_same(
+async def test_listener_with_a_misbehaving_error_gets_the_next_event(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, asynchronous: bool
 ) -> None:
     workers, heard = Workers(), list[str]()

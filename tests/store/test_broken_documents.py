@@ -100,7 +100,7 @@ async def test_document_that_is_shown_is_bounded(db: Database, jobs: Collection)
     assert found.document["..."] == f"{1 + 7 + 150 - 100} fields more"
 
 
-def test_bytes_that_are_no_text_are_listed_and_hide_nothing(db: Database, jobs: Collection) -> None:
+def test_strings_with_invalid_utf8_are_listed_and_hide_nothing(db: Database, jobs: Collection) -> None:
     document = RawBSONDocument(
         __import__("bson")
         .encode({"_id": ObjectId(), **WELL, "failReason": "QQQQ"})

@@ -315,7 +315,7 @@ def test_stream_of_a_database_that_is_dropped_ends(store: JobCollection, client:
     assert {change.kind for change in reported} == {Kind.GONE}
 
 
-def test_foreign_documents_that_are_no_jobs_do_not_end_the_stream(store: JobCollection, jobs: Collection) -> None:
+def test_foreign_documents_do_not_end_the_stream(store: JobCollection, jobs: Collection) -> None:
     def write() -> None:
         jobs.insert_one({"_id": "pauses", "status": "pending"})
         jobs.insert_one({"_id": 1, "name": 5, "status": "pending", "nextRunAt": DatetimeMS(8640000000000000)})

@@ -201,7 +201,7 @@ def test_document_as_this_library_writes_it_takes_the_usual_path(
         ({"_id": "not an ObjectId"}, "its _id is 'not an ObjectId'"),
     ],
 )
-def test_document_that_is_no_job_is_refused_with_what_is_wrong(wrong: dict[str, Any], reported: str) -> None:
+def test_decoding_refuses_a_malformed_job_and_names_the_fault(wrong: dict[str, Any], reported: str) -> None:
     assert job_of(WHOLE).fail_count == 0
     with pytest.raises(BrokenDocumentError, match=reported):
         job_of({**WHOLE, **wrong})

@@ -93,7 +93,7 @@ def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: lis
     assert {one.id: one.tries for one in taken.documents} == tries
 
 
-def test_lock_with_a_date_that_is_none_in_python_is_left_alone(documents: Collection, locked: LockedCollection) -> None:
+def test_lock_with_a_date_beyond_python_is_left_alone(documents: Collection, locked: LockedCollection) -> None:
     for place, ms in enumerate((-(10**15), 10**15)):
         documents.insert_one({"_id": place, "lock": {"by": None, "until": DatetimeMS(ms)}})
     assert due.survey(locked, 5, NOW).ids == []

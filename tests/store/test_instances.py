@@ -54,7 +54,7 @@ def test_entry_is_read_as_it_was_written_and_as_its_beats_changed_it(beside: Job
     assert instances.read_all(beside) == []
 
 
-def test_of_many_who_enter_at_once_under_one_id_exactly_one_does(beside: JobCollection) -> None:
+def test_exactly_one_of_many_simultaneous_entries_under_one_id_succeeds(beside: JobCollection) -> None:
     together = Barrier(10)
 
     def enter(number: int) -> bool:
@@ -68,7 +68,7 @@ def test_of_many_who_enter_at_once_under_one_id_exactly_one_does(beside: JobColl
     assert entered[int(entry.incarnation)]
 
 
-def test_of_many_who_take_a_dead_id_over_exactly_one_does(beside: JobCollection) -> None:
+def test_exactly_one_of_many_simultaneous_takeovers_of_a_dead_id_succeeds(beside: JobCollection) -> None:
     instances.insert(beside, ENTRY)
     together = Barrier(10)
 
@@ -125,7 +125,7 @@ def test_names_are_paused_and_resumed_and_doing_so_again_changes_nothing(beside:
     assert instances.paused(beside) == {"a", ";", "pause:a"}
 
 
-def test_of_many_who_pause_a_name_at_once_one_did_and_none_fails(beside: JobCollection) -> None:
+def test_exactly_one_of_many_simultaneous_pauses_changes_the_name_and_none_fails(beside: JobCollection) -> None:
     together = Barrier(10)
 
     def pause(_: int) -> bool:
@@ -179,7 +179,7 @@ def test_claims_under_an_id_are_those_and_no_others(beside: JobCollection) -> No
 @pytest.mark.parametrize(
     ("interval", "seconds"), [(30.0, 30.0), (None, 300.0), (float("nan"), 300.0), (1e9, 300.0), (0.0, 0.2), (-1.0, 0.2)]
 )
-def test_who_wrote_a_heartbeat_lives_for_two_intervals_within_their_range(
+def test_instance_counts_as_live_for_two_clamped_intervals_after_a_heartbeat(
     interval: float | None, seconds: float
 ) -> None:
     alive = partial(is_alive, PAST, interval)

@@ -214,7 +214,7 @@ async def test_drain_that_cannot_end_raises(
         fault.remove()
 
 
-def test_two_who_advance_at_once_both_arrive_on_a_clock_that_is_moved_by_hand() -> None:
+def test_two_simultaneous_advances_both_arrive_on_a_clock_moved_by_hand() -> None:
     async def main() -> float:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(advance, 10)
