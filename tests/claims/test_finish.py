@@ -14,7 +14,8 @@ from tests.support.internals import run_of
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
 from trio_monque import open_claims, run_claims
-from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError
+from trio_monque.claims.locked_document import Cycle
+from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError, MonqueConnectionError
 from trio_monque.events import DocumentFailed
 from trio_monque.store.types import Collection
 
@@ -189,6 +190,36 @@ async def test_update_that_the_server_refuses_leaves_the_claim_held_and_neighbou
     assert held == ["us"] * 3
     assert states(things)[:6] == ["mended", "done"] * 3
     assert (report.finished, report.failed, report.lost, reported) == (6, 0, 0, [])
+
+
+@pytest.mark.parametrize("is_sure", [True, False], ids=["within the lease", "after the lease"])
+async def test_results_beside_a_refused_one_of_their_statement_count_as_written_within_the_lease_only(
+    things: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, is_sure: bool
+) -> None:
+    """The server does not report which of them it wrote before it stopped, and their locks are gone either way."""
+    things.insert_many([{"_id": number, "state": "new", "n": "text" if number == 1 else 1} for number in range(3)])
+    monkeypatch.setattr(Cycle, "is_sure", lambda *_: is_sure)
+    all_here, here = trio.Event(), []
+    outcomes: dict[Any, str] = {}
+
+    async def handler(claim: Any) -> None:
+        here.append(claim.id)
+        if len(here) == 3:
+            all_here.set()
+        await all_here.wait()
+        try:
+            await claim.finish({"$set": {"state": "done"}, "$inc": {"n": 1}})
+            outcomes[claim.id] = "written"
+        except InvalidUpdateError:
+            outcomes[claim.id] = "refused"
+            await claim.finish(DONE)
+        except MonqueConnectionError as error:
+            outcomes[claim.id] = "unknown" if error.unknown_outcome else "failed"
+
+    await run_claims(things, OPEN, handler, wait=False, concurrency=3)
+    neighbour = "written" if is_sure else "unknown"
+    assert outcomes == {0: neighbour, 1: "refused", 2: neighbour}
+    assert states(things) == ["done"] * 3
 
 
 async def test_refused_update_that_is_not_caught_is_a_failed_try(things: Collection, autojump_clock: MockClock) -> None:

@@ -20,6 +20,7 @@ from tests.support.thoroughly import in_full
 from trio_monque import RunningJob, Workers
 from trio_monque.store import due, due_behind_skipped, indexes, skipped_documents
 from trio_monque.store.due import Seen
+from trio_monque.store.due_behind_skipped import Wanted
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, drain
@@ -221,6 +222,21 @@ def test_job_that_comes_to_lie_before_the_place_of_the_looks_is_found(
     behind = insert(store).id
     assert [job.id for job in look(store).jobs if job.id not in before] == [behind]
     assert sorted(complete(store)) == sorted([*before, behind])
+
+
+@pytest.mark.parametrize("ahead", [-1, 1], ids=["due", "some dates are in the future"])
+def test_page_full_of_arrays_of_dates_hides_no_job_behind_it(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, ahead: int
+) -> None:
+    monkeypatch.setattr(due_behind_skipped, "KEYS_IN_A_PAGE", 5)
+    store = replace(handle(db, operation_timeout=2.0), has_indexes=True)
+    indexes.ensure(store)
+    dates = [PAST - timedelta(days=2), PAST + timedelta(days=ahead)]
+    put_bad(jobs, 12, "missing", nextRunAt=dates)
+    good = insert(store, run_at=PAST - timedelta(seconds=1))
+    assert due_behind_skipped.earliest_past(store, "greet", PAST) == good.next_run_at
+    wanted = Wanted(name="greet", most=1, now=PAST, suspects=True)
+    assert due_behind_skipped.look_past(store, wanted, is_announced=False)[0] == [good]
 
 
 def test_suspects_in_a_crowd_hide_no_innocents(db: Database, jobs: Collection) -> None:

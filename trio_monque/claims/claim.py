@@ -150,8 +150,8 @@ class Claim(Generic[DocT]):
             raise InvalidUpdateError(f"the server refused the update of document {shown(self.id)}: {problem}")
         if not written and settlement.is_unclear:
             raise MonqueConnectionError(
-                f"the outcome of finishing document {shown(self.id)} is unknown: the answer was lost, and the "
-                "lease has expired",
+                f"the outcome of finishing document {shown(self.id)} is unknown: its lock is gone, and the lease had "
+                "expired, so that another instance may have finished it",
                 unknown_outcome=True,
             )
         if not written:

@@ -177,8 +177,9 @@ class DocumentSource:
             raise
         for one, settled in zip(left, answers, strict=True):
             one.settled = settled
+            one.may_be_written |= settled.may_be_written
             if settled.fate is Fate.GONE and one.may_be_written:
-                # Gone by our own first attempt, as long as no other program can have taken the lock.
+                # Our own write removed the lock, as long as no other program can have taken it.
                 one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
                 one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
 

@@ -121,8 +121,9 @@ class _Part:
             by="next_run_at",
             prefixes=[{"name": wanted.name, "status": JobStatus.PENDING}],
             within=Within(at_most=wanted.now),
-            residual={},
+            residual={"$nor": [{_NEXT_RUN_AT: {"$type": "array"}}]},
         )
+        self._met_arrays = False
 
     def look(self, after: Anchor | None, until: Anchor | None) -> _Found:
         found: list[Job] = []
@@ -147,8 +148,19 @@ class _Part:
 
     def _page(self, after: Anchor | None, until: Anchor | None) -> tuple[list[Anchor], bool]:
         """Keys of the index, without their documents; and whether these are the last ones."""
-        between = self._path.ranges(after, until, descending=False, with_residual=False)
-        keys = list(
+        keys = self._keys(after, until)
+        # An array of dates, which no job has, is within the range, too, and behind every anchor that one of its dates
+        # is behind. A page full of arrays would come again and again, and the jobs behind it never.
+        page = [Anchor(key["_id"], key[_NEXT_RUN_AT]) for key in keys if isinstance(key[_NEXT_RUN_AT], datetime)]
+        if len(page) < len(keys) == KEYS_IN_A_PAGE and not self._met_arrays:
+            self._met_arrays = True
+            return self._page(after, until)
+        return page, len(keys) < KEYS_IN_A_PAGE
+
+    def _keys(self, after: Anchor | None, until: Anchor | None) -> list[dict[str, Any]]:
+        # Only once arrays were met: with this condition the server reads the documents, and not the keys alone.
+        between = self._path.ranges(after, until, descending=False, with_residual=self._met_arrays)
+        return list(
             self._jobs.collection.with_options(codec_options=OWN_OPTIONS).find(
                 between,
                 {"_id": True, _NEXT_RUN_AT: True},
@@ -158,9 +170,6 @@ class _Part:
                 hint=indexes.hint(self._jobs, indexes.CLAIM),
             )
         )
-        # An array of dates is within the range, too.
-        page = [Anchor(key["_id"], key[_NEXT_RUN_AT]) for key in keys if isinstance(key[_NEXT_RUN_AT], datetime)]
-        return page, len(keys) < KEYS_IN_A_PAGE
 
     @staticmethod
     def _cut(page: list[Anchor], unknown: Sequence[ObjectId]) -> tuple[Sequence[ObjectId], list[Anchor]]:

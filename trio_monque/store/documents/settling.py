@@ -7,11 +7,10 @@ of the writes, and decide what became of each:
 - The lock is the one that the ending writes: WRITTEN, by this sending or an earlier one whose answer was lost.
 - The lock still bears the claim, with an `until` that was sent meanwhile: MOVED. The renewal came between; the caller
   sends again with the newer fence. Without this, a renewal in flight would look like a lost claim.
-- There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended as
-  well: "no lock" alone does not prove our write. If as many documents matched as have no lock now, they count as ours.
-  Otherwise they count as GONE: a result that was written is then reported as lost. The opposite error needs two
-  coincidences in one batch: another instance has ended one of the documents after our lease, and the server has
-  refused another one of the same statement, or a third instance has claimed one of ours since.
+- There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended it as
+  well: "no lock" alone does not prove our write. `_concluded` compares how many documents have no lock now with how
+  many of our writes matched. That proves WRITTEN, or GONE, or neither: then the ending is GONE and `may_be_written`,
+  and the caller decides by the time for which no other instance can have taken the lock.
 """
 
 from __future__ import annotations
@@ -34,6 +33,7 @@ from .settling_statements import EncodedUpdate, Ending, encoded_update, grouped,
 __all__ = [
     "GONE",
     "MOVED",
+    "UNPROVEN",
     "WRITTEN",
     "EncodedUpdate",
     "Ending",
@@ -51,7 +51,7 @@ class Fate(Enum):
     WRITTEN = auto()
     MOVED = auto()  # Nothing was written, and the lock still bears the claim: ask again with what was sent meanwhile.
     REFUSED = auto()  # The server will never accept this update of this document; the claim still holds.
-    GONE = auto()  # The claim no longer held the lock, or this cannot be found out.
+    GONE = auto()  # The claim no longer holds the lock, and no read proves that this ending was written.
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,16 +60,20 @@ class Settled:
 
     Attributes:
         fate: In a word.
-        error: What the server has against it, where it is REFUSED.
+        error: The server's reason, where it is REFUSED.
+        may_be_written: It is GONE, and either this claim or a later holder has ended it. The database does not show
+            which.
     """
 
     fate: Fate
     error: str | None = None
+    may_be_written: bool = False
 
 
 WRITTEN: Final = Settled(Fate.WRITTEN)
 MOVED: Final = Settled(Fate.MOVED)
 GONE: Final = Settled(Fate.GONE)
+UNPROVEN: Final = Settled(Fate.GONE, may_be_written=True)
 
 
 @command("settle documents", in_parts=True)
@@ -144,17 +148,24 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
 
 
 def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
-    """Decide whether these writes have unset the locks that are not there.
-
-    There must be as many as matched. Otherwise an earlier attempt, or a later holder that has ended as well, may have
-    unset some. For a statement that was stopped, the server does not report how many documents it had written: where
-    all its documents have no lock now, it and its repetition have written them.
-    """
+    """Decide whether these writes, or later holders, have removed the locks that are not there now."""
+    # All matched, each another document. A later holder may have claimed one since: our write came before that.
     if part.matched == len(part.endings):
-        return dict.fromkeys(seen, WRITTEN)  # Also where another instance has claimed one already.
+        return dict.fromkeys(seen, WRITTEN)
     unlocked = sum(result is None for result in seen.values())
-    is_by_us = unlocked == part.matched or (part.was_stopped and unlocked == len(part.endings))
-    return {one: result or (WRITTEN if is_by_us else GONE) for one, result in seen.items()}
+    # What we wrote has no lock, or is GONE because a later holder has claimed it since. Where none is GONE, all that
+    # matched is among the unlocked; if there are no more of those, there is no room for a lock that B removed.
+    # With one GONE, equal counts prove nothing: B may have claimed one of ours, and have ended one of the others.
+    if unlocked == part.matched and GONE not in seen.values():
+        without_lock = WRITTEN
+    # More than matched: B has removed at least one lock, and no lock shows which. To report a result as written that
+    # is not would be worse than to report one as lost that is.
+    elif unlocked > part.matched and not part.was_stopped:
+        without_lock = GONE
+    # A statement that was stopped may have written documents that the server did not count. The rest may be B's.
+    else:
+        without_lock = UNPROVEN
+    return {one: result or without_lock for one, result in seen.items()}
 
 
 def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkResult:
