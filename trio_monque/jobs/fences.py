@@ -1,8 +1,11 @@
-"""Fences: the stamp that a claim leaves in a job, and the condition that only its current claim satisfies. Pure.
+"""The stamp that a claim leaves in a job, and the fence: the condition that only the holder of this very claim meets.
+
+Everywhere in this package, "fence" means that condition, as a part of the filter of a write. Pure.
 
 A run that lost its claim does not know it: its instance was suspended, or its network was down, for longer than the
 lease. Another instance took the job, and then the first one wakes up and writes its result. So every write under a
-claim repeats the stamp of that claim. If the claim changed hands, the write matches nothing. No single field is enough:
+claim has the fence: it repeats the stamp of that claim. If another claim holds the job now, the write matches nothing.
+No single field is enough:
 
 - The token alone: an instance of ours claims a job and is suspended. Monque for Node recovers the job and claims it,
   but leaves our token in place, because it does not know that field. Our old run would end Node's run.

@@ -76,13 +76,10 @@ class Taken:
 
 @command("claim jobs", in_parts=True)
 def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
-    """Claims those of the candidates that are still claimable, in one guarded write.
+    """Claim those of the candidates that are still claimable, in one guarded write.
 
-    The write repeats the whole claim condition, and pins each candidate as it was read. If all of them match, the
-    copies are exact. Otherwise the jobs that bear the claim are read back by the whole fence.
-
-    The server may refuse to change one document: it has no room for a claim, or a validator refuses it. The write
-    stops there, and has claimed what stands before it. Then each candidate is claimed alone, in one further round trip.
+    One further round trip reads back what was taken, where not all candidates matched, or claims each candidate alone,
+    where the server refused to change one of them: it has no room for a claim, or a validator refuses it.
     """
     transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp)
     ids = [job.id for job in candidates]
@@ -91,14 +88,21 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     # pins, the condition does.
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
     with causal_session(jobs.collection) as session:
+        # The whole claim condition once more: another instance may have claimed a candidate since the look. Without
+        # the ids, the write would take jobs that no slot waits for.
         guard = {**of_ids(ids), **filter_of(transition.guard), **pinned}
         written = update_unless_refused(jobs.collection, guard, update_of(transition), BY_ID, session)
         if isinstance(written, driver.WriteError):
+            # The write stopped at the refused document, and has claimed those before it. The server does not report
+            # which: so all are read back, and not only what the second write matches.
             refused = _refused_alone(jobs, candidates, transition, session)
             return Taken(read_back(jobs, ids, stamp, session), more=True, refused=refused)
         matched = written.matched_count
+        # Only with pins: without them, a candidate that was claimed, failed and released since the look matches as
+        # well, and its copy has the attempts and the data from before.
         if as_read is not None and matched == len(candidates):
             return Taken([applied(job, transition) for job in candidates])
+        # The server reports how many matched, and not which.
         taken = read_back(jobs, ids, stamp, session) if matched else []
     if matched == len(candidates):
         return Taken(taken)
@@ -107,13 +111,11 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
 
 
 def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set[ObjectId]) -> None:
-    """Find out why a claim misses the same candidate again and again.
-
-    A job that another instance has taken comes back with another past, or not at all. A job that was missed and is
-    seen again with the same past was not taken: it has a field twice. Without this check, it would be tried again at
-    once, for ever; and a suspect, which is claimed alone, would keep all other jobs from being claimed.
-    """
+    """Find out why a claim misses the same candidate again and again."""
     missed = {job.id: past(job) for job in candidates if job.id not in taken}
+    # A job that another instance has taken comes back with another past, or not at all. A job that is missed twice with
+    # the same past has a field twice: no claim ever matches it. Without this check, it would be tried again at once,
+    # for ever; and a suspect, which is claimed alone, would keep all other jobs from being claimed.
     again = [job_id for job_id, before in missed.items() if jobs.missed.pop(job_id, None) == before]
     if again:
         report_doubled(jobs, again)
@@ -125,7 +127,8 @@ def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set
 def _refused_alone(
     jobs: JobCollection, candidates: Sequence[Job], claim: Transition, session: ClientSession
 ) -> list[RefusedClaim]:
-    """Claim each candidate by a statement of its own. A candidate that is claimed already does not match again."""
+    """Claim each candidate by a statement of its own; return the candidates that the server refuses to change."""
+    # A candidate that the first write has claimed is no longer pending: it does not match, and is not claimed twice.
     guard, update = filter_of(claim.guard), update_of(claim)
     each = [UpdateOne({"_id": job.id, **guard, **filter_of(pins(job))}, update, hint=BY_ID) for job in candidates]
     refused = bulk_write(jobs.collection, each, "claim jobs", session).refused
@@ -133,7 +136,7 @@ def _refused_alone(
 
 
 def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
-    """Return the condition that all of them are as they were read; None where they have too many different pasts."""
+    """Return the condition that all candidates are as they were read; None if they have too many different pasts."""
     by_past: dict[object, list[Job]] = {}
     for job in candidates:
         by_past.setdefault(past(job), []).append(job)
@@ -145,7 +148,8 @@ def _as_read(candidates: Sequence[Job]) -> Mapping[str, Any] | None:
 
 
 def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, session: ClientSession) -> Sequence[Job]:
-    """Read which of the ids bear this claim, as a majority holds it, after the writes of the session."""
+    """Read which of the jobs bear this claim, as a majority holds them, after the writes of the session."""
+    # The whole fence and not only the ids: another instance may have claimed some of them.
     held = {**of_ids(ids), **filter_of(stamp_fence(stamp))}
     found = jobs.decoded(
         lambda collection: by_majority(collection).find(held, sort=CLAIM_ORDER, hint=BY_ID, session=session)
@@ -154,13 +158,14 @@ def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, s
 
 
 def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list[Job]:
-    """Return the jobs that bear the claim also by what was read; release the others.
+    """Return the jobs whose copies bear the claim, too; release the others.
 
-    The server has compared each document with the stamp. A document that reads otherwise has a field of its claim
-    twice, and no write under the fence that was read would ever match. The release removes the first of the two fields,
-    and so repairs the document.
+    The server has compared each document with the stamp. A copy that differs shows a document with a field of its claim
+    twice: the server compares the first of the two, and the driver reads the last.
     """
     whole = [job for job in found if cycle_fence(job) == stamp_fence(stamp)]
+    # The end of such a run would never match: its fence is made of the copy. So the job must not run. The release
+    # removes the first of the two fields, and so repairs the document.
     if len(whole) < len(found):
         held = {job.id for job in whole}
         others = [job.id for job in found if job.id not in held]
@@ -173,11 +178,12 @@ def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list
 def take_one(
     jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
 ) -> Taken:
-    """Claims one job by its id, if it still is claimable and was claimed so often before. One round trip.
+    """Claim one job by its id, if it is claimable and still has that number of attempts. One round trip, no look.
 
-    Not for suspects. No look came before: a document that is not a job shows only now. It is released, and the next
-    look reports it.
+    Not for suspects. A document that is not a job is released, and the next look reports it.
     """
+    # Without a look there are no pins. The attempts stand in for them: if another instance has claimed the job
+    # meanwhile, it has one attempt more.
     known = {**UNSUSPECTED, "attempts": attempts or OneOf((None, 0))}
     transition = transitions.claim([name], now, stamp, known)
     # Raw: a document that cannot be decoded is claimed all the same, and must be released.
@@ -194,6 +200,7 @@ def take_one(
         return Taken([], more=True)  # The next look reads the copy that is needed to set it aside.
     if found is None:
         return Taken([])
+    # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _whole(jobs, [jobs.codec.decode(found)], stamp)
         return Taken(taken, more=not taken)
@@ -205,14 +212,11 @@ def take_one(
 
 @command("find out about a claim")
 def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
-    """Return the jobs that a claim holds whose answer was lost.
-
-    A read alone proves nothing: on a primary that is cut off it finds a claim that is rolled back afterwards.
-    So the claim is renewed first, acknowledged by a majority. What a majority read then finds is held. `beat` must
-    be later than the claim, as for any renewal.
-    """
+    """Return the jobs that a claim holds whose answer was lost. `beat` must be later than the claim."""
     held = filter_of(stamp_fence(stamp))
     with causal_session(jobs.collection) as session:
+        # A read alone proves nothing: on a primary that is cut off, it finds a claim that is rolled back afterwards.
+        # The renewal is a write, acknowledged by a majority: what the majority read behind it finds is held.
         jobs.collection.update_many(held, {"$max": signs_of_life(beat)}, session=session)
         found = jobs.decoded(lambda collection: by_majority(collection).find(held, session=session))
         return _whole(jobs, found, stamp)
@@ -220,10 +224,11 @@ def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[
 
 @command("give claims back")
 def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: Sequence[ObjectId] = ()) -> int:
-    """Release, without counting an attempt, all that a claim cycle holds except `but`; return how many jobs.
+    """Release, without counting an attempt, all jobs that a claim cycle holds except `but`; return how many.
 
     A job whose release a validator refuses keeps its claim until the lease expires. The others are released.
     """
+    # By the stamp and not by ids: where the answer to a claim was lost, the caller does not know what it took.
     transition = transitions.release_all(stamp, now)
     theirs, update = filter_of(transition.guard), update_of(transition)
     if but:
@@ -233,6 +238,7 @@ def release_all(jobs: JobCollection, stamp: ClaimStamp, now: datetime, *, but: S
 
 
 def _release_each(jobs: JobCollection, theirs: dict[str, Any], update: dict[str, Any]) -> int:
+    # One release for all stops at the refused document, and would leave those behind it to their leases.
     ids = [document["_id"] for document in jobs.collection.find(theirs, {"_id": True})]
     each = [UpdateOne({**theirs, "_id": job_id}, update, hint=BY_ID) for job_id in ids]
     result = bulk_write(jobs.collection, each, "give claims back")

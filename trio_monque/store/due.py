@@ -1,4 +1,4 @@
-"""Which jobs are due (the look before a claim), and when the next one is. Nothing is written here.
+"""Which jobs are due (the look before a claim), and when the next job is due. Nothing is written here.
 
 A look returns candidates, not claims. Two instances may see the same job; the guarded write decides who gets it
 (`claiming.py`). So a look may be stale, but it must not miss a due job for long. What the conditions here close:
@@ -6,13 +6,13 @@ A look returns candidates, not claims. Two instances may see the same job; the g
 - One query for each name, in one round trip. With one query for all names, a name with a long backlog would fill it,
   and due jobs of other names would wait behind that backlog.
 - Documents that no scheduler can run stay pending and due. They would fill the head of the queue for ever, so a look
-  leaves them out by id (`skipped_documents.py`), and looks behind them page by page where they are too many to name
-  (`due_behind_skipped.py`).
+  leaves them out by id (`skipped_documents.py`). Where they are too many for one query, the look reads the index page
+  by page (`due_behind_skipped.py`).
 - Jobs with rescues (suspects) can be left out: a row of them at the head must not hide the jobs behind it.
-- The first jobs of a name may be passed over: this instance knows them already. If there are too few others, the head
-  is looked at again: a job may have come to lie there since, and would otherwise wait.
-- The claim index is named by a hint. Where the index is gone, the look fails instead of reading the whole collection,
-  and the client makes the indexes anew.
+- A look may pass over the first jobs of a name, which this instance knows already. If it finds too few others, it reads
+  that head again: another job may have come there since, and would otherwise wait.
+- The look names the claim index as a hint. If the index is gone, the look fails instead of reading the whole
+  collection, and the client creates the indexes again.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ from .skipped_documents import can_be_named
 from .types import Collection
 
 MOST_NAMED: Final = 1000
-"""Documents of one name that a query leaves out by id; with more, see `due_behind_skipped.py`."""
+"""Skipped documents of one name that a query leaves out by id. For more of them, see `due_behind_skipped.py`."""
 
 # The server takes a pipeline of a thousand stages at most.
 MOST_NAMES_IN_ONE_LOOK: Final = 200
@@ -59,7 +59,7 @@ class Seen:
     Attributes:
         jobs: Candidates, not claims: earliest first within each name.
         exhausted: The names that have no other due jobs now.
-        short: The names that had fewer jobs than wanted behind those to be passed over. They were looked at again,
+        short: The names that had fewer jobs than wanted behind those to be passed over. A second query has read them
             from the head.
     """
 
@@ -77,9 +77,9 @@ def survey(
     passed_over: Mapping[str, int] = _NOTHING,
     is_announced: bool = True,
 ) -> Seen:
-    """Look for due jobs, and once more where the first answer is not enough. Usually one round trip.
+    """Look for due jobs, and once more for the names that have too few in the first answer. Usually one round trip.
 
-    Names with many skipped documents are looked at one by one: see `due_behind_skipped.py`.
+    Each name with many skipped documents has queries of its own: see `due_behind_skipped.py`.
     """
     is_more_repaired = broken_documents.look_after(jobs)
     plain = {name: most for name, most in wanted.items() if jobs.count_skipped(name) <= MOST_NAMED}
@@ -91,7 +91,8 @@ def survey(
         again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
         found = [*(job for job in found if job.name not in short), *again]
     exhausted = _short(found, plain)
-    # Where the look met a document that is skipped from now on, there may be jobs behind it.
+    # A document that this look met, and that is skipped from now on, took the place of a job: there may be jobs behind
+    # it, so the name is not exhausted.
     paged = {
         name for name in wanted if name not in plain or (name in exhausted and jobs.count_skipped(name) > known[name])
     }
@@ -160,7 +161,7 @@ def _look(
             batch_size=wanted[first] + 1,
             hint=index,
         )
-    # One query for all names together would be filled by one name with a long backlog.
+    # A part for each name: see the top of this file.
     return collection.aggregate(
         [
             *_earliest(due, wanted[first], passed_over.get(first, 0)),
@@ -183,16 +184,18 @@ def _look(
 
 def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     due = filter_of(claimable([name], now))
-    # A pending job with an owner is not claimed; but it must be seen, to be logged.
+    # No claim takes a pending job with an owner, which another program left. But a look must see it, to log it.
     unowned = {FIELD["claimed_by"]: due.pop(FIELD["claimed_by"])}
     if left_over := jobs.left_over.of(name):
-        # Once logged, it is left out for as long as it has an owner.
+        # Once it is logged, a look leaves it out for as long as it has an owner.
         due["$or"] = [unowned, {"_id": {"$nin": left_over}}]
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
-        # A document that no scheduler can run stays pending, and would fill the head of the queue.
+        # These stay pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
+        # No query can name one with such an id, and every look would find it again. No job has it: all others do
+        # without such ids.
         if not all(map(can_be_named, unfit)):
-            due["_id"]["$type"] = "objectId"  # No query can name it: every look would find it again.
+            due["_id"]["$type"] = "objectId"
     return due
 
 
@@ -203,12 +206,12 @@ def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class OneJob:
-    """A pending job: what is needed to claim it by its id.
+    """What a claim on one pending job needs.
 
     Attributes:
-        id: Its id.
-        name: Its name.
-        attempts: How often it has been claimed.
+        id: The id of the job.
+        name: The name of the job.
+        attempts: How often the job has been claimed.
     """
 
     id: ObjectId
@@ -221,8 +224,8 @@ class NextDue:
     """When the next job is due.
 
     Attributes:
-        moment: When.
-        alone: The job, where it is the only one of that moment and can be claimed by its id.
+        moment: When that is.
+        alone: The job, if no other one is due at that moment, and if a claim can take it by its id.
     """
 
     moment: datetime
@@ -234,18 +237,19 @@ _OF_ONE: Final = {FIELD[field]: True for field in ("id", "name", "next_run_at", 
 
 @command("look for the next due job", writes=False)
 def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> NextDue | None:
-    """Return the earliest job of those that were not due at `after`; None where there is none."""
+    """Return when the earliest job of those that were not due at `after` is due; None if there is none."""
     earliest: list[Mapping[str, Any]] = []
-    # Of two dates, the one that the server goes by: with another in the past, this would be asked for ever.
+    # Of two dates in one document, the server compares the first, and so do these codec options. If this returned the
+    # other one, and that was in the past, the caller would ask again at once, for ever.
     collection = jobs.collection.with_options(codec_options=AS_COMPARED)
     for chunk in in_chunks(names, MOST_NAMES_IN_ONE_LOOK):
-        # Skipped documents were due before: they are not among these.
+        # Skipped documents need not be left out: they were due before `after`.
         later = filter_of(claimable(chunk, after))
-        # A few arrays of dates, which no job has, would hide the jobs behind them.
+        # An array of dates, which no job has, matches by any of its dates. Two of them would hide the jobs behind them.
         later[_NEXT_RUN_AT] = {"$gt": after, "$not": {"$type": "array"}}
-        # Two, to know whether the first one is alone; in one answer, without a cursor.
+        # Two documents, to know whether the first is alone. A negative limit: in one answer, without a cursor.
         found = collection.find(later, _OF_ONE, sort=CLAIM_ORDER, limit=-2)
-        # One beyond the year 9999 is read as no datetime: it, and all that is due later, is not due in our time.
+        # The driver does not read a date beyond the year 9999 as a datetime. Such a job never becomes due.
         earliest += [document for document in found if isinstance(document[_NEXT_RUN_AT], datetime)]
     if not earliest:
         return None
@@ -256,7 +260,7 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
 
 @command("look for the earliest pending job", writes=False)
 def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
-    """Return when the first pending job of these names is or was due, skipped ones aside; None where there is none."""
+    """Return when the first pending job of these names is or was due, without skipped ones; None if there is none."""
     due = [moment for name in names if (moment := due_behind_skipped.earliest_past(jobs, name, now)) is not None]
     if due:
         return min(due)

@@ -1,13 +1,15 @@
 """The look for due jobs of a name behind any number of skipped documents, which no scheduler can run.
 
-A query may name a thousand documents that it passes over. Where a name has more of them, this look goes page by page
-along the keys of the claim index, without the documents. It compares the ids with what is known, and reads only
-documents that it has not met: first without what may be large, then, of those that are jobs, as many as are wanted.
+A query may name a thousand documents that it leaves out. Where a name has more of them, a call here reads the keys of
+the claim index page by page, without the documents. It drops the ids that are known to be skipped, and reads only the
+other documents: first without large fields, then whole, as many jobs as are wanted.
 
-It remembers a place for each name (`PagingPlace.ahead`) up to which everything was skipped, and begins there. A job
-may come to lie before that place: it was released, repaired, or has an earlier moment. So a second look goes through
-that part again and again, some pages each time, as long as there are that many skipped documents. What one call
-examines is bounded, for any number of them.
+Each call reads two parts of the index, a bounded number of pages of each:
+
+- The part ahead begins where the call before stopped (`PagingPlace.ahead`): everything before that place was skipped.
+- The part behind lies before that place. A job may have come there since: it was released, or repaired, or became due
+  at an earlier moment. So the calls read that part again and again, and each goes on where the one before stopped
+  (`PagingPlace.behind`).
 """
 
 from __future__ import annotations
@@ -33,26 +35,27 @@ from .job_collection import JobCollection
 from .skipped_documents import PagingPlace
 
 KEYS_IN_A_PAGE: Final = 2000
-"""A page takes the server a millisecond or two."""
+"""Keys of the index in one page: the server needs a millisecond or two for it."""
 
 MOST_PAGES: Final = 5
-"""In one look, for each of its two parts."""
+"""Pages that one call reads of each of the two parts."""
 
 MOST_READ: Final = 500
-"""Documents that are read of one page, without what may be large."""
+"""Documents of one page that are read, without large fields."""
 
 _NEXT_RUN_AT: Final = FIELD["next_run_at"]
 
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What one part of the look found.
+    """What a look found in one part of the index.
 
     Attributes:
         jobs: Candidates, earliest first.
-        place: Up to here everything was skipped; the next look begins behind it.
-        is_end: There is nothing behind what was read.
-        met: How many documents were skipped.
+        place: The last place before the first candidate: everything up to it was skipped, and the next call begins
+            behind it.
+        is_end: The part was read to its end.
+        met: How many skipped documents the look met.
     """
 
     jobs: Sequence[Job]
@@ -80,14 +83,19 @@ class Wanted:
 
 @command("look for due jobs", writes=False)
 def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tuple[Sequence[Job], bool]:
-    """Due jobs, at most as many as wanted; and whether there are certainly no others now.
+    """Return due jobs, at most as many as wanted, and whether there are certainly no others now.
 
-    Where something is announced, something may have come since the last look: everything is looked at again.
+    Args:
+        jobs: The jobs collection.
+        wanted: What to look for.
+        is_announced: A job may have become due since the call before.
     """
     paging = jobs.paging.setdefault(wanted.name, PagingPlace())
-    paging.is_asked_again |= is_announced and paging.second is not None
+    # A pass through the part behind has begun, and the announced job may lie in what it has read already. Only another
+    # whole pass shows that there is none.
+    paging.is_asked_again |= is_announced and paging.behind is not None
     end = paging.ahead
-    before, is_all_before = ([], True) if end is None else _look_before(jobs, wanted, paging, end)
+    before, is_all_before = ([], True) if end is None else _look_behind(jobs, wanted, paging, end)
     if len(before) >= wanted.most:
         return before, False
     found = _Part(jobs, replace(wanted, most=wanted.most - len(before))).look(end, None)
@@ -95,23 +103,23 @@ def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tup
     return [*before, *found.jobs], is_all_before and found.is_end
 
 
-def _look_before(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
-    """The second look: the next pages of what lies before the place where the first one begins."""
-    found = _Part(jobs, wanted).look(paging.second, end)
-    paging.second = found.place
+def _look_behind(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
+    """Read the next pages of the part behind, which ends where the part ahead begins."""
+    found = _Part(jobs, wanted).look(paging.behind, end)
+    paging.behind = found.place
     paging.met += found.met
     if not found.is_end:
         return found.jobs, False
     if 2 * paging.met < jobs.count_skipped(wanted.name):
-        # Most of the skipped documents are gone. The rest is met again.
+        # Most of the skipped documents are gone: forget all of them. The looks meet the others again.
         jobs.forget_skipped(wanted.name)
     is_all = not paging.is_asked_again
-    paging.second, paging.met, paging.is_asked_again = None, 0, False
+    paging.behind, paging.met, paging.is_asked_again = None, 0, False
     return found.jobs, is_all
 
 
 class _Part:
-    """One part of a look: between two places of the claim index."""
+    """Looks at the pending and due documents of one name, between two places of the claim index."""
 
     def __init__(self, jobs: JobCollection, wanted: Wanted) -> None:
         self._jobs = jobs
@@ -130,6 +138,7 @@ class _Part:
         place, is_passing, met, is_end = after, True, 0, False
         for _ in range(MOST_PAGES):
             page, is_last = self._page(after, until)
+            # Jobs, and documents that are not known as broken: a bounded number of those is remembered.
             unknown = [one.id for one in page if not self._jobs.is_skipped(one.id)]
             read, page = self._cut(page, unknown)
             good = self._good(read, self._wanted.most - len(found))
@@ -147,10 +156,11 @@ class _Part:
         return _Found(found, place, is_end, met)
 
     def _page(self, after: Anchor | None, until: Anchor | None) -> tuple[list[Anchor], bool]:
-        """Keys of the index, without their documents; and whether these are the last ones."""
+        """Return the next keys of the index, without their documents, and whether they are the last ones."""
         keys = self._keys(after, until)
-        # An array of dates, which no job has, is within the range, too, and behind every anchor that one of its dates
-        # is behind. A page full of arrays would come again and again, and the jobs behind it never.
+        # An array of dates, which no job has, matches by any of its dates, and the server sorts it by its earliest one.
+        # So it comes at the head of every page until the anchor is behind its latest date: a page full of arrays would
+        # come again and again.
         page = [Anchor(key["_id"], key[_NEXT_RUN_AT]) for key in keys if isinstance(key[_NEXT_RUN_AT], datetime)]
         if len(page) < len(keys) == KEYS_IN_A_PAGE and not self._met_arrays:
             self._met_arrays = True
@@ -158,7 +168,8 @@ class _Part:
         return page, len(keys) < KEYS_IN_A_PAGE
 
     def _keys(self, after: Anchor | None, until: Anchor | None) -> list[dict[str, Any]]:
-        # Only once arrays were met: with this condition the server reads the documents, and not the keys alone.
+        # The condition against arrays only once a page was full of them: for it, the server reads the documents, and
+        # not the keys alone.
         between = self._path.ranges(after, until, descending=False, with_residual=self._met_arrays)
         return list(
             self._jobs.collection.with_options(codec_options=OWN_OPTIONS).find(
@@ -173,7 +184,7 @@ class _Part:
 
     @staticmethod
     def _cut(page: list[Anchor], unknown: Sequence[ObjectId]) -> tuple[Sequence[ObjectId], list[Anchor]]:
-        """Of what is not known as many as are read, and the page up to the last of these."""
+        """Return the first `MOST_READ` of the unknown ids, and the page up to the last of these."""
         if len(unknown) <= MOST_READ:
             return unknown, page
         read = unknown[:MOST_READ]
@@ -192,7 +203,8 @@ class _Part:
         ]
         good.sort(key=lambda job: (job.next_run_at, job.id))
         found: list[Job] = []
-        # Of some only what was left out cannot be read: then the next ones take their places.
+        # Some jobs prove broken only when their large fields are read, or another instance has claimed them meanwhile:
+        # the next ones take their places.
         while good and len(found) < most:
             part, good = good[: most - len(found)], good[most - len(found) :]
             found += self._read({**due, **of_ids(job.id for job in part), FIELD["claimed_by"]: None}, None)
@@ -205,7 +217,7 @@ class _Part:
 
 @command("look for the earliest due job", writes=False)
 def earliest_past(jobs: JobCollection, name: str, now: datetime) -> datetime | None:
-    """Return when the first due job of the name was due, skipped ones aside; None where none is due."""
+    """Return when the first due job of the name became due, without skipped documents; None if none is due."""
     part = _Part(jobs, Wanted(name=name, most=1, now=now, suspects=True))
     found = part.look(None, None)
     while not found.jobs and not found.is_end:

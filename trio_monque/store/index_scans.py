@@ -1,13 +1,13 @@
-"""Which index answers a question about a list of jobs, and where in it one begins to read. No commands.
+"""Which index serves a list of jobs, and which ranges of that index a page reads. No commands.
 
-A list is sorted by a date, with the id as tie-break, and goes on behind an anchor (x, y). In MongoDB's terms that is
-`date > x`, or `date = x` and `_id > y`. Written as an `$or` of these two, each a range of one index that is in the
-order that is asked for, the server merges both (SORT_MERGE) and reads what it returns and one key for each range.
-The shorter `date >= x` and (`date > x` or `_id > y`) would read all jobs of the same millisecond again for each
-page, and `enqueue_many` makes thousands of those.
+A list is sorted by a date, with the id as tie-break. The next page goes on behind an anchor, the date x and the id y of
+the last job: `date > x`, or `date = x` and `_id > y`. The filter is an `$or` of these two. Each is a range of one
+index, in the order of the list. The server merges the ranges (SORT_MERGE): it reads the keys that it returns, and one
+more for each range. The shorter filter `date >= x` and (`date > x` or `_id > y`) would read all jobs of the same
+millisecond again for each page, and `enqueue_many` makes thousands of those.
 
-Where the index has the status before the date, or name and status, there is a range for each of them, spelled one
-by one: of `$in` the server makes ranges itself, but not within an `$or`. Then it would sort, and read all there is.
+Some indexes have the status before the date, or name and status. Then the `$or` has a range for each of their values.
+With `$in`, the server makes ranges itself, but not within an `$or`: it would read all matching keys, and sort.
 """
 
 from __future__ import annotations
@@ -29,13 +29,13 @@ from . import indexes
 from .codec import filter_of
 from .fields import FIELD
 
-# Two ranges each are merged. A hundred take the server a third as long as looking at as much along the order as a page
-# may (7 ms and 21, measured), and find what is rare.
+# The server merges two ranges for each prefix. A hundred prefixes take 7 ms, and they find rare jobs; a page that reads
+# along the order up to its cap takes 21 ms (measured).
 MOST_PREFIXES: Final = 100
 
 _ID: Final = FIELD["id"]
-# What a job can have. Range conditions match values of their own type only, so a document whose id or date is not
-# that of a job is not seen.
+# The first and last values that a job can have. Range conditions match values of their own type only: a document whose
+# id or date has another type is not a job, and is not found.
 _FIRST_ID, _LAST_ID = ObjectId("0" * 24), ObjectId("f" * 24)
 _FIRST_DATE = datetime.min.replace(tzinfo=UTC)
 _LAST_DATE = datetime.max.replace(tzinfo=UTC, microsecond=999_000)
@@ -43,15 +43,16 @@ _LAST_DATE = datetime.max.replace(tzinfo=UTC, microsecond=999_000)
 
 @dataclass(frozen=True, kw_only=True)
 class IndexScan:
-    """One index, and what is read along it.
+    """One index, and what a query reads along it.
 
     Attributes:
-        index: Its name.
-        by: The order that is asked for.
-        prefixes: What its fields before that of the order are equal to; a range of it for each.
-        within: The ends of the order that are asked for.
-        residual: What else is asked; the documents say whether it holds.
-        is_sorted: Whether it gives the order. Otherwise all that it has is read and sorted: of `HELD`, what runs.
+        index: The name of the index.
+        by: The attribute that the list is sorted by.
+        prefixes: The values of the fields that stand before that attribute in the index. Each has a range of its own.
+        within: The bounds of that attribute.
+        residual: The rest of the filter: the server checks it on the documents.
+        is_sorted: Whether the index has the order of the list. Otherwise all its matching jobs are read and sorted:
+            those that run, in `HELD`.
     """
 
     index: str
@@ -64,8 +65,8 @@ class IndexScan:
     def ranges(
         self, anchor: Anchor | None, until: Anchor | None = None, *, descending: bool, with_residual: bool
     ) -> dict[str, Any]:
-        """The filter for what lies behind the anchor, up to the other one and with it."""
-        # In each branch and not beside the $or, where it might keep the server from merging.
+        """Return the filter for the jobs behind `anchor`, up to and including `until`."""
+        # In each branch: beside the $or, it might keep the server from merging the ranges.
         residual = self.residual if with_residual else {}
         branches = [
             {**filter_of(prefix), **end, **residual}
@@ -78,7 +79,7 @@ class IndexScan:
         behind, before = ("$lt", "$gt") if descending else ("$gt", "$lt")
 
         def ids(after: Anchor | None, to: Anchor | None) -> dict[str, Any]:
-            """An anchor takes the place of the end on its side."""
+            """Return the range of ids: an anchor replaces the first or the last id."""
             first, last = (_LAST_ID, _FIRST_ID) if descending else (_FIRST_ID, _LAST_ID)
             begin = {f"{behind}e": first} if after is None else {behind: after.id}
             return {**begin, f"{before}e": last if to is None else to.id}
@@ -87,7 +88,7 @@ class IndexScan:
             yield {_ID: ids(anchor, until)}
             return
         date = FIELD[self.by]
-        # The ends stay beside the anchors: they may have been changed since the page of the one.
+        # The bounds stay beside the anchors: the caller may ask for the next page with other bounds.
         ends = _ends(self.within)
         inner = dict(ends)
         if anchor is not None:
@@ -136,13 +137,13 @@ def _holds(ends: Mapping[str, Any], value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ScansByName:
-    """What rests, of some statuses and whatever name: which path it is depends on the names that there are.
+    """A scan for jobs at rest, of some statuses and any name. It depends on the names that there are.
 
-    The index has the name first, so there is a range for each name and status.
+    The index has the name first, so the scan has a range for each name and status.
 
     Attributes:
-        statuses: The statuses that are asked for.
-        by, within, asked: As `scans_of` has them.
+        statuses: The statuses of the query.
+        by, within, asked: As in `scans_of`.
     """
 
     statuses: Sequence[JobStatus]
@@ -152,20 +153,20 @@ class ScansByName:
 
     @property
     def names_of(self) -> Sequence[JobStatus]:
-        """It needs the names of jobs of these statuses.
+        """The statuses whose names the scan needs.
 
-        Of several, those of all that rest: the server steps from name to name for one status, or for all that the
-        index has, and otherwise reads every key. A job that moves between two of them is of the same name.
+        For several statuses, the names of all jobs at rest: the server skips from name to name for one status, or for
+        all statuses of the index, and otherwise reads every key.
         """
         return self.statuses if len(self.statuses) == 1 else indexes.AT_REST
 
     @property
     def most_names(self) -> int:
-        """With more, it is looked for on the way."""
+        """The number of names up to which each has a range. With more names, the scan reads along the order."""
         return MOST_PREFIXES // len(self.statuses)
 
     def path(self, names: Sequence[str]) -> IndexScan | None:
-        """The path; None where nothing has to be read. One name more than `most_names` says that there are too many."""
+        """Return the scan for these names; None if there are none. More than `most_names` names are too many."""
         if not names:
             return None
         if len(names) > self.most_names:
@@ -177,24 +178,24 @@ class ScansByName:
 
 
 def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
-    """Where what is asked for lies; together they have all of it, and nothing twice but what moves meanwhile.
+    """Return the scans that together find all jobs of the query, each job once unless it moves meanwhile.
 
     | order         | of all               | of some statuses      | of some names              |
     |---------------|----------------------|-----------------------|----------------------------|
-    | `id`          | `_id`                | on the way            | on the way                 |
-    | `created_at`  | `CREATED`            | on the way            | on the way                 |
+    | `id`          | `_id`                | residual              | residual                   |
+    | `created_at`  | `CREATED`            | residual              | residual                   |
     | `next_run_at` | `LISTING`            | `CLAIM`, and `HELD`   | `CLAIM`, and `HELD`        |
-    | `updated_at`  | `UPDATED`, and `HELD`| `UPDATED`, and `HELD` | on the way of these        |
+    | `updated_at`  | `UPDATED`, and `HELD`| `UPDATED`, and `HELD` | residual of these          |
 
-    "On the way": it is looked for among all along the order, which is capped. Ranges of the order's own date are
-    ends of what is read; all else that a filter may ask is looked for on the way. So are the statuses by
-    `next_run_at` where there are too many names, or too many are asked for: on the way of `LISTING`.
+    "Residual": the scan reads all jobs along the order, up to its cap, and the server checks the condition on each.
+    Bounds of the date of the order are bounds of the scan. All other conditions are residual. By `next_run_at`, so are
+    the statuses if there are too many names, and the names if the query has too many: the scan is that of `LISTING`.
     """
     by, given = query.sort.by, query.filter
     asked = given.conditions()
     within = asked.pop(by, Within())
     named: Mapping[str, Any] = {} if given.names is None else {"name": one_of(given.names)}
-    # Who asks for every status asks for none.
+    # A filter with every status is a filter without statuses.
     asks_statuses = given.statuses is not None and set(given.statuses) != set(JobStatus)
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)
     in_status: Mapping[str, Any] = {"status": one_of(statuses)} if asks_statuses else {}

@@ -1,11 +1,11 @@
-"""Renewals: an instance tells the others at every heartbeat that its claims are alive.
+"""Renewals: at every heartbeat, an instance writes a sign of life into the jobs that it holds.
 
 Instance A runs a job. It stalls for longer than the lease; B takes the job for dead and claims it. Then A goes on and
 renews. What each condition closes:
 
-- A renews by the whole fence (owner, token, moment of the claim), not by its name. Otherwise A would renew B's claim,
-  or a later claim of its own, and go on running the job beside the other run. A claim that does not match is lost:
-  A cancels its run.
+- A renews by the whole fence (see `jobs/fences.py`), not by its name. Otherwise A would renew B's claim, or a later
+  claim of its own, and go on running the job beside the other run. A claim that does not match is lost: A cancels its
+  run.
 - `$max`, with a beat that only grows. An observer judges by change: a claim whose signs of life do not change for a
   whole lease is dead. If the server's clock steps back and a renewal wrote an older date, or the same one, the observer
   would take a live run for dead.
@@ -42,12 +42,12 @@ MOST_IN_ONE_STATEMENT = 1000
 
 @dataclass(slots=True)
 class Renewed:
-    """The claims that a heartbeat did not find simply held.
+    """The claims that need attention after a heartbeat. All others are held.
 
     Attributes:
-        lost: They are no longer held: the runs must end.
-        unwanted: They are held, and a cancellation of their jobs was requested.
-        refused: The server refuses to renew these; they may be held until their leases expire.
+        lost: Claims that this instance no longer holds: their runs must end.
+        unwanted: Claims that this instance holds, on jobs whose cancellation was requested.
+        refused: Claims that the server refuses to renew. They hold until their leases expire, unless they are lost.
     """
 
     lost: set[ClaimId] = field(default_factory=set)
@@ -56,7 +56,7 @@ class Renewed:
 
 
 def signs_of_life(beat: datetime) -> dict[str, datetime]:
-    """Return the fields that a renewal makes grow. Monque for Node writes the first one, too."""
+    """Return the fields that a renewal sets to a later date. Monque for Node writes the first one, too."""
     return {FIELD["last_heartbeat"]: beat, FIELD["renewed_at"]: beat}
 
 
@@ -64,8 +64,9 @@ def signs_of_life(beat: datetime) -> dict[str, datetime]:
 def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     """Renew the claims, and find lost ones and cancel requests among them. Usually one statement.
 
-    The caller lets `beat` grow from call to call: see above.
+    `beat` must be later than that of the call before, also if the server's clock has stepped back.
     """
+    # `$max`, with a beat that only grows: see the top of this file.
     renewal = {"$max": signs_of_life(beat), "$set": {FIELD["updated_at"]: beat}}
     found = Renewed()
     with causal_session(jobs.collection) as session:
@@ -74,10 +75,13 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
             wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
             if _matched(jobs, wanted, renewal, session) == len(group):
                 continue
-            # Some jobs are asked to end, or gone. Those that are asked to end are renewed as well: they clean up.
+            # Some claims are lost, or their jobs are to be cancelled. The second statement renews the latter, too:
+            # their runs need the claims while they clean up.
             matched = _matched(jobs, cycles, renewal, session)
             if matched is None:
                 found.refused |= _refused_alone(jobs, group, renewal, session)
+            # What a majority read does not find under its fence is lost. Not what did not match: a statement that
+            # stopped at a refused document did not reach the claims behind it.
             if matched is None or matched < len(group):
                 found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles, session))
             asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
@@ -88,7 +92,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
 def _matched(
     jobs: JobCollection, filters: Sequence[dict[str, Any]], renewal: dict[str, Any], session: ClientSession
 ) -> int | None:
-    """Return how many were renewed; None where the server refused one of them, and did not reach those behind it."""
+    """Return how many claims were renewed; None if the server refused one, and did not reach those behind it."""
     requests = [UpdateMany(one, renewal, hint=BY_ID) for one in filters]
     result = bulk_write(jobs.collection, requests, "renew claims", session)
     return None if result.refused else result.matched
@@ -97,10 +101,9 @@ def _matched(
 def _refused_alone(
     jobs: JobCollection, group: Sequence[Job], renewal: dict[str, Any], session: ClientSession
 ) -> set[ClaimId]:
-    """Renew each claim by a statement of its own; return the claims whose documents the server refuses to change.
-
-    For example, a validator was added while they ran. Their leases expire, and their runs end with them.
-    """
+    """Renew each claim by a statement of its own; return the claims whose documents the server refuses to change."""
+    # For example, a validator was added while they ran. Their leases expire, and their runs must end before that. Their
+    # neighbours, which the statement did not reach, are renewed here.
     each = [UpdateOne(filter_of(fence(job)), renewal, hint=BY_ID) for job in group]
     refused = bulk_write(jobs.collection, each, "renew claims", session).refused
     for place, refusal in refused.items():
@@ -121,7 +124,7 @@ def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: Clie
 
 
 def _by_cycle(group: Sequence[Job]) -> list[dict[str, Any]]:
-    """Return one filter for each claim cycle: the ids that it took, and its fence."""
+    """Return one filter for each claim cycle: the ids of the jobs that it took, and its fence."""
     cycles: dict[str | None, list[Job]] = defaultdict(list)
     for job in group:
         cycles[job.claim_token].append(job)

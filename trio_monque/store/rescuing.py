@@ -1,4 +1,4 @@
-"""The search for dead claims: which claims there are, and the jobs that they hold. Nothing is written here.
+"""Reads for the search for dead claims: all claims, and the jobs that dead ones hold. Nothing is written here.
 
 Every instance observes all claims at its heartbeats. A claim is dead when its signs of life have not changed for a
 whole lease by the observer's own steady clock; `jobs/rescue_policy.py` has that threshold. No date is compared with a
@@ -27,12 +27,13 @@ from .job_collection import JobCollection
 
 MOST_IN_A_BATCH: Final = 1000
 
-# The fields of a claim, and those that every job must have.
+# The fields of a claim, and those without which a document is not a job.
 CLAIM_VIEW: Final = [
     FIELD[name] for name in ("name", "status", "next_run_at", "created_at", "updated_at", *CLAIM_FIELDS)
 ]
 
-# The order of the index: it serves the query, which names no holder. A running job without a holder is a claim, too.
+# The order of the index, so that the server reads that index although the query names no holder. It must not name one:
+# a running job without a holder is a dead claim, too.
 IN_ORDER: Final = [(FIELD["claimed_by"], ASCENDING), (FIELD["locked_at"], ASCENDING)]
 
 CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
@@ -40,7 +41,7 @@ CLAIMED: Final = filter_of({"status": JobStatus.PROCESSING})
 
 @command("look at the claims", writes=False)
 def look(jobs: JobCollection) -> Sequence[Job]:
-    """Return all claimed jobs of all instances: their claims, and nothing else of them."""
+    """Return the claimed jobs of all instances, without the fields that do not belong to a claim."""
     found = jobs.decoded(
         lambda collection: collection.find(CLAIMED, CLAIM_VIEW, sort=IN_ORDER, batch_size=MOST_IN_A_BATCH)
     )
@@ -64,11 +65,9 @@ def _claimed(ids: Sequence[ObjectId]) -> dict[str, Any]:
 
 
 def _as_compared(jobs: JobCollection, found: Sequence[Job]) -> Sequence[Job]:
-    """Return the same jobs; those that are known to have a field twice are read as the server compares them.
-
-    The driver reads the last of two fields and the server compares the first. By what the driver reads, no rescue of
-    such a job ever matches, and its renewals may not be seen.
-    """
+    """Return the same jobs; those that are known to have a field twice are read as the server compares them."""
+    # The driver reads the last of two fields, and the server compares the first. With what the driver reads, no rescue
+    # of such a job would ever match, and an observer might not see its renewals.
     known = [job.id for job in found if job.id in jobs.broken] if jobs.broken else []
     if not known:
         return found

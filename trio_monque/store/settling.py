@@ -1,14 +1,14 @@
 """The ends of claims (settlements), written in groups, each exactly once.
 
-`settling_statements.py` makes the fewest statements of many ends; this file sends them and finds out what became of
-each. Instance A ends a run; meanwhile its lease may have expired, B may have claimed the job, and an operator may have
+`settling_statements.py` puts many ends into few statements; this file sends these and finds out what became of each
+claim. Instance A ends a run; meanwhile its lease may have expired, B may have claimed the job, and an operator may have
 cancelled it. What each condition closes:
 
-- The fence (status, owner, token, moment of the claim) is in every statement. If B holds the job, A's late end does not
-  match. Without it, A would end B's run in the database, and the job's result would be A's.
-- The receipt is written with the end. If the answer is lost, A sends the same statement again: it matches nothing now,
-  because the claim is ended, and the receipt in the document proves that the first sending was applied. Without it, A
-  could not tell its own end from a lost claim, and would report a finished job as lost.
+- The fence (see `jobs/fences.py`) is in every statement. If B holds the job, A's late end does not match. Without the
+  fence, A would end B's run in the database, and the job's result would be A's.
+- The receipt is written with the end. If the answer is lost, A sends the same statement again: the statement matches
+  nothing now, because the claim has ended, and the receipt in the document proves that the first sending was applied.
+  Without the receipt, A could not distinguish its own end from a lost claim, and would report a finished job as lost.
 - What the end was computed from is in the guard: no cancel request, the same schedule. If an operator cancels while
   the result travels, the cancellation is written instead (`otherwise`, under a receipt of its own). If the schedule
   changed, nothing is written, and the caller decides again: the next due date would be that of the old schedule.
@@ -45,10 +45,10 @@ class Fate(Enum):
     """What became of one settlement."""
 
     WRITTEN = auto()
-    CANCELLED = auto()  # A cancellation was requested before: it was written instead.
+    CANCELLED = auto()  # A cancellation was requested before: the store has written that instead.
     SCHEDULE_CHANGED = auto()  # Nothing was written, and the claim still holds: decide again.
     REFUSED = auto()  # The server will never accept this one.
-    LOST = auto()  # The claim was gone, or its end can no longer be found out.
+    LOST = auto()  # Another claim holds the job, or none; or nothing shows any more how this claim ended.
 
 
 @command("settle jobs")
@@ -59,6 +59,7 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
     """
     with causal_session(jobs.collection) as session:
         refused = _write_but_refused(jobs, statements, session)
+        # As many documents matched as there are claims, each by its fence: all ends are written, and no read is needed.
         if refused is None:
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
@@ -72,14 +73,12 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
 def _write_but_refused(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Set[ClaimId] | None:
-    """Write them; return None where everything matched, otherwise the claims whose ends the server refused.
-
-    A statement stops at the first document that is refused. So its claims are sent again, each alone: one document
-    must not keep its neighbours from their ends.
-    """
+    """Write the statements; return None if everything matched, otherwise the claims whose ends the server refused."""
     refused = _write(jobs, statements, session)
     if refused is None:
         return None
+    # A statement stops at the first document that the server refuses. Its claims go again, each alone: otherwise one
+    # full document would keep its neighbours from their ends, and their jobs would run again.
     alone = [part for one in refused for part in one.apart()]
     if len(alone) > len(refused):
         refused = _write(jobs, alone, session) or {}
@@ -93,13 +92,15 @@ def _write_but_refused(
 def _write(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Mapping[Statement, str] | None:
-    """Return None where everything matched; otherwise the statements that the server refused (maybe none), and why."""
+    """Return None if everything matched; otherwise the statements that the server refused (maybe none), and why."""
     encoding = jobs.collection.codec_options
     sent = [each for statement in statements for each in requests_of(statement, encoding)]
     requests = [request for _, request in sent]
     # Where this raises, the caller sends all again, and the receipts show which had been written.
     result = bulk_write(jobs.collection, requests, "settle jobs", session, is_refusal=_is_nested_too_deeply)
     count = sum(len(statement.claims) for statement in statements)
+    # Where the server refused a whole command, it may have executed some of the statements before, and not have counted
+    # them.
     if result.matched == count and not result.refused and not result.was_broken_off:
         return None
     return {sent[place][0]: refusal.message for place, refusal in result.refused.items()}
@@ -109,14 +110,14 @@ def _is_nested_too_deeply(error: driver.OperationFailure) -> bool:
     return error.code == _NESTED_TOO_DEEPLY
 
 
-# With the signs of life where a write asks for them: a claim that was renewed since must not be rescued.
-_FENCE: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat", "renewed_at")
+# The fields that a fence compares. A rescue also compares the signs of life: a claim that was renewed since is alive.
+_FENCED_FIELDS: Final = ("status", "claimed_by", "locked_at", "claim_token", "last_heartbeat", "renewed_at")
 
 
 def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: ClientSession) -> dict[ClaimId, Fate]:
     # Lenient: a document that was damaged since its claim must not keep the other jobs from their ends.
     ids = of_ids(job_id for statement in statements for job_id in statement.ids)
-    wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCE)]
+    wanted = [FIELD[name] for name in ("receipt", "cancel_requested_at", *_FENCED_FIELDS)]
     reader = by_majority(jobs.collection, LENIENT)
     found = {document["_id"]: document for document in reader.find(ids, wanted, hint=BY_ID, session=session)}
     fates = {}
@@ -128,13 +129,15 @@ def _read_fates(jobs: JobCollection, statements: Sequence[Statement], session: C
 
 
 def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
+    """Return what became of a claim in this statement, by the document as it is after the write."""
+    # The receipt comes first: an end that was written clears the fields of the claim, so its fence no longer holds.
     receipt = document.get(FIELD["receipt"])
     if receipt == statement.receipt:
         return Fate.WRITTEN
     if receipt == statement.receipt_otherwise:
         return Fate.CANCELLED
     guard = filter_of(statement.transition.guard)
-    if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCE) if name in guard):
+    if any(document.get(name) != guard[name] for name in (FIELD[name] for name in _FENCED_FIELDS) if name in guard):
         return Fate.LOST
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
@@ -148,7 +151,9 @@ def _write_otherwise(
     fates: Mapping[ClaimId, Fate],
     session: ClientSession,
 ) -> Mapping[ClaimId, Fate]:
-    """Write the cancellation where one was requested; return the claims that were lost or refused meanwhile."""
+    """Write the cancellations that were requested; return the fates that this changes."""
+    # Every end clears the request together with the claim. If the retry were written all the same, nothing would show
+    # the request any more, and the job would run again.
     instead = []
     for statement in statements:
         claims = [claim for claim in statement.claims if fates[claim] is Fate.CANCELLED]
@@ -156,7 +161,8 @@ def _write_otherwise(
             instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, claims))
     if not instead or (refused := _write_but_refused(jobs, instead, session)) is None:
         return {}
-    # If this is a repetition, the first sending wrote some of them: those bear the receipt, and not the fence.
+    # If this is a repetition, the first sending wrote some of the cancellations: those jobs bear the receipt, and the
+    # fence no longer holds there.
     after = _read_fates(jobs, instead, session)
     return {
         claim: Fate.CANCELLED if fate is Fate.WRITTEN else Fate.REFUSED if claim in refused else Fate.LOST

@@ -1,4 +1,8 @@
-"""Transitions -> the fewest statements that write them, and what is sent for each."""
+"""The fewest statements that write many ends of claims, and the requests that are sent for each statement.
+
+A thousand jobs may end in the same moment, most of them in the same way. Jobs of one claim cycle that end alike share
+one statement. Completed jobs share one also if each has its own result: an aggregation looks the result up by `_id`.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +24,7 @@ from .commands import BY_ID, in_chunks_by_size, of_ids
 from .fields import FIELD
 
 MOST_RESULTS: Final = 1024 * 1024
-"""Bytes of results in one statement; a larger one goes alone. The server takes 16 MiB. Not measured."""
+"""Bytes of results in one statement; a larger result goes alone. The server takes 16 MiB. Not measured."""
 
 
 @dataclass(slots=True, eq=False)
@@ -28,10 +32,11 @@ class Statement:
     """One transition for the jobs that share it, all of one claim cycle.
 
     Attributes:
-        transition: Its guard names no id, and it sets no result where each job has its own.
-        receipt: Unique to this statement, and the same each time that it is sent.
-        claims: The claims that it ends.
-        results: What is stored for each of them, in their order; empty where no job has a result of its own.
+        transition: What is written to each job: without an id in its guard, and without a result if each job has its
+            own.
+        receipt: Unique to this statement, and the same each time that the statement is sent.
+        claims: The claims that this statement ends.
+        results: The result of each claim, in the order of the claims; empty if the jobs have no results of their own.
     """
 
     transition: Transition
@@ -49,7 +54,7 @@ class Statement:
         return f"{self.receipt}/otherwise"
 
     def apart(self) -> list[Statement]:
-        """The same for each claim alone."""
+        """Return one statement for each claim, with the same receipt."""
         return [
             Statement(self.transition, self.receipt, [claim], self.results[place : place + 1])
             for place, claim in enumerate(self.claims)
@@ -66,11 +71,13 @@ def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Stat
 
 
 def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: str) -> list[Statement]:
-    """The statement that writes each of these; equal ones share theirs, and those that share one transition at no cost.
+    """Return, for each end in order, the statement that writes it.
 
-    What a guard says of the id does not count: that of the claim does. Nor does the result of a completed job.
+    Ends share a statement if their transitions are equal. The ids in their guards may differ: the statement has the ids
+    of its claims. The results of completed jobs may differ, too.
     """
     statements: dict[object, Statement] = {}
+    # By the identity of the transition: a batch often has one object for all, and no key needs to be made then.
     of_transition: dict[int, Statement] = {}
     written_by = []
     for number, (claim, transition) in enumerate(ends):
@@ -89,15 +96,15 @@ def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: s
 
 
 def _has_own_result(transition: Transition) -> bool:
-    # Only where the job has ended for good: change streams may report a statement with many results as the replacement
-    # of a document, and Monque for Node wakes for updates alone. No instance needs to wake for a completed job.
+    # Only for a completed job. A change stream may report a statement with many results as a replacement of documents,
+    # and Monque for Node wakes for updates only: it would sleep through a job that is pending again.
     return "result" in transition.set and transition.set.get("status") is JobStatus.COMPLETED
 
 
 def _key(transition: Transition) -> object:
     has_own_result = _has_own_result(transition)
     if "result" in transition.set and not has_own_result:
-        return id(transition)  # Equal is not the same: True, 1 and 1.0 are equal, and stored as what each is.
+        return id(transition)  # By identity: True, 1 and 1.0 are equal to Python, and differ in the database.
     key = (
         tuple(item for item in transition.guard.items() if item[0] != "id"),
         tuple(item for item in transition.set.items() if item[0] != "result"),
@@ -108,12 +115,12 @@ def _key(transition: Transition) -> object:
     try:
         hash(key)
     except TypeError:
-        return id(transition)  # It sets something unhashable, a history of errors for example: it goes alone.
+        return id(transition)  # It sets something unhashable, for example a history of errors: it goes alone.
     return key
 
 
 def _shared(transition: Transition) -> Transition:
-    """What the transition says of whichever jobs it is written to."""
+    """Return what the transition writes to all jobs of a statement: without the id, and without a job's own result."""
     otherwise = transition.otherwise
     written = transition.set
     if _has_own_result(transition):
@@ -133,7 +140,7 @@ def _shared(transition: Transition) -> Transition:
 def requests_of(
     statement: Statement, encoding: CodecOptions[Any]
 ) -> Iterator[tuple[Statement, UpdateOne | UpdateMany]]:
-    """What is sent, and the part of the statement that each request writes."""
+    """Yield the requests to send, each with the part of the statement that it writes."""
     if len(statement.claims) == 1 or not statement.results:
         yield statement, _plain(statement)
         return
@@ -142,7 +149,7 @@ def requests_of(
 
 
 def _in_parts(statement: Statement, encoding: CodecOptions[Any]) -> Iterator[tuple[Statement, list[RawBSONDocument]]]:
-    """The statement, as far as one request may hold it; and its results, each encoded in a document of its own."""
+    """Divide the statement into parts that one request may hold; yield each with its results, encoded as documents."""
     start = 0
     encoded = (bson.encode({FIELD["result"]: result}, codec_options=encoding) for result in statement.results)
     for documents in in_chunks_by_size(encoded, len, MOST_RESULTS):
@@ -163,15 +170,13 @@ def _plain(statement: Statement) -> UpdateOne | UpdateMany:
 
 
 def _each_its_own(statement: Statement, documents: Sequence[RawBSONDocument]) -> UpdateMany:
-    """A statement that stores to each document its own result.
-
-    As an aggregation, which would compute with what it is given: whatever comes from outside is a literal. Whole
-    fields are merged, so that what was there before is replaced, and not merged with.
-    """
+    """Make a request that stores its own result in each document."""
     guard, update = filter_of(statement.transition.guard), update_of(statement.transition, statement.receipt)
     assert "$inc" not in update, "a completion counts nothing"
     ids = statement.ids
+    # All values from outside are literals: an aggregation would evaluate a result such as {"$add": [1, 2]}.
     own = {"$arrayElemAt": [{"$literal": documents}, {"$indexOfArray": [{"$literal": ids}, "$_id"]}]}
+    # Merged at the top level only: a `$set` stage would merge a result into the fields of the result before.
     written = {"$mergeObjects": ["$$ROOT", {"$literal": update["$set"]}, own]}
     stages: list[dict[str, Any]] = [{"$replaceWith": written}, {"$unset": list(update["$unset"])}]
     return UpdateMany({**of_ids(ids), **guard}, stages, hint=BY_ID)

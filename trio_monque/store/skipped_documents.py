@@ -16,13 +16,13 @@ from ..clock import virtual_time
 from ..jobs.cursors import Anchor
 
 MOST_REMEMBERED: Final = 50_000
-"""Documents in one list: 20 MB. The others are met again and again, at a bounded rate."""
+"""Documents in one list: 20 MB. The looks meet the others again and again, at a bounded rate."""
 
 LOOK_AGAIN_AFTER: Final = 60.0
 """Seconds after which a skipped document is looked at again: it may have been repaired."""
 
 LONGEST_PROBLEM: Final = 500
-"""Characters of what is wrong with one."""
+"""Characters of the text that says what is wrong with a document."""
 
 MOST_NEWS: Final = 100
 """Documents that are logged one by one within that time. The others are counted."""
@@ -30,7 +30,7 @@ MOST_NEWS: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class _Entry:
-    """One document: its id, what is wrong with it, and the name of the jobs among which it was met."""
+    """One document: its id, what is wrong with it, and the name of the jobs among which a look met it."""
 
     document_id: object
     problem: str
@@ -38,14 +38,14 @@ class _Entry:
 
 
 class SkippedDocuments(Set[object]):
-    """The ids of such documents, of whatever type, and what was wrong with each. Bounded.
+    """The ids of skipped documents, of any type, and what is wrong with each. Bounded.
 
-    Shared by threads: each change is one operation on a dict.
+    Threads share it: each change is one operation on a dict.
     """
 
     def __init__(self) -> None:
         self._entries: dict[object, _Entry] = {}
-        # By None what has no name that is a text: a look for any name may meet it.
+        # Under None are documents whose name is not text: a look for any name may meet them.
         self._by_name: dict[str | None, dict[object, object]] = {}
         self._looked_at = 0.0
         self._news = 0
@@ -62,24 +62,24 @@ class SkippedDocuments(Set[object]):
         return len(self._entries)
 
     def of(self, name: str) -> Sequence[object]:
-        """Return those that a look for jobs of this name may meet."""
+        """Return the documents that a look for jobs of this name may meet."""
         if not self._entries:
             return ()
         return [one for each in (name, None) for one in tuple(self._by_name.get(each, {}).values())]
 
     def count(self, name: str) -> int:
-        """How many these are."""
+        """Return how many documents a look for jobs of this name may meet."""
         if not self._entries:
             return 0
         return len(self._by_name.get(name, ())) + len(self._by_name.get(None, ()))
 
     def problem_of(self, document_id: object) -> str | None:
-        """What is wrong with it, as far as is known."""
+        """Return what is wrong with the document; None if it is not known as broken."""
         entry = self._entries.get(_key(document_id))
         return None if entry is None else entry.problem
 
     def add(self, document_id: object, problem: str = "", name: str | None = None) -> bool:
-        """Add one; return whether it is new, and is to be logged: see `take_unlogged`."""
+        """Add a document; return whether to log it: it is new, or something else is wrong, and few others are new."""
         key = _key(document_id)
         known = self._entries.get(key)
         if known is None and not self._entries:
@@ -98,7 +98,7 @@ class SkippedDocuments(Set[object]):
         return self._news <= MOST_NEWS
 
     def take_unlogged(self) -> int:
-        """Return how many were new and not logged one by one, since the last call."""
+        """Return how many documents were new since the last call, and were not logged one by one."""
         unlogged, self._unlogged = self._unlogged, 0
         return unlogged
 
@@ -109,17 +109,17 @@ class SkippedDocuments(Set[object]):
             self._by_name.get(entry.name, {}).pop(key, None)
 
     def forget(self, name: str) -> None:
-        """Forget all of a name: those that are still broken are met again."""
+        """Forget the documents of a name. The looks meet those that are still broken again."""
         for key in self._by_name.pop(name, {}):
             self._entries.pop(key, None)
 
     def is_old(self) -> bool:
-        """Whether it is time to look at them again."""
-        # Both ways: a client may have been used in another run, with a clock of its own.
+        """Return whether it is time to look at the documents again."""
+        # The absolute difference: another run, whose virtual clock was ahead, may have used this client before.
         return bool(self._entries) and abs(steady_moment() - self._looked_at) >= LOOK_AGAIN_AFTER
 
     def to_look_at(self, most: int) -> list[object]:
-        """Return those that were looked at longest ago, and count them as looked at: the next call returns others."""
+        """Return the documents that were looked at longest ago; they count as looked at now."""
         self._looked_at = steady_moment()
         found = []
         for key in list(islice(tuple(self._entries), most)):
@@ -130,21 +130,21 @@ class SkippedDocuments(Set[object]):
         return found
 
     def look_on(self) -> None:
-        """Look at the next ones without a pause: some of the last ones were repaired."""
+        """Let the next look at documents follow without a pause: some of the last ones were repaired."""
         self._looked_at = steady_moment() - LOOK_AGAIN_AFTER
 
 
 class Cooldown:
-    """Limits how often something is done: at once, and not again before a pause has passed."""
+    """Limits how often something is done: the first time at once, and again only after a pause."""
 
     def __init__(self, pause: float) -> None:
         self._pause = pause
         self._last: float | None = None
 
     def take(self) -> bool:
-        """Whether it is time; then it counts as done."""
+        """Return whether it is time. If so, it counts as done now."""
         moment = steady_moment()
-        # Both ways, as above.
+        # The absolute difference, as above.
         if self._last is not None and abs(moment - self._last) < self._pause:
             return False
         self._last = moment
@@ -153,31 +153,31 @@ class Cooldown:
 
 @dataclass(slots=True)
 class PagingPlace:
-    """How far the looks at the due jobs of one name have come, past skipped documents.
+    """How far the looks at the due jobs of one name have come: see `due_behind_skipped.py`.
 
     Attributes:
-        ahead: Up to here, everything was skipped when it was seen. The first look begins behind this place.
-        second: How far the second look has come, at what lies before `ahead`: a job may have come there since.
-        met: How many skipped documents this second look has met.
-        is_asked_again: Something was announced since the second look began: one further second look must follow.
+        ahead: Everything up to this place was skipped when a look saw it. The part ahead begins behind this place.
+        behind: How far the pass through the part behind has come, which ends at `ahead`; None between two passes.
+        met: How many skipped documents this pass has met.
+        is_asked_again: A job was announced since this pass began: one further pass must follow.
     """
 
     ahead: Anchor | None = None
-    second: Anchor | None = None
+    behind: Anchor | None = None
     met: int = 0
     is_asked_again: bool = False
 
 
 def can_be_named(document_id: object) -> bool:
-    """Whether a query finds a document by this id, as it was read.
+    """Return whether a query finds the document by this id, as the driver has read it.
 
-    Not where bytes that are not text were replaced, or a pointer, a type of old, was read as a DBRef.
+    It does not if the driver replaced bytes that are not UTF-8, or read a DBPointer, a deprecated type, as a DBRef.
     """
     return type(document_id) is ObjectId or not any(sign in repr(document_id) for sign in ("\ufffd", "DBRef("))
 
 
 def _key(document_id: object) -> object:
-    """Two ids that MongoDB tells apart may be equal to Python, and not every one is hashable."""
+    """Return a key that differs where MongoDB's ids differ: 1 and True are equal to Python, and a dict has no hash."""
     if type(document_id) is ObjectId:
         return document_id
     try:
@@ -187,5 +187,6 @@ def _key(document_id: object) -> object:
 
 
 def steady_moment() -> float:
+    """Return seconds on a clock that never steps; on the virtual clock of a test, if there is one."""
     virtual = virtual_time()
     return time.monotonic() if virtual is None else virtual.now().timestamp()
