@@ -19,8 +19,7 @@ from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
 from trio_monque import JobStatus, events
 from trio_monque.client.context import ClientContext
-from trio_monque.client.rescued import Rescued, log_and_events_of
-from trio_monque.client.rescuing import Rescuer
+from trio_monque.client.rescuing import Rescued, Rescuer, log_and_events_of
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs import transitions
@@ -327,16 +326,16 @@ class LostAnswers:
 def test_rescue_that_was_never_answered_tells_later_what_was_its_own(store: JobCollection) -> None:
     held = claim(store, 4)
     rescuer = rescuer_of(store)
-    taking = rescuer.taking(rescuer.look())
+    batch = rescuer.batch(rescuer.look())
     store.interference.append(LostAnswers(3))
     with pytest.raises(MonqueConnectionError):
-        taking.run_with_retries()
-    assert (taking.collect(), taking.is_unknown) == ([], True)
+        batch.run_with_retries()
+    assert (batch.collect(), batch.is_unknown) == ([], True)
     # Meanwhile one is claimed, and another was ended by its new holder: its outcome cannot be known any more.
     claim_due(store, {"greet": 2}, stamp("another", LATER), LATER)
     (first, second, *_) = [stored(store, job) for job in held if stored(store, job).claimed_by == "another"]
     settling.settle(store, settling.grouped([transitions.complete(second, LATER)], "theirs"))
-    taking.run()
-    assert {one.after.id for one in taking.collect()} == {job.id for job in held} - {second.id}
+    batch.run()
+    assert {one.after.id for one in batch.collect()} == {job.id for job in held} - {second.id}
     assert stored(store, first).claimed_by == "another"
-    assert not taking.is_unknown
+    assert not batch.is_unknown

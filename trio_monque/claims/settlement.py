@@ -125,10 +125,10 @@ def _lock_after(
             return lock_after_failure(held.attempt, error, now, policy, after)
 
 
-def made_lighter(settlement: DocumentSettlement) -> bool:
-    """Shorten the error in a lock that the server refused; return whether the lock should be sent again.
+def shorten_refused_error(settlement: DocumentSettlement) -> bool:
+    """Shorten the error in a lock that the server refused; return False if there is nothing to shorten.
 
-    With the shortened error the lock is smaller than the one in the document, so that a full document has room for it.
+    With the shorter error the lock is smaller than the one in the document, so that a full document has room for it.
     """
     ending, settled = settlement.ending, settlement.settled
     if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:

@@ -48,13 +48,19 @@ from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
 from .reporting import RescuedDocument
 from .rescues import Rescues
-from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, made_lighter, outcome_of
+from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, outcome_of, shorten_refused_error
 
 Work = Callable[[Claim[Any], ClaimWork], Awaitable[object]]
 """Works on the document of a claim: hands the claim to a task, or calls the handler. Returns when the work is over."""
 
 MOST_ROUNDS: Final = 3
-"""How often an ending is sent if its lock was renewed meanwhile."""
+"""How often a settlement is sent while the answer is MOVED. After that it counts as lost.
+
+The usual cause is a renewal on its way, and the next round has its date. But a program that knows only `by` and
+`until`, and uses the name of this instance, may have overwritten the lock and left our token in place: then no round
+would ever match. Should three renewals overtake three settlements instead, the claim is reported as lost too, and its
+lease ends.
+"""
 
 
 class DocumentSource:
@@ -146,7 +152,7 @@ class DocumentSource:
 
     async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:
         for _ in range(MOST_ROUNDS):
-            left = [one for one in batch if one.settled is None or one.settled.fate is Fate.MOVED or made_lighter(one)]
+            left = [one for one in batch if _must_be_sent(one)]
             if not left:
                 break
             await self._settle(left)
@@ -236,6 +242,13 @@ class DocumentSource:
         # The server accepted the filter at the start. If it refuses it later, one document makes it fail, for example
         # by a division in `$expr`. That is an outage and not a bug: claims go on when the document is repaired.
         return isinstance(error, MonqueConnectionError) or is_shortage(error)
+
+
+def _must_be_sent(settlement: DocumentSettlement) -> bool:
+    """Whether the settlement must be sent, or sent again. Shortens the error of one that the server refused."""
+    if settlement.settled is None or settlement.settled.fate is Fate.MOVED:
+        return True
+    return settlement.settled.fate is Fate.REFUSED and shorten_refused_error(settlement)
 
 
 def _was_written(settlement: DocumentSettlement) -> bool | None:

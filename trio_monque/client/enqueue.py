@@ -11,7 +11,7 @@ from ..checks import check_known
 from ..errors import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
-from ..jobs.stored_value_limits import Taking, check_payload, plain_data
+from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data
 from ..store import inserting
 from ..store.codec import document_of
 from ..store.inserting import Parcel
@@ -49,7 +49,7 @@ class Enqueue(Operation[Job]):
 
 def enqueue(
     context: ClientContext,
-    worker: str | Taking[Any],
+    worker: str | TypedWorker[Any],
     data: Any = None,
     *,
     session: ClientSession | None = None,
@@ -63,7 +63,7 @@ def enqueue(
 
 
 def document(
-    context: ClientContext, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
+    context: ClientContext, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
 ) -> Operation[dict[str, Any]]:
     """Check a new job, and make its document; see `Monque.document`."""
     check_known(options, JobOptions.__annotations__, "document")

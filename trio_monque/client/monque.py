@@ -15,7 +15,7 @@ from ..call_context import async_calls
 from ..errors import MonqueConnectionError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.stored_value_limits import Taking
+from ..jobs.stored_value_limits import TypedWorker
 from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
 from ..store.types import ClientSession, Database
@@ -99,12 +99,12 @@ class Monque:
 
     @overload
     async def enqueue(
-        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+        self, worker: TypedWorker[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
     ) -> Job: ...
     @overload
     async def enqueue(
         self,
-        worker: Taking[None],
+        worker: TypedWorker[None],
         data: None = ...,
         *,
         session: ClientSession | None = ...,
@@ -116,7 +116,7 @@ class Monque:
     ) -> Job: ...
     async def enqueue(
         self,
-        worker: str | Taking[Any],
+        worker: str | TypedWorker[Any],
         data: Any = None,
         *,
         session: ClientSession | None = None,
@@ -153,13 +153,13 @@ class Monque:
 
     @overload
     async def schedule(
-        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+        self, cron: str, worker: TypedWorker[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
     ) -> Job: ...
     @overload
     async def schedule(
         self,
         cron: str,
-        worker: Taking[None],
+        worker: TypedWorker[None],
         data: None = ...,
         *,
         on_conflict: str = ...,
@@ -172,7 +172,7 @@ class Monque:
     async def schedule(
         self,
         cron: str,
-        worker: str | Taking[Any],
+        worker: str | TypedWorker[Any],
         data: Any = None,
         *,
         on_conflict: str = "keep",
@@ -202,15 +202,15 @@ class Monque:
         return await self._run(operation)
 
     @overload
-    async def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    async def document(self, worker: TypedWorker[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
     @overload
     async def document(
-        self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]
+        self, worker: TypedWorker[None], data: None = ..., **options: Unpack[JobOptions]
     ) -> dict[str, Any]: ...
     @overload
     async def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
     async def document(
-        self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]
+        self, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
     ) -> dict[str, Any]:
         """Check a job as `enqueue` does, and return its document, for you to insert.
 

@@ -13,8 +13,7 @@ from ..jobs.job import Job
 from ..observations import Observations, Sighting
 from .context import ClientContext
 from .operation import Operation
-from .rescued import Rescued, log_and_events_of, pending_again
-from .rescuing import Rescuer
+from .rescuing import Rescued, Rescuer, log_and_events_of, pending_again
 
 MOST_AT_ONCE: Final = 100
 SHORTEST_PAUSE: Final = 0.02
@@ -90,15 +89,15 @@ class Recovery(Operation[int]):
         self._has_looked = True
 
     def _take(self, dead: Sequence[Sighting[Job]]) -> None:
-        taking = self._rescuer.taking([one.claim for one in dead])
+        batch = self._rescuer.batch([one.claim for one in dead])
         try:
-            taking.run_with_retries()
+            batch.run_with_retries()
         except BaseException:
             self.caused.may_be_due = True
             raise
         finally:
             # However it ends, what is known of it is kept and announced.
-            rescued = taking.collect()
+            rescued = batch.collect()
             self.caused.jobs = pending_again(rescued)
             self._rescued += rescued
         self._observations.forget(dead)

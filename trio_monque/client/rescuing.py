@@ -1,19 +1,34 @@
-"""Rescue: what is seen of the claims of others, and how dead ones are taken away. Blocking."""
+"""Rescue: looks at the claims of others, takes dead ones away, and reports what was rescued. Blocking.
+
+A rescue races with the holder, who may renew or end the claim at any moment, with other observers, and with callers who
+change a schedule. What closes each race:
+
+- *The claim changed since it was observed.* Each batch reads its jobs again and keeps only those whose mark (owner,
+  token, last sign of life) is the observed one. The write repeats that mark as its guard.
+- *The answer is lost.* The write may be applied, and then the job no longer has the mark. A new decision would find
+  nothing to do, and the rescue would never be reported. So the same statements are sent again until they are answered;
+  by their receipts the server shows which changes were ours.
+- *A schedule changed since the decision.* The next occurrence would be that of the old schedule, so the write matches
+  nothing (SCHEDULE_CHANGED), and the job is read and decided again.
+"""
 
 from __future__ import annotations
 
 import secrets
 import time
+from collections import Counter
 from collections.abc import Collection, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from ..errors import BrokenDocumentError, MonqueConnectionError
+from .. import events
+from ..errors import BrokenDocumentError, MonqueConnectionError, ScheduleEndedError
 from ..jobs.conditional_write import LIGHTEST, applied, lightened
 from ..jobs.fences import ClaimId, claim_id
-from ..jobs.job import Job
+from ..jobs.job import Job, JobStatus
 from ..jobs.rescue_policy import Rescue, RescuePolicy, decide_rescue, is_stale, lease_of, mark_of, protected_for
+from ..log import logger_of
 from ..observations import Sighting
 from ..options import SchedulerConfig
 from ..store import doubled_fields, queries, rescuing, settling
@@ -21,32 +36,49 @@ from ..store.fields import HEAVY
 from ..store.settling import Fate, Statement
 from ..store.types import ObjectId
 from .context import ClientContext
-from .rescued import Rescued
 
-# A schedule may be changed while it is decided what becomes of it. It cannot go on for ever by chance.
+logger = logger_of()
+
+# A schedule may change between the decision and the write. By chance, that cannot happen ten times in a row.
 MOST_ROUNDS: Final = 10
 
-# A lost answer is harmless, but what was rescued would not be reported: the same is sent again, soon.
-MOST_TRIES: Final = 3
-TRY_AGAIN_AFTER: Final = 0.2
+# A lost answer does no harm to the jobs, but their rescue would not be reported: so the same is sent again soon.
+MOST_SENDINGS: Final = 3
+SEND_AGAIN_AFTER: Final = 0.2
+
+MOST_NAMED: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Rescued:
+    """A dead claim that was taken away.
+
+    Attributes:
+        before, after: The job as it was observed, and as the rescue left it.
+        error: Why the job, or its occurrence, was given up; None for a rescue.
+    """
+
+    before: Job
+    after: Job
+    error: BaseException | None
 
 
 class Rescuer:
-    """Looks at claims and takes dead ones away; every call blocks until the database has answered."""
+    """Looks at claims and takes dead ones away. Every call blocks until the database has answered."""
 
     def __init__(self, context: ClientContext) -> None:
         config = context.config
-        # A client that runs no jobs goes by a scheduler's defaults.
+        # A client that runs no jobs uses the default options of a scheduler.
         self._config = config if isinstance(config, SchedulerConfig) else SchedulerConfig()
         self._policy = RescuePolicy.of(self._config)
         self._context = context
 
     def look(self) -> Sequence[Job]:
-        """Every claim that there is."""
+        """Return all claimed jobs."""
         return rescuing.look(self._context.jobs)
 
     def sighting(self, job: Job, now: datetime, older_than: float | None = None) -> Sighting[Job]:
-        """What an observer makes of a claim; `older_than` stands for `lock_timeout`."""
+        """Return the claim as an observer needs it. `older_than` replaces the option `lock_timeout`."""
         return Sighting(
             job,
             key=job.id,
@@ -56,31 +88,30 @@ class Rescuer:
             is_stale=is_stale(job, now),
         )
 
-    def taking(self, observed: Sequence[Job]) -> Taking:
-        """Of these claims, those that have not changed since, to be taken away."""
-        return Taking(self._context, self._policy, observed)
+    def batch(self, observed: Sequence[Job]) -> RescueBatch:
+        """Return a batch that rescues these jobs, as far as their claims have not changed since."""
+        return RescueBatch(self._context, self._policy, observed)
 
     def take(self, observed: Sequence[Job]) -> Sequence[Rescued]:
-        """Takes them away now."""
-        taking = self.taking(observed)
-        taking.run_with_retries()
-        return taking.collect()
+        """Rescue these jobs now, as far as their claims have not changed since."""
+        batch = self.batch(observed)
+        batch.run_with_retries()
+        return batch.collect()
 
 
 @dataclass(frozen=True, slots=True)
 class _Decided:
-    """What is written, and from what it was decided. Sent again as it is, until there is an answer."""
+    """The statements of one round, and the jobs and decisions that they were made from."""
 
     dead: Mapping[ClaimId, Job]
     rescues: Mapping[ClaimId, Rescue]
     statements: Sequence[Statement]
 
 
-class Taking:
-    """Takes claims away that have not changed since they were observed. What each job then is, is decided now.
+class RescueBatch:
+    """Takes claims away that have not changed since they were observed, and decides what becomes of each job.
 
-    An answer may be lost: `run` may be called again after any error that passes, and sends the same. Only so does it
-    know later what it did itself.
+    After a transient error, call `run` again: it sends the same statements, until they are answered.
     """
 
     def __init__(self, context: ClientContext, policy: RescuePolicy, observed: Sequence[Job]) -> None:
@@ -94,42 +125,45 @@ class Taking:
 
     @property
     def is_unknown(self) -> bool:
-        """Something was sent, and its answer has not come."""
+        """Whether statements were sent that are not answered yet."""
         return self._unanswered is not None
 
     def collect(self) -> Sequence[Rescued]:
-        """What was rescued since this was asked last."""
+        """Return what was rescued since the last call."""
         rescued, self._rescued = self._rescued, []
         return rescued
 
     def run_with_retries(self) -> None:
-        """As `run`; what passes is tried again, a few times."""
-        for _ in range(MOST_TRIES - 1):
+        """Do what `run` does; after a transient error, try again a few times."""
+        for _ in range(MOST_SENDINGS - 1):
             try:
                 return self.run()
             except MonqueConnectionError as error:
                 if not error.transient:
                     raise
-            time.sleep(TRY_AGAIN_AFTER)
+            time.sleep(SEND_AGAIN_AFTER)
         return self.run()
 
     def run(self) -> None:
-        """Raises MonqueConnectionError where the database does not answer."""
+        """Decide and write until no claim is left to take. Raises MonqueConnectionError if the database fails."""
         while self._rounds < MOST_ROUNDS:
             decided = self._unanswered or self._decide()
             if decided is None:
                 return
+            # Until the answer arrives: if `settle` raises, the next call sends exactly this again.
             self._unanswered = decided
             fates = settling.settle(self._context.jobs, decided.statements)
             self._unanswered = None
             self._rounds += 1
             self._rescued += self._taken(decided, fates)
-            # Where a schedule was changed meanwhile, it is decided again from what it is now. Where the document has
-            # no room, something lighter is written.
+            # A changed schedule is read and decided again. A document that has no room for the write gets a lighter
+            # one, up to the lightest.
             again = {Fate.SCHEDULE_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.SCHEDULE_CHANGED}
             self._refusals += Fate.REFUSED in fates.values()
             self._marks = {claim[0]: self._marks[claim[0]] for claim, fate in fates.items() if fate in again}
-            self._look_into([claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)])
+            self._report_doubled(
+                [claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)]
+            )
 
     def _decide(self) -> _Decided | None:
         if not self._marks:
@@ -137,23 +171,25 @@ class Taking:
         dead = self._unchanged(rescuing.read(self._context.jobs, list(self._marks)))
         now = self._context.now()
         rescues = {claim: self._decided(job, now) for claim, job in dead.items()}
-        # The event of a job that ends has all its content; and its history of errors goes on.
+        # Jobs that end are read again with all their content: the event of the end has it, and the end adds to the
+        # history of errors. All others are read without it, because that is much cheaper.
         ending = [job.id for claim, job in dead.items() if rescues[claim].error or job.cancel_requested_at]
         if ending:
             whole = self._unchanged([job for one in ending for job in rescuing.read_whole(self._context.jobs, one)])
             dead = {claim: job for claim, job in dead.items() if job.id not in ending} | whole
             rescues |= {claim: self._decided(job, now) for claim, job in whole.items()}
-        self._look_into(self._marks.keys() - {job_id for job_id, _ in dead})
+        self._report_doubled(self._marks.keys() - {job_id for job_id, _ in dead})
         if not dead:
             return None
         statements = settling.grouped([rescues[claim].transition for claim in dead], secrets.token_hex(8))
         return _Decided(dead, rescues, statements)
 
-    def _look_into(self, missed: Collection[ObjectId]) -> None:
-        """Looks for fields that are there twice in what could not be taken although it was observed.
+    def _report_doubled(self, missed: Collection[ObjectId]) -> None:
+        """Look for doubled fields in documents that were observed and could not be taken.
 
-        Usually such a claim was renewed, or ended, just now. With a field twice, no write would ever match by what the
-        driver reads: the next taking goes by what the server compares.
+        Usually such a claim was renewed or ended just now. But if a document has a field twice, the driver reads one
+        value and the server compares the other, so no write would ever match. Once reported, the next batch uses the
+        values that the server compares.
         """
         if missed:
             doubled_fields.report_doubled(self._context.jobs, missed)
@@ -174,13 +210,62 @@ class Taking:
                 yield Rescued(job, applied(job, rescue.transition), rescue.error)
             elif fates[claim] is Fate.CANCELLED and otherwise is not None:
                 after = applied(job, otherwise)
+                # Without a request in the copy that was read, the request came since, and the copy has no content.
                 yield Rescued(job, after if job.cancel_requested_at else self._with_content(after), None)
 
     def _with_content(self, after: Job) -> Job:
-        """Add the content, for the event of a job whose end was only found when it was written."""
+        """Add the content of a job that turned out to be cancelled when it was written: its event needs it."""
         try:
             stored = queries.get_job(self._context.jobs, after.id)
         except (MonqueConnectionError, BrokenDocumentError):
             return after
         content = {} if stored is None else {name: getattr(stored, name) for name in HEAVY}
         return replace(after, **content)
+
+
+# --- The report ---
+
+
+def pending_again(rescued: Sequence[Rescued]) -> Sequence[Job]:
+    """Return the rescued jobs that are pending, as they are now."""
+    return [one.after for one in rescued if one.after.status is JobStatus.PENDING]
+
+
+def log_and_events_of(rescued: Sequence[Rescued]) -> Sequence[events.Event]:
+    """Log what was rescued, and return the events that report it."""
+    found: list[events.Event] = []
+    if pending := pending_again(rescued):
+        by_name = dict(Counter(job.name for job in pending).most_common())
+        holders = sorted({str(one.before.claimed_by) for one in rescued})
+        logger.warning(
+            "%d %s pending again that dead instances held (%s). Each of these was killed, out of memory, "
+            "lost its database, or blocked its event loop for longer than its lease; "
+            "or its handler did not obey at lock_timeout: %s",
+            len(pending),
+            "job is" if len(pending) == 1 else "jobs are",
+            _listed(f"{name}: {count}" for name, count in by_name.items()),
+            _listed(iter(holders)),
+        )
+        found.append(events.StaleJobsRecovered(len(pending), by_name))
+    for one in rescued:
+        found += _events_of(one)
+    return found
+
+
+def _events_of(rescued: Rescued) -> Sequence[events.Event]:
+    job, error = rescued.after, rescued.error
+    if job.status is JobStatus.CANCELLED:
+        return [events.JobCancelled(job)]
+    if error is None:
+        return []
+    goes_on = job.status is JobStatus.PENDING
+    what = f"goes on at {job.next_run_at}" if goes_on else "is given up"
+    logger.error("job %s %s: %s%s", job, what, "" if isinstance(error, ScheduleEndedError) else "it ", error)
+    failed = events.JobFailed(job, error, will_retry=goes_on)
+    return [events.ScheduleExhausted(job, error), failed] if goes_on else [failed]
+
+
+def _listed(words: Iterator[str]) -> str:
+    named = list(words)
+    shown = ", ".join(named[:MOST_NAMED])
+    return shown if len(named) <= MOST_NAMED else f"{shown} and {len(named) - MOST_NAMED} more"

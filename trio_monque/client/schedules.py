@@ -15,7 +15,7 @@ from ..jobs.conditional_write import Transition, applied
 from ..jobs.cron import SchedulePreview
 from ..jobs.job import Job, JobStatus
 from ..jobs.new_job import Draft, NewSchedule, check_order, name_of
-from ..jobs.stored_value_limits import Taking, check_payload
+from ..jobs.stored_value_limits import TypedWorker, check_payload
 from ..log import logger_of
 from ..store import job_changes
 from .context import ClientContext
@@ -62,7 +62,7 @@ class Declare(Operation[Job]):
 def schedule(
     context: ClientContext,
     cron: str,
-    worker: str | Taking[Any],
+    worker: str | TypedWorker[Any],
     data: Any = None,
     *,
     on_conflict: str = "keep",

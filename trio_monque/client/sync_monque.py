@@ -12,7 +12,7 @@ from ..clock import virtual_time
 from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
-from ..jobs.stored_value_limits import Taking
+from ..jobs.stored_value_limits import TypedWorker
 from ..store.types import ClientSession
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
@@ -57,12 +57,12 @@ class SyncMonque:
 
     @overload
     def enqueue(
-        self, worker: Taking[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
+        self, worker: TypedWorker[T], data: T, *, session: ClientSession | None = ..., **options: Unpack[JobOptions]
     ) -> Job: ...
     @overload
     def enqueue(
         self,
-        worker: Taking[None],
+        worker: TypedWorker[None],
         data: None = ...,
         *,
         session: ClientSession | None = ...,
@@ -74,7 +74,7 @@ class SyncMonque:
     ) -> Job: ...
     def enqueue(
         self,
-        worker: str | Taking[Any],
+        worker: str | TypedWorker[Any],
         data: Any = None,
         *,
         session: ClientSession | None = None,
@@ -85,13 +85,13 @@ class SyncMonque:
 
     @overload
     def schedule(
-        self, cron: str, worker: Taking[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
+        self, cron: str, worker: TypedWorker[T], data: T, *, on_conflict: str = ..., **options: Unpack[ScheduleOptions]
     ) -> Job: ...
     @overload
     def schedule(
         self,
         cron: str,
-        worker: Taking[None],
+        worker: TypedWorker[None],
         data: None = ...,
         *,
         on_conflict: str = ...,
@@ -104,7 +104,7 @@ class SyncMonque:
     def schedule(
         self,
         cron: str,
-        worker: str | Taking[Any],
+        worker: str | TypedWorker[Any],
         data: Any = None,
         *,
         on_conflict: str = "keep",
@@ -115,12 +115,16 @@ class SyncMonque:
         return self._run(operation)
 
     @overload
-    def document(self, worker: Taking[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    def document(self, worker: TypedWorker[T], data: T, **options: Unpack[JobOptions]) -> dict[str, Any]: ...
     @overload
-    def document(self, worker: Taking[None], data: None = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
+    def document(
+        self, worker: TypedWorker[None], data: None = ..., **options: Unpack[JobOptions]
+    ) -> dict[str, Any]: ...
     @overload
     def document(self, worker: str, data: Any = ..., **options: Unpack[JobOptions]) -> dict[str, Any]: ...
-    def document(self, worker: str | Taking[Any], data: Any = None, **options: Unpack[JobOptions]) -> dict[str, Any]:
+    def document(
+        self, worker: str | TypedWorker[Any], data: Any = None, **options: Unpack[JobOptions]
+    ) -> dict[str, Any]:
         """See `Monque.document`."""
         return self._run(enqueue.document(self._context, worker, data, **options))
 

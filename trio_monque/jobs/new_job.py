@@ -26,7 +26,7 @@ from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
-from .stored_value_limits import Taking, takes_data
+from .stored_value_limits import TypedWorker, takes_data
 
 T = TypeVar("T")
 
@@ -96,9 +96,9 @@ class NewJob:
     if TYPE_CHECKING:
         # The __init__ of the dataclass, with the type of `data` tied to the worker.
         @overload
-        def __init__(self, name: Taking[T], data: T, **options: Unpack[JobOptions]) -> None: ...
+        def __init__(self, name: TypedWorker[T], data: T, **options: Unpack[JobOptions]) -> None: ...
         @overload
-        def __init__(self, name: Taking[None], data: None = ..., **options: Unpack[JobOptions]) -> None: ...
+        def __init__(self, name: TypedWorker[None], data: None = ..., **options: Unpack[JobOptions]) -> None: ...
         @overload
         def __init__(self, name: str, data: Any = ..., **options: Unpack[JobOptions]) -> None: ...
         def __init__(self, name: Any, data: Any = None, **options: Unpack[JobOptions]) -> None: ...

@@ -34,8 +34,8 @@ _TYPES_WITH_PARTS: Final = (b"\x03", b"\x04", b"\x0f")
 _CONTAINERS: Final = frozenset({dict, list, DBRef, Code})
 
 
-class Taking(Protocol[T]):
-    """An object that knows the type of its jobs' data: a Worker."""
+class TypedWorker(Protocol[T]):
+    """A Worker, or another object that knows the type of its jobs' data `T`."""
 
     @property
     def name(self) -> str: ...
@@ -47,8 +47,8 @@ class Taking(Protocol[T]):
         """Converts the stored form back to data. Raises UnreadablePayloadError."""
 
 
-def takes_data(worker: object) -> TypeGuard[Taking[Any]]:
-    """Whether an object is a Taking. Each enqueue asks this; isinstance with a Protocol would take 35 µs."""
+def takes_data(worker: object) -> TypeGuard[TypedWorker[Any]]:
+    """Whether an object is a TypedWorker. Every enqueue asks this, and isinstance with a Protocol takes 35 µs."""
     return callable(getattr(type(worker), "stored", None))
 
 

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any, Final
 
 from ..client.local_wakeups import Announcer, local_schedulers
-from ..client.rescued import Rescued
+from ..client.rescuing import Rescued
 from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
 from ..engine.lease import Beats
 from ..engine.run import Run

@@ -16,7 +16,7 @@ import trio
 
 from .. import events
 from ..client.event_delivery import EventDelivery
-from ..client.rescued import Rescued, log_and_events_of
+from ..client.rescuing import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
 from ..host.reporting import MOST_NAMED, HostEnd, Reporter, named
 from ..jobs.error_history import kept_reason

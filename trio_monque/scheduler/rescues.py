@@ -21,8 +21,7 @@ from typing import Final
 
 import trio
 
-from ..client.rescued import Rescued, pending_again
-from ..client.rescuing import Rescuer, Taking
+from ..client.rescuing import RescueBatch, Rescued, Rescuer, pending_again
 from ..engine.source import Control
 from ..errors import InstanceCollisionError, MonqueConnectionError
 from ..jobs.fences import ClaimId, claim_id
@@ -55,7 +54,7 @@ class Rescues:
         self._announce = announce
         self._control = control
         self._rescuer = Rescuer(shared.client)
-        self._unanswered: Taking | None = None
+        self._unanswered: RescueBatch | None = None
 
     async def observe(self, ours: Set[ClaimId]) -> Sequence[Sighting[Job]]:
         """Return a sighting of each claim that is not ours. Report another process that uses this instance's id."""
@@ -76,29 +75,29 @@ class Rescues:
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
         """Take these claims away. After a transient error, call it again: it repeats what was sent."""
-        taking = self._unanswered = self._unanswered or self._rescuer.taking(claims)
+        batch = self._unanswered = self._unanswered or self._rescuer.batch(claims)
         try:
             await self._db_threads.hand_over(
-                taking.run, orphan=lambda _late: self._report_late(taking), channel=Channel.CLAIMS
+                batch.run, orphan=lambda _late: self._report_late(batch), channel=Channel.CLAIMS
             )
         except MonqueConnectionError:
             # Announce only the jobs whose fate is known. A scheduler that ran one of the others would overwrite the
             # receipt by which the next attempt recognises its own change.
-            self._report(self._announced(taking))
+            self._report(self._announced(batch))
             raise
         self._unanswered = None
-        return self._announced(taking)
+        return self._announced(batch)
 
-    def _announced(self, taking: Taking) -> Sequence[Rescued]:
-        rescued = taking.collect()
+    def _announced(self, batch: RescueBatch) -> Sequence[Rescued]:
+        rescued = batch.collect()
         self._announce(pending_again(rescued))
         return rescued
 
-    def _report_late(self, taking: Taking) -> None:
+    def _report_late(self, batch: RescueBatch) -> None:
         """Runs in a database thread whose caller was cancelled: the scheduler leaves."""
-        if taking.is_unknown:
+        if batch.is_unknown:
             self._announce(None)
-        self._control.on_trio_thread(partial(self._report, self._announced(taking)))
+        self._control.on_trio_thread(partial(self._report, self._announced(batch)))
 
     def _report(self, rescued: Sequence[Rescued]) -> None:
         if rescued:

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from ..client.rescued import Rescued
+from ..client.rescuing import Rescued
 from ..engine.nursery import Engine
 from ..errors import ScheduleEndedError
 from ..jobs import transitions

@@ -18,12 +18,11 @@ from ...errors import InvalidOptionError, MonqueError
 from ...events import Event
 from ...scheduler.scheduler import run_scheduler
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
-from .check import find_problems, schedule_problems
+from .check import find_problems, problem_rows, schedule_problems, summary_rows
 from .files import find_files
 from .place import DemoOptions, Place, open_place
 from .progress import InstanceActivity, Progress
 from .records import Records
-from .summary import problem_rows, summary_rows
 from .views import View
 from .work import FILE_JOBS, TALLY, Resources, enqueue_all, workers
 
