@@ -19,6 +19,7 @@ FLOORS = {"F1", "FB", *(name for n in (10, 100, 500) for name in (f"P{n}", f"tri
 KEYS_OF_THROUGHPUT = {"T.10", "T.100", "T.500", "T.many.10", "T.many.100", "T.many.500"}
 
 
+@pytest.mark.full
 def test_quick_run_measures_throughput_and_enqueuing_beside_floors(
     mongod: EmbeddedServer, db: Database, tmp_path: Path
 ) -> None:
@@ -42,6 +43,7 @@ def test_quick_run_measures_throughput_and_enqueuing_beside_floors(
     assert drawn.read_text(encoding="utf-8") == picture.drawn(results)
 
 
+@pytest.mark.full
 def test_claim_beside_a_long_history_examines_what_it_examines_alone(
     mongod: EmbeddedServer, db: Database, tmp_path: Path
 ) -> None:
@@ -54,6 +56,7 @@ def test_claim_beside_a_long_history_examines_what_it_examines_alone(
         assert report.reached(figure.floors[0], figure.ratio(figure.floors[0]))
 
 
+@pytest.mark.full
 def test_claims_on_a_plain_collection_are_measured_beside_as_many_jobs(
     mongod: EmbeddedServer, db: Database, tmp_path: Path
 ) -> None:

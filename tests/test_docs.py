@@ -24,6 +24,7 @@ from tests.protocol import mutations, timed
 from tests.support.pages import DOCS, PAGES, rows
 from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
 from tests.support.store import PAST, claim_due, handle, insert
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, Retention
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.document_lock import LockStamp, freed, laid_aside
@@ -79,6 +80,7 @@ TESTS_OF_THE_GUIDE = {
 }
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("with_anyio", [False, True], ids=["pytest-trio", "anyio"])
 def test_tests_of_the_guide_pass(mongod: EmbeddedServer, db: Database, tmp_path: Path, with_anyio: bool) -> None:
     files = {name: text for name, text in TESTS_OF_THE_GUIDE.items() if ("anyio" in name) == with_anyio}
@@ -136,8 +138,7 @@ def costs(jobs: JobCollection) -> Sequence[tuple[int, int]]:
     return found
 
 
-@pytest.mark.parametrize("unique_key", [None, "k"])
-@pytest.mark.parametrize("settlement", SETTLEMENTS)
+@pytest.mark.parametrize(("settlement", "unique_key"), one_in(2, list(SETTLEMENTS), [None, "k"]))
 def test_index_page_tells_what_a_transition_costs(
     profiled: JobCollection, settlement: str, unique_key: str | None
 ) -> None:
@@ -169,8 +170,9 @@ def _costs_of_an_end_and_more(store: JobCollection, settlement: str) -> Sequence
     return found
 
 
-@pytest.mark.parametrize("settlement", SETTLEMENTS)
-@pytest.mark.parametrize("wanted", [Retention(completed=0), Retention(keep_last=1)])
+@pytest.mark.parametrize(
+    ("settlement", "wanted"), one_in(2, list(SETTLEMENTS), [Retention(completed=0), Retention(keep_last=1)])
+)
 def test_index_page_tells_what_retention_costs_on_top(db: Database, settlement: str, wanted: Retention) -> None:
     store = handle(db)
     indexes.ensure(store)
@@ -222,6 +224,7 @@ def first_steps(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> Path:
     return tmp_path
 
 
+@pytest.mark.full
 def test_tests_of_the_first_steps_pass(first_steps: Path, mongod: EmbeddedServer, db: Database) -> None:
     (command,) = (block for block in fenced_blocks(FIRST_STEPS, "") if block.startswith("pytest "))
     *options, file = command.split()[1:]
@@ -229,6 +232,7 @@ def test_tests_of_the_first_steps_pass(first_steps: Path, mongod: EmbeddedServer
     assert "3 passed" in run_program(*arguments, uri=mongod.uri, database=db.name)
 
 
+@pytest.mark.full
 def test_two_programs_of_the_first_steps_work_together(first_steps: Path, mongod: EmbeddedServer, db: Database) -> None:
     printed = run_program(str(first_steps / "order.py"), uri=mongod.uri, database=db.name)
     assert printed == "enqueued send\n"
@@ -242,12 +246,12 @@ def test_two_programs_of_the_first_steps_work_together(first_steps: Path, mongod
     assert db["monque_jobs"].count_documents({"name": "send", "status": "completed"}) == 1
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
-def test_code_is_in_the_page_and_quotes_a_file_to_the_letter(page: Path) -> None:
+def test_code_is_in_the_page_and_quotes_a_file_to_the_letter() -> None:
     """Pages are read where nothing builds them, too: an include would show no code there."""
-    assert "literalinclude" not in page.read_text(encoding="utf-8")
-    for file, code in quoted_blocks(page):
-        assert code in (ROOT / file).read_text(encoding="utf-8") + "\n", f"{page.name} quotes {file} wrongly"
+    for page in (ROOT / "README.md", *PAGES):
+        assert "literalinclude" not in page.read_text(encoding="utf-8"), page
+        for file, code in quoted_blocks(page):
+            assert code in (ROOT / file).read_text(encoding="utf-8") + "\n", f"{page} quotes {file} wrongly"
 
 
 # What pages said once, and what is not so.
@@ -261,10 +265,9 @@ UNTRUE = (
 )
 
 
-@pytest.mark.parametrize("page", [ROOT / "README.md", *PAGES], ids=lambda page: str(page.relative_to(ROOT)))
-def test_page_does_not_say_again_what_is_untrue(page: Path) -> None:
-    text = page.read_text(encoding="utf-8")
-    assert [phrase for phrase in UNTRUE if phrase in text] == []
+def test_page_does_not_say_again_what_is_untrue() -> None:
+    texts = {page: page.read_text(encoding="utf-8") for page in (ROOT / "README.md", *PAGES)}
+    assert [(page, phrase) for page, text in texts.items() for phrase in UNTRUE if phrase in text] == []
 
 
 def test_number_of_connections_is_the_one_that_is_checked() -> None:
@@ -298,14 +301,13 @@ def test_every_row_of_every_table_has_as_many_cells_as_its_head() -> None:
             assert len(counts) == 1, f"{page.name}: {table.splitlines()[0]}"
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(DOCS)))
-def test_python_of_the_docs_can_be_parsed_and_imports_what_exists(page: Any) -> None:
-    for block in fenced_blocks(page, "python"):
+def test_python_of_the_docs_can_be_parsed_and_imports_what_exists() -> None:
+    for page, block in ((path, code) for path in PAGES for code in fenced_blocks(path, "python")):
         tree = compile(block, str(page), "exec", ast.PyCF_ONLY_AST | ast.PyCF_ALLOW_TOP_LEVEL_AWAIT)
         for node in ast.walk(tree):
             if isinstance(node, ast.ImportFrom) and node.module in ("trio_monque", "trio_monque.testing"):
                 public = trio_monque if node.module == "trio_monque" else trio_monque.testing
-                assert {alias.name for alias in node.names} <= set(public.__all__)
+                assert {alias.name for alias in node.names} <= set(public.__all__), page
 
 
 def test_state_diagram_and_its_table_are_those_of_the_code() -> None:

@@ -26,6 +26,7 @@ def test_hello_greets_and_ends(mongod: EmbeddedServer, db: Database) -> None:
     assert run_program("examples/hello.py", uri=mongod.uri, database=db.name) == "Hello, world!\n"
 
 
+@pytest.mark.full
 def test_jobs_from_an_asyncio_program_run_in_a_worker_process(mongod: EmbeddedServer, db: Database) -> None:
     *squares, last = run_program("examples/enqueue_from_asyncio.py", uri=mongod.uri, database=db.name).splitlines()
     assert sorted(squares) == ["0 squared is 0", "1 squared is 1", "2 squared is 4"]
@@ -33,6 +34,7 @@ def test_jobs_from_an_asyncio_program_run_in_a_worker_process(mongod: EmbeddedSe
     assert db["monque_jobs"].count_documents({"status": "completed"}) == 3
 
 
+@pytest.mark.full
 def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
     mongod: EmbeddedServer, db: Database, unused_port: int
 ) -> None:
@@ -43,6 +45,7 @@ def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
     ]
 
 
+@pytest.mark.full
 def test_fastapi_application_enqueues_runs_jobs_and_drains_at_sigterm(
     mongod: EmbeddedServer, db: Database, unused_port: int
 ) -> None:
@@ -80,6 +83,7 @@ def asked(url: str, body: dict[str, Any] | None = None) -> Any:
         return json.load(answer)
 
 
+@pytest.mark.full
 def test_program_that_knows_only_plain_locks_works_through_a_collection(mongod: EmbeddedServer, db: Database) -> None:
     """Beside `run_claims` it runs in `tests/faults/test_plain_locks.py`."""
     assert run_program("examples/plain_locks.py", uri=mongod.uri, database=db.name) == "plain has done 10\n"
@@ -87,11 +91,13 @@ def test_program_that_knows_only_plain_locks_works_through_a_collection(mongod: 
     assert db["messages"].count_documents(done) == db["messages"].count_documents({}) == 10
 
 
+@pytest.mark.full
 def test_example_project_with_tests_of_jobs_passes_them(mongod: EmbeddedServer, db: Database) -> None:
     printed = run_program("-m", "pytest", "-q", "examples/testing_jobs", uri=mongod.uri, database=db.name)
     assert "9 passed" in printed
 
 
+@pytest.mark.full
 def test_documents_are_located_exactly_once_although_a_process_is_killed(mongod: EmbeddedServer, db: Database) -> None:
     killed, refused, *proven = run_program("examples/skip_locked.py", uri=mongod.uri, database=db.name).splitlines()
     assert killed.startswith("Killed the process ")

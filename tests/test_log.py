@@ -12,6 +12,7 @@ import pytest
 
 import trio_monque
 from tests.support.hostile_errors import HOSTILE
+from tests.support.thoroughly import one_in
 from trio_monque.log import OwnLines, logger_of
 
 PACKAGE = Path(trio_monque.__file__).parent
@@ -85,7 +86,7 @@ def test_how_to_page_lists_every_line() -> None:
     assert [one for one, longest in parts.items() if longest not in page] == [], "docs/how-to/log.md lacks these lines"
 
 
-@pytest.mark.parametrize("kind", HOSTILE)
+@pytest.mark.parametrize("kind", one_in(3, list(HOSTILE)))
 def test_traceback_of_an_error_whose_text_misbehaves_is_written_and_bounded(kind: str) -> None:
     """`logging` asks for that text in the call of the logger, which may be the one of a loop of ours."""
     error, written = HOSTILE[kind](), io.BytesIO()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -26,6 +27,7 @@ def is_of_self(node: ast.Attribute) -> bool:
     return isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")
 
 
+@cache
 def private_names_of_the_package() -> frozenset[str]:
     names: set[str] = set()
     for path in PACKAGE.rglob("*.py"):
@@ -39,14 +41,11 @@ def private_names_of_the_package() -> frozenset[str]:
     return frozenset(filter(is_private, names))
 
 
-PRIVATE = private_names_of_the_package()
-
-
 def uses_of_private_names(source: str) -> Iterator[str]:
     """Attributes of anything but `self` and `cls`, imports, and names for `setattr`."""
     for node in ast.walk(ast.parse(source)):
         if isinstance(node, ast.Attribute) and not is_of_self(node):
-            if node.attr in PRIVATE:
+            if node.attr in private_names_of_the_package():
                 yield f"line {node.lineno}: {ast.unparse(node)}"
         elif isinstance(node, ast.ImportFrom) and (node.module or "").startswith("trio_monque"):
             yield from (f"line {node.lineno}: {alias.name}" for alias in node.names if is_private(alias.name))
@@ -55,9 +54,9 @@ def uses_of_private_names(source: str) -> Iterator[str]:
             yield from (f"line {node.lineno}: {name}" for name in names if is_private(name.rpartition(".")[2]))
 
 
-@pytest.mark.parametrize("path", MODULES, ids=lambda path: str(path.relative_to(TESTS)))
-def test_private_attributes_of_the_package_are_used_in_internals_only(path: Path) -> None:
-    assert list(uses_of_private_names(path.read_text(encoding="utf-8"))) == []
+def test_private_attributes_of_the_package_are_used_in_internals_only() -> None:
+    uses = {path: list(uses_of_private_names(path.read_text(encoding="utf-8"))) for path in MODULES}
+    assert {str(path.relative_to(TESTS)): found for path, found in uses.items() if found} == {}
 
 
 @pytest.mark.parametrize(

@@ -5,13 +5,13 @@ from __future__ import annotations
 import re
 from pathlib import Path
 
-from tests.support.thoroughly import one_in
+import pytest
+
+from tests.support.thoroughly import one_in, rows_in
 
 TESTS = Path(__file__).parent
-WITH_NUMBERS = re.compile(
-    r"\bin_full\(|\bif FULL\b|^from \.(?:document_)?scenario import .*\b(?:JOBS|DOCUMENTS)\b", re.MULTILINE
-)
-"""Modules that name a number of their own, or one of the scenarios."""
+WITH_NUMBERS = re.compile(r"\bin_full\(|\bif FULL\b")
+"""Modules that name a number of their own."""
 
 
 def test_module_with_a_number_that_is_larger_in_full_has_the_marker() -> None:
@@ -23,6 +23,9 @@ def test_module_with_a_number_that_is_larger_in_full_has_the_marker() -> None:
 
 def test_ci_plays_what_is_marked() -> None:
     assert 'MONQUE_TEST_FULL=1 pytest -m "full or larger_in_full"' in (TESTS.parent / ".ci/run").read_text("utf-8")
+    assert 'MONQUE_TEST_FULL=1 python -m pytest -m "full or larger_in_full"' in (TESTS.parent / "justfile").read_text(
+        "utf-8"
+    )
 
 
 def test_part_of_a_family_has_each_value() -> None:
@@ -31,3 +34,16 @@ def test_part_of_a_family_has_each_value() -> None:
     assert (len(family), len(normal)) == (21, 7)
     assert {letter for letter, _ in normal} == set("abc")
     assert {number for _, number in normal} == set(range(7))
+
+
+def test_part_of_the_rows_is_played_in_a_normal_run() -> None:
+    rows = rows_in(3, [("a", 1), ("b", 2), ("c", 3), ("d", 4)])
+    assert [one.values for one in rows] == [("a", 1), ("b", 2), ("c", 3), ("d", 4)]
+    assert [one.values for one in rows if not one.marks] == [("a", 1), ("d", 4)]
+
+
+def test_family_without_a_part_for_a_normal_run_is_refused() -> None:
+    with pytest.raises(AssertionError, match="tries none"):
+        one_in(5, "abc", first=4)
+    with pytest.raises(AssertionError, match="tries none"):
+        rows_in(3, [("a", 1)], first=1)

@@ -380,6 +380,7 @@ async def test_document_that_kills_its_holders_is_set_aside(things: Collection, 
     assert lock_of(things)["error"] == aside.error
 
 
+@pytest.mark.full
 async def test_live_holder_is_not_rescued_however_long_it_works(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
 

@@ -47,7 +47,7 @@ async def test_iterator_ends_and_its_body_goes_on(things: Collection, autojump_c
 async def test_waits_for_a_backoff(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 1)
     lock(things, {"by": None, "until": later(300), "tries": 2})
-    report = await run_claims(things, OPEN, finish, wait=False)
+    report = await run_claims(things, OPEN, finish, wait=False, poll_interval=20)
     assert report.finished == 1
     assert trio.current_time() == 300
 

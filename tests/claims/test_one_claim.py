@@ -347,7 +347,7 @@ async def test_claim_without_timeout_has_an_infinite_deadline(things: Collection
         await trio.sleep(5000)
         await claim.finish(DONE)
 
-    report = await run_claims(things, OPEN, handler, wait=False, poll_interval=1000)
+    report = await run_claims(things, OPEN, handler, wait=False, poll_interval=1000, heartbeat_interval=300)
     assert report.finished == 1
 
 

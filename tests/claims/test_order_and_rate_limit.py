@@ -18,22 +18,22 @@ from trio_monque.errors import MissingIndexError
 from trio_monque.store import documents
 from trio_monque.store.types import Collection
 
+SORTS: list[tuple[Any, Any]] = [
+    ([("rank", 1)], lambda one: one["rank"]),
+    ([("rank", -1)], lambda one: -one["rank"]),
+    ((("group", -1), ("rank", 1)), lambda one: (-one["group"], one["rank"])),
+    ([["deep.rank", 1]], lambda one: one["rank"]),
+]
 
-@pytest.mark.parametrize(
-    ("sort", "key"),
-    [
-        ([("rank", 1)], lambda one: one["rank"]),
-        ([("rank", -1)], lambda one: -one["rank"]),
-        ((("group", -1), ("rank", 1)), lambda one: (-one["group"], one["rank"])),
-        ([["deep.rank", 1]], lambda one: one["rank"]),
-    ],
-)
-@pytest.mark.parametrize(
-    ("has_index", "concurrency"), [(True, 1), (False, 1), pytest.param(True, 7, marks=pytest.mark.full), (False, 7)]
-)
+
+WAYS = [(has_index, concurrency) for concurrency in (1, 7) for has_index in (True, False)]
+
+
+@pytest.mark.parametrize(("sort_and_key", "way"), one_in(4, SORTS, WAYS))
 async def test_documents_are_claimed_in_the_order_of_sort(
-    things: Collection, autojump_clock: MockClock, sort: Any, key: Any, *, has_index: bool, concurrency: int
+    things: Collection, autojump_clock: MockClock, sort_and_key: tuple[Any, Any], way: tuple[bool, int]
 ) -> None:
+    (sort, key), (has_index, concurrency) = sort_and_key, way
     ranks = list(range(60))
     random.Random(1).shuffle(ranks)
     things.insert_many(
@@ -57,7 +57,7 @@ async def test_documents_are_claimed_in_the_order_of_sort(
         assert seen == in_order
 
 
-@pytest.mark.parametrize("rate", one_in(2, [0.1, 1, 7.5, 3, 30]))
+@pytest.mark.parametrize("rate", one_in(5, [0.1, 1, 7.5, 3, 30], first=2))
 async def test_starts_are_evenly_spaced(things: Collection, autojump_clock: MockClock, rate: float) -> None:
     fill(things, 30)
     starts = []
@@ -87,6 +87,7 @@ async def test_tries_count_for_the_pace(things: Collection, autojump_clock: Mock
     assert starts[-1] < 11
 
 
+@pytest.mark.full
 async def test_fast_pace_is_kept_on_the_whole(things: Collection, autojump_clock: MockClock) -> None:
     fill(things, 250)
     starts = []
@@ -150,7 +151,7 @@ FILTERS: list[dict[str, Any]] = [
 ]
 
 
-@pytest.mark.parametrize("wanted", FILTERS, ids=str)
+@pytest.mark.parametrize("wanted", one_in(4, FILTERS), ids=str)
 async def test_large_collection_is_not_searched_without_an_index_unless_that_is_asked_for(
     large: Collection, autojump_clock: MockClock, wanted: dict[str, Any]
 ) -> None:

@@ -9,6 +9,7 @@ from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, lock_of, states
 from tests.support.full_documents import put_full
+from tests.support.thoroughly import one_in
 from trio_monque import run_claims
 from trio_monque.claims import dead_letters
 from trio_monque.document_lock import NEVER
@@ -41,7 +42,7 @@ async def test_more_documents_than_a_validator_lets_be_locked_end_nothing(
     assert (report.finished, report.crashed) == (7, ())
 
 
-@pytest.mark.parametrize("room", [130, 170, 250, 400])
+@pytest.mark.parametrize("room", one_in(4, [130, 170, 250, 400]))
 async def test_full_document_whose_tries_are_used_up_is_set_aside_with_what_fits(
     things: Collection, autojump_clock: MockClock, room: int
 ) -> None:

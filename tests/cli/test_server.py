@@ -14,6 +14,7 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
+from tests.support.thoroughly import one_in
 from trio_monque.cli import main, server
 from trio_monque.embedded.launcher import LaunchOptions
 from trio_monque.errors import EmbeddedServerError
@@ -46,7 +47,7 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize("end", one_in(2, [signal.SIGINT, signal.SIGTERM]))
 def test_server_prints_an_address_that_works_and_ends_on_a_signal(port: int, end: signal.Signals) -> None:
     with server_process("--port", str(port)) as process:
         uri = address_of(process)
@@ -62,6 +63,7 @@ def test_server_prints_an_address_that_works_and_ends_on_a_signal(port: int, end
         assert probe.connect_ex(("127.0.0.1", port)) != 0
 
 
+@pytest.mark.full
 def test_server_keeps_the_data_of_a_folder_under_its_name(port: int, tmp_path: Path) -> None:
     folder = tmp_path / "data"
     for expected in (0, 1):

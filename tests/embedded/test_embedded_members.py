@@ -40,6 +40,7 @@ def primary_port(client: Client) -> int:
     return client.primary[1]
 
 
+@pytest.mark.full
 def test_set_is_whole_when_the_start_returns(three: EmbeddedServer, client: Client) -> None:
     states = [member["stateStr"] for member in client.admin.command("replSetGetStatus")["members"]]
     assert sorted(states) == ["PRIMARY", "SECONDARY", "SECONDARY"]
@@ -48,11 +49,13 @@ def test_set_is_whole_when_the_start_returns(three: EmbeddedServer, client: Clie
     assert len({(member.port, member.pid, member.folder) for member in three.members}) == 3
 
 
+@pytest.mark.full
 def test_writes_wait_for_the_majority_by_default(client: Client) -> None:
     concern = client.admin.command("getDefaultRWConcern")["defaultWriteConcern"]
     assert concern["w"] == "majority"
 
 
+@pytest.mark.full
 def test_primary_that_steps_down_is_followed_by_another(three: EmbeddedServer, client: Client) -> None:
     before = primary_port(client)
     three.step_down(seconds=10)
@@ -64,7 +67,7 @@ def test_server_of_the_environment_is_not_made_to_step_down(mongod: EmbeddedServ
         EmbeddedServer(mongod.uri).step_down()
 
 
-@pytest.mark.full  # One member keeps its data in a test that is part of the normal run.
+@pytest.mark.full
 def test_kept_set_comes_back_on_other_ports(tmp_path: Path) -> None:
     with embedded_mongod(members=3, folder=tmp_path) as first, Client(first.uri) as client:
         client["kept"]["jobs"].insert_one({"_id": "first run"})
@@ -74,6 +77,7 @@ def test_kept_set_comes_back_on_other_ports(tmp_path: Path) -> None:
 
 
 # The last, because it leaves two members to the set that all tests here share, one of them stopped.
+@pytest.mark.full
 def test_set_goes_on_without_a_killed_primary(three: EmbeddedServer, client: Client) -> None:
     ports = [member.port for member in three.members]
     killed = ports.index(primary_port(client))

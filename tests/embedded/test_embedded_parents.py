@@ -122,6 +122,7 @@ def test_killed_parent_leaves_no_server_and_no_folder(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_parent_killed_after_forking_leaves_no_server(tmp_path: Path) -> None:
     with parent_of(_FORKING, tmp_path) as parent:
         report = parent.next_report()
@@ -134,6 +135,7 @@ def test_parent_killed_after_forking_leaves_no_server(tmp_path: Path) -> None:
                 signal.pidfd_send_signal(child, signal.SIGKILL)
 
 
+@pytest.mark.full
 def test_forked_child_that_leaves_the_block_does_not_end_the_server(tmp_path: Path) -> None:
     with parent_of(_LEAVING_FORK, tmp_path) as parent:
         assert parent.next_report() == {"after_child": 1.0}
@@ -141,6 +143,7 @@ def test_forked_child_that_leaves_the_block_does_not_end_the_server(tmp_path: Pa
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_interrupt_from_the_terminal_does_not_reach_the_server(tmp_path: Path) -> None:
     with parent_of(_INTERRUPTIBLE, tmp_path) as parent:
         with watched(parent.next_report()["pid"]) as server:
@@ -155,6 +158,7 @@ def test_interrupt_from_the_terminal_does_not_reach_the_server(tmp_path: Path) -
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.full
 def test_server_of_a_killed_supervisor_is_ended_with_the_scope(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("MONQUE_MONGODB_URI", raising=False)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))

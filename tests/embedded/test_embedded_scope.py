@@ -72,6 +72,7 @@ async def test_async_form_works_on_trio(temporary_folder: Path) -> None:
     assert_empty(temporary_folder)
 
 
+@pytest.mark.full
 def test_async_form_works_on_asyncio(temporary_folder: Path) -> None:
     async def use() -> int:
         async with embedded_mongod() as server:
@@ -82,6 +83,7 @@ def test_async_form_works_on_asyncio(temporary_folder: Path) -> None:
     assert_empty(temporary_folder)
 
 
+@pytest.mark.full
 async def test_async_form_works_in_virtual_time(autojump_clock: trio.testing.MockClock) -> None:
     async with embedded_mongod() as server:
         await trio.sleep(3_600)
@@ -89,6 +91,7 @@ async def test_async_form_works_in_virtual_time(autojump_clock: trio.testing.Moc
     assert_exits(server.members[0].pid)
 
 
+@pytest.mark.full
 async def test_loop_is_not_blocked_while_the_server_starts_and_ends() -> None:
     turns = 0
 
@@ -124,6 +127,7 @@ def during_start(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], obje
     return arrange
 
 
+@pytest.mark.full
 async def test_start_cancelled_on_trio_leaves_nothing(
     temporary_folder: Path, during_start: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -135,6 +139,7 @@ async def test_start_cancelled_on_trio_leaves_nothing(
     assert_empty(temporary_folder)
 
 
+@pytest.mark.full
 def test_start_cancelled_on_asyncio_leaves_nothing(
     temporary_folder: Path, during_start: Callable[[Callable[[], object]], None]
 ) -> None:
@@ -159,6 +164,7 @@ async def test_cancelled_block_still_ends_the_server(temporary_folder: Path) -> 
     assert_empty(temporary_folder)
 
 
+@pytest.mark.full
 def test_server_outlives_the_thread_that_started_it() -> None:
     scope = embedded_mongod()
     servers: list[EmbeddedServer] = []
@@ -172,6 +178,7 @@ def test_server_outlives_the_thread_that_started_it() -> None:
     assert_exits(servers[0].members[0].pid)
 
 
+@pytest.mark.full
 def test_error_of_the_block_gets_the_log_of_a_server_that_died() -> None:
     def lose_the_server() -> None:
         with embedded_mongod() as server:
@@ -205,6 +212,7 @@ def test_server_of_the_environment_that_cannot_be_a_server_is_an_error(
     assert "secret" not in str(caught.value)
 
 
+@pytest.mark.full
 def test_scope_in_use_cannot_be_entered_again() -> None:
     scope = embedded_mongod()
     with scope as server:

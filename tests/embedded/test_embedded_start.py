@@ -122,6 +122,7 @@ def test_port_that_is_taken_is_named(temporary_folder: Path) -> None:
     assert list(temporary_folder.iterdir()) == []
 
 
+@pytest.mark.full
 def test_free_port_that_is_lost_to_another_program_is_chosen_again(
     temporary_folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -209,6 +210,7 @@ def test_given_folder_keeps_its_data_and_comes_back_on_another_port(tmp_path: Pa
     assert list(temporary_folder.iterdir()) == []
 
 
+@pytest.mark.full
 def test_second_server_on_a_used_folder_is_refused_and_the_first_lives_on(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -269,6 +271,7 @@ def test_named_server_does_not_serve_where_three_members_are_asked_for(
         embedded_mongod(members=3).__enter__()
 
 
+@pytest.mark.full
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux shows the folder that a process works in")
 def test_server_does_not_work_in_the_folder_of_the_program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """That folder could not be unmounted as long as the server runs."""

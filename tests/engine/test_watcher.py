@@ -189,6 +189,7 @@ async def test_wait_becomes_long_only_after_an_answer_without_hints(autojump_clo
     ]
 
 
+@pytest.mark.full
 async def test_no_wait_stays_open_during_a_backlog_and_one_is_as_soon_as_it_is_over(autojump_clock: MockClock) -> None:
     """Also without a wake-up."""
     shelf, stream = Shelf(items=list(range(2_500)), handler=sleeping(0.001), claim_takes=0.01), Script()

@@ -15,7 +15,6 @@ import trio
 from bson.raw_bson import RawBSONDocument
 from pymongo import MongoClient
 
-from tests.support.thoroughly import in_full
 from trio_monque.claims import create_claim_index
 
 from . import processes
@@ -27,7 +26,7 @@ from .processes import WorkerProcess, worker_process
 from .records import Record, read
 from .scenario import HEARTBEAT, LEASE, Scenario
 
-DOCUMENTS: Final = in_full(2500, 5000)  # With fewer, processes end before one of them is frozen.
+DOCUMENTS: Final = 5000
 
 OPTIONS: Final[Mapping[str, Any]] = {
     "concurrency": 20,

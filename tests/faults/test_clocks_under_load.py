@@ -22,7 +22,7 @@ from .promises import Evidence, broken, nothing_is_run_in_vain, renewed_claims_a
 from .records import Record, Span, read
 from .scenario import JOBS, Scenario
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 
 MINUTE: Final = 60.0
 HOUR: Final = 3600.0

@@ -16,7 +16,6 @@ from typing import Any, Final
 import pytest
 from pymongo import MongoClient
 
-from tests.support.thoroughly import in_full
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
@@ -28,9 +27,9 @@ from .scenario import JOBS, SEED, Scenario
 from .standstills import Witness
 from .torments import IN_TURN, UNAIDED, Torment, cut_off, stop_the_others
 
-pytestmark = [pytest.mark.timeout(300), pytest.mark.larger_in_full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 
-ENQUEUERS: Final = in_full(2, 6)
+ENQUEUERS: Final = 6
 AFTER_ENOUGH: Final = 100
 """Jobs that are acknowledged before each torment begins."""
 MEANWHILE: Final = 100

@@ -143,6 +143,7 @@ def test_no_two_runs_of_a_job_overlap_although_the_server_is_frozen(
     assert_nothing_overlaps(all_of_them)
 
 
+@pytest.mark.full
 def test_no_two_runs_of_a_job_overlap_although_their_process_is_cut_off(
     own_server: OwnServer, own_db: Database, tmp_path: Path
 ) -> None:
@@ -154,6 +155,7 @@ def test_no_two_runs_of_a_job_overlap_although_their_process_is_cut_off(
     assert_nothing_overlaps(all_of_them)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("outage", [freeze_and_hear_the_holder_last, cut_off])
 def test_no_two_runs_of_a_job_overlap_where_the_library_itself_rescues(
     own_server: OwnServer, own_db: Database, tmp_path: Path, outage: Callable[[OwnServer, Fleet], None]

@@ -12,6 +12,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
@@ -164,6 +165,7 @@ async def test_shutdown_ends_in_time_with_any_call_in_flight_and_loses_no_job(
         assert ("thread" in one.trouble.jobs) == ("thread" in unfinished), "what runs on is named"
 
 
+@pytest.mark.full
 def test_process_that_is_signalled_ends_in_time(
     own_server: OwnServer, own_db: Database, tmp_path: Path, witness: Witness
 ) -> None:

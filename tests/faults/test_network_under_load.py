@@ -21,7 +21,7 @@ from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import HEARTBEAT, JOBS, LEASE, Scenario
 from .traffic import WRITES, HalfOfThem
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 
 ENQUEUERS: Final = 4
 EACH_TURN: Final = JOBS // 2
@@ -61,10 +61,7 @@ def enqueuing(
             yield
 
 
-@pytest.mark.parametrize(
-    "first",
-    [pytest.param(True, id="the first half"), pytest.param(False, id="the other half", marks=pytest.mark.full)],
-)
+@pytest.mark.parametrize("first", [True, False], ids=["the first half", "the other half"])
 def test_what_was_done_although_its_reply_was_lost_is_found_out_and_not_done_again(
     scenario: Scenario, address: tuple[str, int | None], first: bool
 ) -> None:

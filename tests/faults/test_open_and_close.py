@@ -16,7 +16,7 @@ from trio_monque import RunningJob, Workers, open_scheduler
 from trio_monque.events import JobCompleted
 from trio_monque.store.types import Database
 
-CYCLES: Final = in_full(30, 100)
+CYCLES: Final = in_full(10, 100)
 # More at once than in any later cycle: what trio and the driver keep of threads and connections is then at its peak.
 AT_ONCE_IN_THE_FIRST: Final = 10
 

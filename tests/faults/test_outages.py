@@ -15,6 +15,7 @@ from pymongo import MongoClient
 from tests.support.fail_points import RefusingServer, refusing_server
 from tests.support.internals import loops_of
 from tests.support.standalone import restricted_server
+from tests.support.thoroughly import one_in
 from trio_monque import CancelReason, Health, Monque, Retention, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims.claim import Claim
 from trio_monque.engine import claimer, settler, waker, watcher
@@ -74,7 +75,7 @@ def short_delays(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 @pytest.mark.usefixtures("short_delays")
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", one_in(6, CODES))
 async def test_every_loop_outlasts_an_outage_and_reports_it_once(
     server: RefusingServer, db: Database, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -133,7 +134,7 @@ async def test_every_loop_outlasts_an_outage_and_reports_it_once(
 
 
 @pytest.mark.usefixtures("short_delays")
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", one_in(3, CODES, first=1))
 async def test_end_of_a_run_is_written_when_the_outage_is_over(server: RefusingServer, db: Database, code: int) -> None:
     workers, may_end = Workers(), trio.Event()
 
@@ -154,7 +155,7 @@ async def test_end_of_a_run_is_written_when_the_outage_is_over(server: RefusingS
 
 
 @pytest.mark.usefixtures("short_delays")
-@pytest.mark.parametrize("code", CODES)
+@pytest.mark.parametrize("code", one_in(3, CODES, first=2))
 async def test_claims_of_documents_outlast_an_outage(server: RefusingServer, db: Database, code: int) -> None:
     documents, done = db["documents"], list[int]()
 
@@ -199,7 +200,7 @@ async def test_command_that_the_server_does_not_understand_ends_the_scheduler(
     assert caught.value.permanent
 
 
-@pytest.mark.parametrize("code", [13, 18, 14031, 54_321])
+@pytest.mark.parametrize("code", one_in(2, [13, 18, 14031, 54_321]))
 async def test_start_waits_until_the_database_can_be_used(
     server: RefusingServer, db: Database, code: int, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -16,7 +16,6 @@ import pytest
 import trio
 
 from tests.support.programs import ROOT, uri_of_database
-from tests.support.thoroughly import in_full
 from trio_monque import Claim, run_claims
 from trio_monque.claims import dead_letters, readmit
 from trio_monque.events import DocumentFailed
@@ -30,9 +29,9 @@ from .records import Recorder
 from .scenario import HEARTBEAT, SEED
 from .standstills import Witness
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.larger_in_full]
+pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 
-DOCUMENTS: Final = in_full(500, 1500)
+DOCUMENTS: Final = 1500
 TRIALS: Final = 20
 LATER: Final = 2.0
 """Seconds of a first back-off: it ends while the plain programs work."""

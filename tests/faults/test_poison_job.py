@@ -16,6 +16,7 @@ from .records import read
 INNOCENTS = 10
 
 
+@pytest.mark.full
 @pytest.mark.timeout(120)
 def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     own_server: OwnServer, own_db: Database, tmp_path: Path

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Final
-
 import pytest
 
-from .scenario import JOBS_IN_FULL, RESCUED_WITHIN, Scenario
+from .scenario import JOBS, RESCUED_WITHIN, Scenario
 
 pytestmark = pytest.mark.timeout(120)
 
-# Always all: with fewer, a process may have nothing left when it is killed or frozen on a busy machine.
-JOBS: Final = JOBS_IN_FULL
-ENOUGH: Final = JOBS // 4
-LATER: Final = JOBS // 4
+ENOUGH = JOBS // 4
+LATER = JOBS // 4
 
 
 def test_jobs_of_a_killed_and_of_a_frozen_process_complete_and_nothing_is_done_under_their_old_claims(

@@ -93,6 +93,7 @@ async def enqueue_without_pause(scheduler: Scheduler, task: int, took: list[floa
         took.append(trio.current_time() - asked)
 
 
+@pytest.mark.full
 async def test_two_hundred_enqueuing_tasks_do_not_delay_a_renewal(
     db: Database, workers: Workers, monkeypatch: pytest.MonkeyPatch, witness: Witness
 ) -> None:

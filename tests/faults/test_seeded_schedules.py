@@ -64,6 +64,7 @@ def test_no_schedule_breaks_a_guarantee(db: Database, first: int) -> None:
     assert missing <= (frozenset() if THOROUGH else RARE)
 
 
+@pytest.mark.full
 @pytest.mark.timeout(180)
 def test_a_seed_is_the_same_twice_and_in_another_process(mongod: EmbeddedServer, db: Database) -> None:
     seeds = (3, 14, 40) if THOROUGH else (3, 40) if FULL else (3,)

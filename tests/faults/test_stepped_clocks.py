@@ -1,6 +1,6 @@
 """Three processes, and the wall clocks of two of them step back and forth by minutes to days, several times a second.
 
-Delayed jobs, retries and schedules, judged by the server's time, as its log of operations has it. A normal run takes
+Delayed jobs, retries and schedules, judged by the server's time, as its log of operations has it. It takes
 seconds; with MONQUE_TEST_THOROUGH=1 in the environment it takes minutes, in which schedules reach occurrences of their
 own, and is run once more where due times go by the wall clock: so the test can fail.
 """
@@ -28,7 +28,7 @@ from .mixture import NAME
 from .promises import Evidence, nothing_is_run_in_vain
 from .scenario import Scenario
 
-pytestmark = pytest.mark.timeout(300)
+pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 
 ROUNDS: Final = 30 if THOROUGH else 2
 JOBS_A_ROUND: Final = 20

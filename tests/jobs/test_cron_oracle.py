@@ -228,7 +228,8 @@ def runs_until(text: str, zone: str, after: datetime, last: datetime) -> Iterato
 EVERY_HALF_HOUR = ["30 2 * * *", "0 1,3 * * SAT,SUN", "30 */12 * * MON,7", "*/30 2 1-9,L * *"]
 
 
-@pytest.mark.parametrize("zone", one_in(len(ZONES), ZONES))
+@pytest.mark.full
+@pytest.mark.parametrize("zone", ZONES)
 def test_ten_years_in_full_are_as_published(zone: str) -> None:
     """Each half hour is looked at: these lines, and all changes of these zones, fall on one."""
     readings = list(watch(zone, *TEN_YEARS, HOUR / 2))

@@ -21,6 +21,7 @@ from tests.support.node_peer import NodePeer
 from tests.support.open_resources import Connections, threads
 from tests.support.standalone import restricted_server, standalone_server
 from tests.support.stream_events import SOON, Heard
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Workers
 from trio_monque.embedded import embedded_mongod
 from trio_monque.store import change_stream, indexes
@@ -307,8 +308,10 @@ async def test_polls_are_rare_while_the_stream_is_up(mongod: Any, db: Database, 
                         await trio.sleep(0.01)
 
 
-@pytest.mark.parametrize("how", ["drop", "rename", "drop database", "replace", "drop and make again"])
-@pytest.mark.parametrize("change_stream", [True, False])
+@pytest.mark.parametrize(
+    ("how", "change_stream"),
+    one_in(5, ["drop", "rename", "drop database", "replace", "drop and make again"], [True, False]),
+)
 async def test_indexes_of_a_collection_that_vanished_are_made_again_and_jobs_run(
     db: Database, jobs: Collection, client: MongoClient[Any], node: NodePeer, how: str, change_stream: bool
 ) -> None:
@@ -415,6 +418,7 @@ async def test_leaving_does_not_wait_for_the_stream_and_leaves_no_mark(db: Datab
     assert db["monque_jobs.instances"].count_documents({}) == 0
 
 
+@pytest.mark.full
 async def test_thirty_cycles_leave_no_thread_and_no_connection(mongod: Any, db: Database) -> None:
     connections = Connections()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[connections]) as client:

@@ -30,6 +30,7 @@ def workers(mongod: EmbeddedServer) -> Iterator[Callable[[int], list[Child]]]:
         yield first
 
 
+@pytest.mark.full
 def test_four_processes_get_a_fair_share_each(client: MongoClient[Any], workers: Callable[[int], list[Child]]) -> None:
     found = shared(client, workers(4), 800, concurrency=5, seconds=0.1)
     assert found["runs"] == 800

@@ -403,6 +403,7 @@ async def test_two_schedulers_in_one_program_end_independently(
     assert outer.report.completed == 1
 
 
+@pytest.mark.full
 async def test_hundred_schedulers_leave_no_more_threads_than_one(
     db: Database, autojump_clock: MockClock, sleepers: Sleepers
 ) -> None:

@@ -117,7 +117,7 @@ def pages(monque: Monque, sort: str, direction: Any) -> Iterator[Job]:
             return
 
 
-@pytest.mark.parametrize("kinds", one_in(5, CHUNKS, first=0), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=0), ids=", ".join)
 def test_every_list_and_count_has_what_is_well(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]
 ) -> None:
@@ -139,7 +139,7 @@ def test_every_list_and_count_has_what_is_well(
     assert "greet" in {view.name for view in sync.get_queue_view_summaries()}
 
 
-@pytest.mark.parametrize("kinds", one_in(5, CHUNKS, first=1), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=1), ids=", ".join)
 def test_single_document_is_changed_or_refused_and_never_both(
     monque: Monque, jobs: Collection, kinds: Sequence[str]
 ) -> None:
@@ -164,7 +164,7 @@ def test_single_document_is_changed_or_refused_and_never_both(
         assert [one for one in bad if one.id in refused and after[one.id] != before[one.id]] == []
 
 
-@pytest.mark.parametrize("kinds", one_in(5, CHUNKS, first=2), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=2), ids=", ".join)
 def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueued(
     monque: Monque, jobs: Collection, kinds: Sequence[str]
 ) -> None:
@@ -185,7 +185,7 @@ def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueu
     assert set(range(len(bad), len(bad) + 4)) <= raised.value.enqueued.keys()
 
 
-@pytest.mark.parametrize("kinds", one_in(5, CHUNKS, first=3), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=3), ids=", ".join)
 def test_bulk_actions_change_what_they_can_and_report_the_rest(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]
 ) -> None:
@@ -209,7 +209,7 @@ TWICE: Final = ("null", "status", "array of text", "bad text")
 
 @pytest.mark.parametrize(
     ("kinds", "as_well"),
-    [*one_in(5, CHUNKS, [False]), (TWICE, True)],
+    [*one_in(10, CHUNKS, [False]), (TWICE, True)],
     ids=[*map(", ".join, CHUNKS), "fields that are there twice"],
 )
 async def test_scheduler_runs_what_is_well(
@@ -242,7 +242,7 @@ async def test_scheduler_runs_what_is_well(
             await scheduler.recover_stale_jobs()
 
 
-@pytest.mark.parametrize("kinds", one_in(5, CHUNKS, first=4), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=4), ids=", ".join)
 async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

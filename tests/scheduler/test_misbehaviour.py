@@ -20,6 +20,7 @@ from trio.testing import MockClock
 
 from tests.support.internals import after_each_settlement
 from tests.support.node_peer import NodePeer
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Scheduler, Workers, run_until_signalled
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.errors import InvalidOptionError
@@ -293,7 +294,7 @@ POISON: dict[str, Callable[[dict[str, Any]], Any]] = {
 }
 
 
-@pytest.mark.parametrize("poison", POISON)
+@pytest.mark.parametrize("poison", one_in(3, list(POISON)))
 async def test_poisoned_document_is_left_alone_and_harms_no_other(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
@@ -335,6 +336,7 @@ async def test_counters_that_were_stored_as_doubles_are_whole_numbers(
     assert seen == [(3, 1)]
 
 
+@pytest.mark.full
 async def test_thousands_of_names_are_looked_for(
     open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
 ) -> None:

@@ -39,7 +39,7 @@ class Ran:
         self.ids.append(job.id)
 
 
-@pytest.mark.parametrize("room", [80, 110, 160])
+@pytest.mark.parametrize("room", one_in(3, [80, 110, 160]))
 async def test_job_without_room_for_a_claim_fails_with_the_reason_and_all_others_run(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, room: int
 ) -> None:
@@ -165,7 +165,7 @@ def test_reason_that_the_server_gives_for_a_refusal_is_bounded(db: Database) -> 
 # --- The ends of runs, and what is written by hand, in documents with little room ---
 
 
-@pytest.mark.parametrize("room", one_in(3, [230, 260, 300, 400, 700, 1000]))
+@pytest.mark.parametrize("room", one_in(6, [230, 260, 300, 400, 700, 1000]))
 async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_run(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock, room: int
 ) -> None:
@@ -225,6 +225,7 @@ async def test_checkpoint_without_room_is_the_handlers_error_and_what_gives_way_
     assert str(full) in str(raised[0])
 
 
+@pytest.mark.full
 async def test_full_job_is_cancelled_and_retried_by_hand(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection
 ) -> None:

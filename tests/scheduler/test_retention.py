@@ -22,6 +22,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import Interceptor, Recorder
 from tests.support.programs import ROOT
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, Retention, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler.health import LoopHealth
@@ -358,6 +359,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.full
 async def test_backlog_of_a_process_that_was_killed_over_it_is_another_ones_within_the_locks_lease(
     mongod: EmbeddedServer,
     open_test_scheduler: SchedulerOpener,
@@ -468,7 +470,7 @@ async def test_missing_permission_for_the_lock_does_not_crash_the_scheduler(
     assert not scheduler.report.crashed
 
 
-@pytest.mark.parametrize("how", ["drain", "cut"])
+@pytest.mark.parametrize("how", one_in(2, ["drain", "cut"]))
 async def test_leaving_does_not_wait_for_a_deletion_that_takes_long(
     mongod: EmbeddedServer, db: Database, jobs: Collection, how: str
 ) -> None:
@@ -524,7 +526,8 @@ async def test_nothing_is_deleted_once_the_drain_has_begun_however_long_it_takes
         ended.set()
 
     wanted = Retention(completed=DAY)
-    async with open_test_scheduler(workers, retention=wanted, shutdown_timeout=DAY, lock_timeout=None) as scheduler:
+    options: Any = {"shutdown_timeout": DAY, "lock_timeout": None, "heartbeat_interval": 300}
+    async with open_test_scheduler(workers, retention=wanted, **options) as scheduler:
         await scheduler.enqueue("long")
         await advance(1)
         old = put(jobs, 9 * DAY)

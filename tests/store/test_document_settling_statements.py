@@ -361,7 +361,7 @@ def test_any_results_are_written_as_the_plain_statements_write_them(
 # --- What change streams get ---
 
 
-@pytest.mark.parametrize("room", one_in(3, range(0, 90, 3)))
+@pytest.mark.parametrize("room", one_in(6, range(0, 90, 3)))
 @pytest.mark.parametrize(
     "there", [{}, {"n": 0}, {"n": "x" * 50, "done": False}, {"n": {"a": 1, "b": 2}}, {"n": [1, 2]}]
 )

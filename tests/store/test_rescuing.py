@@ -17,6 +17,7 @@ from pymongo.errors import AutoReconnect
 from tests.support.interception import Interceptor, Recorder, is_settlement
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim, claim_due, handle, insert, stamp
+from tests.support.thoroughly import one_in, rows_in
 from trio_monque import JobStatus, events
 from trio_monque.client.context import ClientContext
 from trio_monque.client.rescuing import Rescued, Rescuer, log_and_events_of
@@ -227,7 +228,9 @@ BROKEN: dict[str, list[Any]] = {
 }
 
 
-@pytest.mark.parametrize(("field", "value"), [(field, value) for field, values in BROKEN.items() for value in values])
+@pytest.mark.parametrize(
+    ("field", "value"), rows_in(2, [(field, value) for field, values in BROKEN.items() for value in values])
+)
 def test_malformed_document_is_logged_once_and_delays_no_other_rescue(
     store: JobCollection, jobs: Collection, caplog: pytest.LogCaptureFixture, field: str, value: Any
 ) -> None:
@@ -246,8 +249,11 @@ def test_malformed_document_is_logged_once_and_delays_no_other_rescue(
     assert [one.after.id for one in rescuer.take(rescuer.look())] == [held[0].id]
 
 
-@pytest.mark.parametrize("interval", [0, -5, 0.0, float("nan"), float("inf"), float("-inf"), 2**62, 1e300, None])
-@pytest.mark.parametrize("beat", [None, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC)])
+INTERVALS = (0, -5, 0.0, float("nan"), float("inf"), float("-inf"), 2**62, 1e300, None)
+BEATS = (None, datetime(1, 1, 1, tzinfo=UTC), datetime(9999, 12, 31, tzinfo=UTC))
+
+
+@pytest.mark.parametrize(("interval", "beat"), one_in(3, INTERVALS, BEATS))
 def test_interval_and_heartbeat_that_can_hardly_be_are_clamped_and_the_claim_is_rescued(
     store: JobCollection, jobs: Collection, interval: Any, beat: Any
 ) -> None:

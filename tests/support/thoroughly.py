@@ -6,7 +6,7 @@ MONQUE_TEST_FULL=1: the numbers that are promised, in minutes. MONQUE_TEST_THORO
 from __future__ import annotations
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import product
 from typing import Any, Final
 
@@ -42,9 +42,18 @@ def one_in(step: int, *columns: Sequence[object], first: int = 0) -> list[Any]:
     """For `pytest.mark.parametrize`: all combinations; a normal run tries one in `step`.
 
     These lie on diagonals: each value of a column is tried, unless all other columns together have fewer values than
-    `step`.
+    `step`. Another `first` is another diagonal.
     """
-    return [
-        pytest.param(*values, marks=() if sum(places) % step == first else pytest.mark.full)
-        for places, values in zip(product(*(range(len(column)) for column in columns)), product(*columns), strict=True)
-    ]
+    places = product(*(range(len(column)) for column in columns))
+    return _marked(step, first, zip(map(sum, places), product(*columns), strict=True))
+
+
+def rows_in(step: int, rows: Sequence[Sequence[object]], first: int = 0) -> list[Any]:
+    """For `pytest.mark.parametrize` with several names: all rows, one in `step` of them in a normal run."""
+    return _marked(step, first, enumerate(rows))
+
+
+def _marked(step: int, first: int, cases: Iterable[tuple[int, Sequence[object]]]) -> list[Any]:
+    marked = [pytest.param(*values, marks=() if at % step == first else pytest.mark.full) for at, values in cases]
+    assert not all(one.marks for one in marked), "a normal run tries none of them"
+    return marked

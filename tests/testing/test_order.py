@@ -107,6 +107,7 @@ async def hourly_with_retries(db: Database) -> list[Happened]:
     return happened
 
 
+@pytest.mark.full
 def test_by_default_the_same_happens_at_each_instant(monque_db: Database) -> None:
     happened = []
     for _ in range(2):

@@ -81,6 +81,7 @@ async def test_fault(monque):
     run(project, "-p", "no:anyio", passed=2)
 
 
+@pytest.mark.full
 def test_fixtures_serve_the_plugin_of_anyio_on_both_backends(project: pytest.Pytester) -> None:
     project.makepyfile(
         test_on_trio=WORKERS
@@ -142,6 +143,7 @@ def test_plain(monque, monque_db, number):
         assert not set(names) & set(client.list_database_names())
 
 
+@pytest.mark.full
 def test_database_that_a_test_never_wrote_to_is_not_dropped(project: pytest.Pytester, mongod: EmbeddedServer) -> None:
     """A drop waits for a majority and for the journal, although there is nothing to drop."""
 
@@ -155,6 +157,7 @@ def test_database_that_a_test_never_wrote_to_is_not_dropped(project: pytest.Pyte
     assert drops() == before
 
 
+@pytest.mark.full
 def test_failed_assertion_points_to_the_line_of_the_test(project: pytest.Pytester) -> None:
     project.makepyfile(
         """
@@ -174,6 +177,7 @@ async def test_it(monque):
     result.stdout.fnmatch_lines(["*test_*.py?, line 9, in test_it", "*data?'name'?: 'world' instead of 'moon'"])
 
 
+@pytest.mark.full
 def test_project_can_have_fixtures_of_its_own_by_these_names(project: pytest.Pytester) -> None:
     project.makepyfile(
         """

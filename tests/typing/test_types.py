@@ -84,6 +84,7 @@ def test_mypy_finds_each_wrong_line_and_no_other(folder: Path) -> None:
     check(found, "mypy")
 
 
+@pytest.mark.full
 def test_pyright_finds_each_wrong_line_and_no_other(folder: Path) -> None:
     output = output_of("pyright", "-p", str(folder), "--pythonpath", sys.executable, "--outputjson")
     # At its first use it installs itself, and may print that before.
