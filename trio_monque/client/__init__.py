@@ -1,4 +1,4 @@
-"""The producer's and the operator's door."""
+"""The clients: Monque (async) and SyncMonque (blocking) enqueue, inspect and manage jobs. They run none."""
 
 from .event_stream import EventStream
 from .monque import Monque

@@ -18,11 +18,11 @@ from .bulk_actions import Action, Cancel, Delete, Retry
 from .context import ClientContext
 from .operation import Operation
 
-# One batch is done within one operation timeout, and holds up the others' writes no longer than that takes.
+# A batch must finish within one operation timeout, and it delays the writes of other clients while it runs.
 MOST_IN_A_BATCH: Final = 1000
 
-# Where next to nothing is selected of millions, that is found out window by window: half a million documents are
-# read in a second or two.
+# If few of millions of jobs match, the server reads window after window. It reads half a million documents in one or
+# two seconds, so each read stays within the operation timeout.
 MOST_IN_A_WINDOW: Final = 500_000
 
 DEFAULT_SPREAD: Final = 30.0
@@ -120,7 +120,7 @@ def delete_jobs(
 
 
 class Bulk(Operation[BulkResult]):
-    """One call, a batch a step."""
+    """One call of a bulk action: each step is a batch."""
 
     def __init__(self, context: ClientContext, action: Action, on_progress: OnProgress | None) -> None:
         super().__init__()
@@ -134,7 +134,7 @@ class Bulk(Operation[BulkResult]):
         self._until: ObjectId | None = None
         self._window_end: ObjectId | None = None
         self.result = self._tally.result()
-        # No job of these statuses can be changed so: the database is not asked.
+        # None of the selected statuses allows the action: nothing is sent.
         self.is_over = not action.statuses
 
     def step(self) -> None:

@@ -26,9 +26,10 @@ class Action(ABC):
 
     Attributes:
         name: For messages.
-        wakes: Whether jobs are due by it.
-        statuses: In which ones it is possible, and asked for.
-        guard: What the jobs must be.
+        wakes: Whether it makes jobs due.
+        possible: The statuses in which the action is possible.
+        statuses: Those of them that are selected.
+        guard: The condition that each job must satisfy, also when it is written.
     """
 
     name: ClassVar[str]
@@ -51,7 +52,7 @@ class Action(ABC):
 
 
 class _Changing(Action):
-    """What cancels and retries: signed with a receipt, so that a lost answer is found out."""
+    """Cancels or retries. It stores a receipt in each job, which shows after a lost answer what was changed."""
 
     def _made(self, send: Sending, changes: Sequence[Change]) -> Written:
         jobs, receipt = self._context.jobs, f"bulk:{secrets.token_hex(8)}"
@@ -101,7 +102,7 @@ class Retry(_Changing):
 
 
 class Delete(Action):
-    """Gone, from whatever status."""
+    """Deletes jobs of any status."""
 
     name = "delete"
     possible = DELETABLE
@@ -114,7 +115,7 @@ class Delete(Action):
             return looked_up(error, lambda: bulk_changes.find_out_deleted(jobs, chosen, self.guard))
         if written.count and not written.done:
             gone = _which(lambda: bulk_changes.gone(jobs, chosen))
-            # Others may have been faster with some: then it is not known which were whose.
+            # If more are gone than we deleted, other callers deleted some: it is not known which.
             written.done = gone if len(gone) == written.count else set()
         return written
 

@@ -23,7 +23,7 @@ logger = logger_of()
 
 T = TypeVar("T")
 
-# Between the making of the indexes and the call they may be dropped once more. More often is not a coincidence.
+# The indexes may be dropped again between their creation and the call. More than three times is not a coincidence.
 MOST_LOSSES: Final = 3
 
 
@@ -33,7 +33,7 @@ class ClientContext(ServerTime):
     Attributes:
         jobs: The collection of the jobs.
         config: The client's options.
-        stats: Counts by name, as they were answered a moment ago; `stats_by_name` has those of all names at once.
+        stats: Cached counts of one name each; `stats_by_name` has those of all names at once.
         workers_here: Returns the workers of the scheduler that this client is, by name.
     """
 
@@ -60,7 +60,7 @@ class ClientContext(ServerTime):
         config: ClientConfig,
         workers_here: Callable[[], Mapping[str, WorkerView]] = lambda: NO_WORKERS,
     ) -> Self:
-        """Check the database; raise InvalidDatabaseError if it is something else. Nothing is sent."""
+        """Make the context of a client. Nothing is sent. Raise InvalidDatabaseError if `db` is not a database."""
         if config.write_concern != "majority":
             logger.warning(
                 "write_concern=%r: a failover may undo claims, settlements and new jobs. "
@@ -76,12 +76,12 @@ class ClientContext(ServerTime):
         return cls(jobs, config, workers_here)
 
     def forget_statistics(self) -> None:
-        """Count anew at the next call: a scheduler that has ended must not leave what was true while it ran."""
+        """Let the next call count again: after the end of a scheduler, the counts of its time would be wrong."""
         self.stats.clear()
         self.stats_by_name.clear()
 
     def forget_indexes(self) -> None:
-        """Make the indexes again before the next write: they may have been dropped."""
+        """Create the indexes again before the next write: they may have been dropped."""
         with self._indexing:
             self._indexed = self.config.skip_index_creation
 
@@ -94,15 +94,15 @@ class ClientContext(ServerTime):
                 try:
                     indexes.ensure(self.jobs, self.config.retention)
                 except MonqueConnectionError as error:
-                    # They could be made once. What prevents it now will pass (such as two live jobs of one unique
-                    # key that were inserted meanwhile), so it must not end a scheduler.
+                    # If they could be created before, the cause will pass (two live jobs with one unique key, for
+                    # example, that were inserted while the index was missing), so it must not end a scheduler.
                     error.transient = error.transient or self._were_made
                     error.permanent = error.permanent and not self._were_made
                     raise
                 self._indexed = self._were_made = True
 
     def with_indexes(self, call: Callable[[], T]) -> T:
-        """Return what `call` returns once the indexes exist; make them again if it finds that they were dropped."""
+        """Return what `call` returns, with the indexes in place. Create them again if it finds that they are gone."""
         for _ in range(MOST_LOSSES):
             self.ensure_indexes()
             try:

@@ -1,4 +1,14 @@
-"""Enqueue: a new job is checked before anything is sent, sent once, and looked up if the answer is lost. Blocking."""
+"""Enqueue: checks a new job before anything is sent, and inserts it, exactly once if the database answers. Blocking.
+
+The race is with a lost answer: the connection breaks after the insert was sent, and the insert may or may not have been
+applied, or be applied later. What makes it safe to send again:
+
+- *The id is made here*, before the first insert. A look for the id shows whether the job is stored. If it is not, the
+  same document is sent again; should the first insert arrive late, the server refuses the second copy of the id.
+- *A unique key*: the second insert finds the job that has the key, which may be our own, stored late.
+- *In the caller's transaction* nothing is looked up or sent again: an error there aborts the transaction, and only the
+  caller can repeat it.
+"""
 
 from __future__ import annotations
 
@@ -26,13 +36,14 @@ class Enqueue(Operation[Job]):
     """One new job.
 
     Attributes:
-        draft: The job, checked whole.
-        can_share: The job may be sent in one statement with those of other callers.
+        draft: The job, completely checked.
+        can_share: The job may be sent in one statement with the jobs of other callers.
     """
 
     def __init__(self, context: ClientContext, draft: Draft, session: ClientSession | None) -> None:
         super().__init__()
         self.draft = draft
+        # A session belongs to one caller, and a unique key needs a statement of its own (an upsert).
         self.can_share = session is None and draft.new.unique_key is None
         self._context = context
         self._session = self.caused.session = session
@@ -42,7 +53,7 @@ class Enqueue(Operation[Job]):
         self.stored(insert(self._context, self.draft, self._session))
 
     def stored(self, job: Job) -> None:
-        """Note the job that is stored now."""
+        """Note the job that is stored now. Also called for a job that was sent with those of other callers."""
         self.caused.jobs = [job]
         self.finish(job)
 
@@ -77,11 +88,11 @@ def document(
 
 
 def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Named | None = None) -> Draft:
-    """Check a new job whole, and encode its data. Nothing is sent.
+    """Check a new job completely, and encode its data. Nothing is sent.
 
     Raises:
         InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
-        InvalidCronError: The job is invalid; the message says what of it.
+        InvalidCronError: The job is invalid; the message names what is wrong.
     """
     data = plain_data(worker, new.data)
     if data is not new.data:
@@ -96,7 +107,7 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
 
 def insert(context: ClientContext, draft: Draft, session: ClientSession | None = None) -> Job:
     """Insert one job, or return the one that has its unique key; in the caller's transaction, if any."""
-    # Outside of the session: an index cannot be made in a transaction.
+    # Without the session: indexes cannot be made inside a transaction.
     context.ensure_indexes()
     new = inserting.parcel(draft.at(context.now()), draft.payload)
     if session is not None and session.in_transaction:
@@ -120,13 +131,13 @@ def insert_group(context: ClientContext, drafts: Sequence[Draft]) -> Sequence[Jo
 def insert_parcels(
     context: ClientContext, parcels: Sequence[Parcel], session: ClientSession | None = None
 ) -> Mapping[int, MonqueError]:
-    """Insert jobs without unique keys; return those that were not inserted, or may not have been, by place."""
+    """Insert jobs without unique keys. Return an error for each that was not inserted, or may not be, by place."""
     jobs = context.jobs
     try:
         return inserting.insert_all(jobs, parcels, session)
     except MonqueConnectionError as error:
         if len(parcels) > 1 and not (error.transient or error.unknown_outcome):
-            # The server refused the statement, perhaps because of one of them: each is sent alone.
+            # The server refused the whole statement, perhaps because of one job: send each job alone.
             return {
                 place: one for place, parcel in enumerate(parcels) for one in _insert_alone(context, parcel, session)
             }
@@ -135,6 +146,7 @@ def insert_parcels(
     if not missing:
         return {}
     try:
+        # A job that the first statement inserts after all is refused here by its id, and counts as inserted.
         refused = inserting.insert_all(jobs, [parcels[place] for place in missing], session)
     except MonqueConnectionError as error:
         error.unknown_outcome = True  # The server may still apply the first statement.
@@ -160,9 +172,10 @@ def insert_unique(context: ClientContext, new: Parcel, session: ClientSession | 
     if there is not None:
         return there
     try:
+        # Returns our own job, if the first insert arrives only now.
         return context.with_indexes(insert)
     except MonqueConnectionError as error:
-        error.unknown_outcome = True
+        error.unknown_outcome = True  # The server may still apply the first statement.
         raise
 
 

@@ -19,14 +19,14 @@ from .context import ClientContext
 from .enqueue import draft_of, insert_parcels, insert_unique, looked_up
 from .operation import Operation
 
-# A slice is one statement of each kind. More in one gains little, and it has to be done within one
-# operation timeout. A message of the driver holds 48 MB.
+# A slice is at most one statement for jobs without unique keys and one for jobs with them. Larger slices gain little,
+# and each must finish within one operation timeout. A message of the driver holds 48 MB.
 MOST_JOBS: Final = 1000
 MOST_BYTES: Final = 16 * 1024 * 1024
 
-# A slice is packed while the one before is sent, with a pause of GIVE_WAY seconds before each PIECE jobs. With
-# pieces four times as large, statements were sent later than with nothing beside them (measured); a pause of no
-# length need not let another thread in.
+# A slice is packed while the one before is sent, with a pause of GIVE_WAY seconds before each PIECE jobs. With four
+# times as many jobs in a piece, statements were sent later than without a packing thread (measured). A pause of 0
+# seconds does not always let another thread run.
 PIECE: Final = 25
 GIVE_WAY: Final = 1e-5
 
@@ -37,7 +37,7 @@ class EnqueueMany(Operation[list[Job]]):
     """A list of new jobs.
 
     Attributes:
-        drafts: The jobs, checked whole.
+        drafts: The jobs, completely checked.
     """
 
     def __init__(self, context: ClientContext, drafts: Sequence[Draft]) -> None:
@@ -74,7 +74,7 @@ def enqueue_many(context: ClientContext, new_jobs: Sequence[NewJob]) -> Operatio
 
 
 def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
-    """Return a draft of each job; the error of an invalid one says which it is. Nothing is sent."""
+    """Return a draft of each job. The error of an invalid job has a note with its place. Nothing is sent."""
     if not isinstance(new_jobs, Iterable) or isinstance(new_jobs, str | Mapping):
         raise InvalidOptionError("new_jobs", new_jobs, "must be a list of NewJob")
     new_jobs = list(new_jobs)
@@ -94,17 +94,17 @@ def checked(context: ClientContext, new_jobs: Any) -> Sequence[Draft]:
 
 @dataclass
 class _Sent:
-    """What became of the jobs that were sent, by their place in the list."""
+    """The stored jobs, and the errors of the others, by their place in the list."""
 
     jobs: dict[int, Job] = field(default_factory=dict)
     errors: dict[int, MonqueError] = field(default_factory=dict)
 
 
 def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
-    """The jobs, in order; of several with one unique key, each is the one job that has it.
+    """Send the jobs slice by slice; return them in the order of the list. Several with one unique key are one job.
 
     Raises:
-        PartialEnqueueError: Some were not enqueued; tells which were. Slices after them were not sent.
+        PartialEnqueueError: Some were not stored; it has the ids of the others. Later slices were not sent.
     """
     first_of = _first_of_each_key(drafts)
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
@@ -114,7 +114,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
     with ThreadPoolExecutor(1, "monque-enqueue-many") as packer:
         parcels = _packed(drafts, now, next(slices))
         while True:
-            # The next slice is made while the server works on this one.
+            # Pack the next slice while the server works on this one.
             following = next(slices, None)
             packing = None if following is None else packer.submit(_packed, drafts, now, following, beside=True)
             _send_slice(context, parcels, sent)
@@ -130,7 +130,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
 
 
 def _first_of_each_key(drafts: Sequence[Draft]) -> Mapping[int, int]:
-    """For each job with a unique key: the place of the first in the list that has it."""
+    """Map the place of each job with a unique key to the place of the first job in the list that has the key."""
     first: dict[_Key, int] = {}
     return {
         place: first.setdefault((draft.new.name, draft.new.unique_key), place)
@@ -156,15 +156,16 @@ def _slices(drafts: Sequence[Draft], places: Sequence[int]) -> Iterator[Sequence
 def _packed(
     drafts: Sequence[Draft], now: datetime, places: Sequence[int], *, beside: bool = False
 ) -> dict[int, Parcel]:
-    """The parcels of a slice, by place; made `beside` a thread that sends, which goes first."""
+    """Encode the jobs of a slice; return their parcels by place. `beside`: another thread sends, and has priority."""
     in_turn = _giving_way(places) if beside else places
     parcels = inserting.parcels((drafts[place].at(now), drafts[place].payload) for place in in_turn)
     return dict(zip(places, parcels, strict=True))
 
 
 def _giving_way(places: Sequence[int]) -> Iterator[int]:
-    # The thread that sends gives up the interpreter several times before its statement is on the way, and gets it
-    # back when this one pauses. Otherwise the server would have nothing to do until all is packed.
+    # The thread that sends releases the GIL several times before its statement is on the way, and gets it back when
+    # this thread pauses. Without pauses, the statement would wait until the whole slice is packed, and the server be
+    # idle.
     for number, place in enumerate(places):
         if number % PIECE == 0:
             time.sleep(GIVE_WAY)
@@ -192,7 +193,7 @@ def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _S
     jobs = context.jobs
     places = list(parcels)
     winners: Mapping[_Key, Job] = {}
-    # The first sending may be applied yet, whatever becomes of a second one.
+    # Whether the server may still apply the first statement, whatever becomes of a second one.
     may_be_applied = False
     try:
         try:
@@ -215,7 +216,7 @@ def _send_unique(context: ClientContext, parcels: Mapping[int, Parcel], sent: _S
         if winner is not None:
             sent.jobs[place] = winner
             continue
-        # The winner ended meanwhile, or is unknown: one by one.
+        # The job that had the key ended meanwhile, or is not known because the answer was lost: send this one alone.
         try:
             sent.jobs[place] = insert_unique(context, parcel)
         except MonqueError as error:

@@ -37,14 +37,14 @@ LAST_WORDS: Final = 2.0
 
 
 class EventDelivery:
-    """Delivers events to listeners, and never in the way of the job that an event is about.
+    """Delivers events to listeners and streams, without delaying the job that an event is about.
 
     In a scheduler (while `run` runs), an async listener is a task and a plain one is called in a thread,
     as handlers are: neither a slow nor a raising one touches a job, a slot or another listener. In a
     client that runs no jobs, the call that caused an event calls its listeners before it returns.
 
-    Each subscription hears its events in order. Two subscriptions are independent of each other: to get
-    several types in order, listen to what they have in common.
+    Each listener gets its events in order. Two listeners are independent of each other: to get events of several types
+    in order, add one listener for their common base class.
     """
 
     def __init__(self) -> None:
@@ -56,7 +56,7 @@ class EventDelivery:
         self._grace = Grace()
 
     def on(self, event_type: type[EventT], listener: Listener[EventT]) -> Callable[[], None]:
-        """Calls `listener` with every event of the type, its subtypes included; returns what removes it again."""
+        """Call `listener` with every event of the type and its subtypes; return a function that removes it."""
         _check_event_class(event_type)
         if not callable(listener):
             raise InvalidOptionError("listeners", listener, "must be callable with one event")
@@ -80,14 +80,17 @@ class EventDelivery:
             subscription.remove()
 
     def _on_the_run(self, function: Callable[[], None]) -> None:
-        """Does it on the thread of the run that delivers, where there is one: at once if this is it, else soon."""
+        """Call it on the trio thread that delivers events (at once if this is that thread, else soon), if there is one.
+
+        Otherwise call it here: outside of `run`, subscriptions belong to no thread.
+        """
         if self._thread is None:
             function()
         else:
             self._thread.call(function)
 
     def add_all(self, listeners: Mapping[type[Event], Any]) -> None:
-        """Adds a mapping of event classes to a listener, or to several."""
+        """Add all listeners of a mapping: event class -> listener, or list of listeners."""
         if not isinstance(listeners, Mapping):
             raise InvalidOptionError("listeners", listeners, "must map event classes to listeners")
         for event_type, given in listeners.items():
@@ -97,7 +100,7 @@ class EventDelivery:
     @entered_by_async_with("stream")
     @asynccontextmanager
     async def events(self, *types: type[EventT]) -> AsyncIterator[EventStream[EventT]]:
-        """Events of these types as an async iterator, from now until the block is left."""
+        """Return a stream of the events of these types, from entering until leaving the block."""
         if not types:
             raise InvalidOptionError("types", types, "name the event classes; Event stands for all")
         for one in types:
@@ -130,10 +133,10 @@ class EventDelivery:
             stream.offer(event)
 
     async def run(self, *, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED) -> None:
-        """Delivers until cancelled, and ends within `STOP_TIMEOUT` then, whatever listeners do.
+        """Deliver until cancelled. Then end within `STOP_TIMEOUT`, whatever the listeners do.
 
-        A listener that does not obey its cancellation in that time is left behind and logged, and so is how many events
-        it did not hear. What a plain listener is doing then goes on in its thread.
+        A listener that does not obey its cancellation in that time is left behind. That is logged, with the number of
+        events that it did not get. A plain listener cannot be cancelled: its call goes on in its thread.
         """
         self._context = copy_context()
         self._thread = TrioThread()
@@ -164,15 +167,15 @@ class EventDelivery:
 
     @property
     def undelivered(self) -> int:
-        """How many events listeners have not heard."""
+        """How many events the listeners did not get."""
         return sum(subscription.undelivered for subscription in self._subscriptions)
 
     def end_grace(self) -> None:
-        """Listeners that are cancelled wait for no answers any more."""
+        """Let cancelled listeners no longer wait for answers of the database."""
         self._grace.end()
 
     async def wait_caught_up(self) -> None:
-        """Returns when every listener has heard all that was emitted before."""
+        """Return when every listener has got all events that were emitted before."""
         for subscription in list(self._subscriptions):
             await subscription.caught_up.wait()
 
@@ -194,7 +197,8 @@ class EventDelivery:
 
     async def deliver_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
         """Report all that an async call did, also if it is cancelled or `has_failed`: then within `LAST_WORDS`."""
-        # A thread is waited for although its caller is cancelled: no error shows that before the first wait here.
+        # A call waits for its thread although it was cancelled, and then returns normally. Only the deadline shows
+        # that, and the first wait here would end at once.
         are_last = has_failed or anyio.current_effective_deadline() == -math.inf
         with anyio.move_on_after(LAST_WORDS, shield=True) if are_last else nullcontext():
             for event in events:

@@ -1,8 +1,19 @@
 """Group enqueue: callers that enqueue at the same time share one statement, and each gets its own outcome.
 
-A batch is what piled up while the last one was in flight: no timer, and no wait for a caller that is
-alone. The callers themselves run it, as a client has no tasks of its own: the first of those who wait leads, which
-means that it takes all of them into its thread, and then passes the lead on.
+A batch is what gathered while the last one was in flight. There is no timer, and a caller that is alone does not wait.
+A client has no tasks of its own, so the callers do the work: the first one that waits leads. It takes the waiting
+callers into its thread as a batch, sends them, and passes the lead on.
+
+Any caller may be cancelled at any moment, and a leader is one of them. What closes each race:
+
+- A caller is cancelled before a thread took it: `leave` removes it, and its job is never sent. Afterwards its job is on
+  its way, and may be stored, so the caller waits for the outcome as it would for a call of its own.
+- A leader is cancelled and waits no longer, and its thread begins only then. If it took callers, no task would wake
+  them. So `stop` marks the leader, and `take` takes no callers for a leader that has stopped.
+- A leader is cancelled while its thread sends. The jobs of the other callers are in that statement, so the thread goes
+  on, and wakes them itself at its end.
+- The leader stops and its thread ends at the same moment. Under one lock, `stop` and `sent` tell each of them whether
+  the other was first: the second one wakes the batch, exactly once.
 """
 
 from __future__ import annotations
@@ -39,9 +50,10 @@ class Caller:
     """One call of `enqueue`, waiting.
 
     Attributes:
-        turn: Set, in the loop, when this caller is to lead, or when it has its outcome.
-        outcome: Written by the thread that sends.
-        has_stopped, has_sent: It led, and waits no longer for the thread that sends; that thread has ended.
+        turn: Set, in the event loop, when this caller should lead, or when it has its outcome.
+        outcome: The job or the error; the thread that sends writes it.
+        has_stopped: It led, and no longer waits for its thread.
+        has_sent: It led, and its thread has ended.
     """
 
     draft: Draft
@@ -52,7 +64,7 @@ class Caller:
 
 
 class Gathering:
-    """Those who wait, in one event loop. The loop adds and removes them, a thread takes them: under a lock."""
+    """The waiting callers of one event loop. The loop adds and removes them, and a thread takes them, under a lock."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -60,17 +72,17 @@ class Gathering:
         self._leader: Caller | None = None
 
     def join(self, caller: Caller) -> None:
-        """The caller waits from here on; it leads if no other caller does."""
+        """Add a waiting caller. It leads if no other caller does."""
         with self._lock:
             self._waiting[caller] = None
             if self._leader is None:
                 self._appoint(caller)
 
     def take(self, leader: Caller, batch: list[Caller]) -> None:
-        """Move those who wait, the oldest first, into the batch: from here on it is too late to leave."""
+        """Move waiting callers, the oldest first, into the batch. From then on they cannot leave."""
         with self._lock:
             if leader.has_stopped:
-                return  # They would wait for ever: the leader does not wake them any more.
+                return  # The leader does not wake callers any more: they would wait for ever.
             room = MOST_BYTES
             for caller in list(self._waiting):
                 room -= len(caller.draft.payload)
@@ -80,12 +92,13 @@ class Gathering:
                 batch.append(caller)
 
     def stop(self, leader: Caller) -> bool:
-        """Pass the lead on: the leader waits no longer. Return whether its thread has ended.
+        """Pass the lead on, because the leader no longer waits. Return whether its thread has ended.
 
-        A thread that has not begun takes no callers any more; one that has begun wakes them itself.
+        If it has, the leader wakes the batch; otherwise the thread does.
         """
         with self._lock:
             leader.has_stopped = True
+            # A leader that no thread took still waits: `leave`, which comes next, passes the lead on.
             if leader not in self._waiting:
                 self._pass_on(leader)
             return leader.has_sent
@@ -118,9 +131,9 @@ class Gathering:
 
 
 class GroupEnqueue:
-    """Sends drafts in database threads, those of concurrent callers together.
+    """Sends drafts in database threads, and those of concurrent callers together.
 
-    Used by any number of event loops: the gatherings live in the loop whose callers they hold.
+    Any number of event loops may use it: each has a Gathering of its own.
     """
 
     def __init__(self, db_threads: DatabaseThreads, send: Send) -> None:
@@ -131,8 +144,8 @@ class GroupEnqueue:
     async def enqueue(self, draft: Draft) -> Job:
         """Return the job, once it is stored.
 
-        Cancelled before its batch was sent, it is taken out of it. Afterwards the outcome is awaited
-        although cancelled, and the cancellation is delivered then.
+        If the caller is cancelled before its job was sent, the job is not sent. Afterwards the call waits for the
+        outcome, and delivers the cancellation then.
         """
         gathering = self._gathering()
         caller = Caller(draft)
@@ -150,7 +163,8 @@ class GroupEnqueue:
     async def _lead(self, gathering: Gathering, leader: Caller) -> None:
         batch: list[Caller] = []
         try:
-            # Those who were woken together with us enqueue again, if they do, before we are back.
+            # One turn of the loop: callers that were woken together with this one enqueue their next jobs first, and
+            # so get into this batch.
             await anyio.lowlevel.checkpoint()
             await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, _trio_token()))
         finally:
@@ -168,7 +182,7 @@ class GroupEnqueue:
             for caller in batch:
                 caller.outcome = error
         if not gathering.sent(leader) and token is not None:
-            # The leader's grace is over, and the others' may not be.
+            # The grace of the leader has ended, and it waits no longer. The others may: this thread wakes them.
             with suppress(trio.RunFinishedError):
                 token.run_sync_soon(_wake, batch)
 
@@ -201,7 +215,7 @@ def _unwrapped(outcome: Job | BaseException | None) -> Job:
         return outcome
     assert outcome is not None
     if isinstance(outcome, MonqueConnectionError):
-        # One error of the whole batch, raised by many: each gets its own, or their tracebacks would mix.
+        # Many callers raise the error of one batch. Each raises a copy, or their tracebacks would mix.
         own = copy.copy(outcome)
         raise own from outcome.__cause__
     raise outcome

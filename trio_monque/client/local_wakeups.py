@@ -86,7 +86,7 @@ def receiving_wakeups(namespace: str, scheduler: LocalScheduler) -> Iterator[Non
         by_namespace[namespace].remove(scheduler)
         for left in by_namespace[namespace]:
             left.look_for_the_dead()
-            # A command that the scheduler sent at its end may be applied only after that look.
+            # The server may apply the last command of that scheduler only after this look: so look again later.
             left.watch(lambda: False)
 
 

@@ -1,4 +1,4 @@
-"""Monque: the client's async door. It runs the core's operations in database threads, on any anyio backend."""
+"""Monque: the async client. It carries operations out in database threads, on any anyio backend."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ IN_A_THREAD: Final = (
 def awaited(
     operation: Callable[Concatenate[ClientContext, P], Operation[R]],
 ) -> Callable[Concatenate[Monque, P], Coroutine[Any, Any, R]]:
-    """Make an async method of an operation of the core, with its signature and documentation."""
+    """Make an async method from an operation, with its signature and documentation."""
 
     async def method(self: Monque, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return await self._run(operation(self._context, *args, **kwargs))
@@ -272,12 +272,12 @@ class Monque:
     async def _run(self, operation: Operation[R]) -> R:
         """Carry out an operation in database threads, and deliver what it caused, however it ends."""
         if operation.is_over:
-            await anyio.lowlevel.checkpoint()
+            await anyio.lowlevel.checkpoint()  # Every async call is a checkpoint, also one that sends nothing.
         try:
             while not operation.is_over:
                 await self._step(operation)
         except BaseException:
-            # Also what a thread did for a caller that was cancelled meanwhile.
+            # The thread may have finished its work for a caller that was cancelled meanwhile: that is reported too.
             await self._event_delivery.deliver_all(operation.events(), has_failed=True)
             raise
         if events := operation.events():
@@ -296,7 +296,8 @@ class Monque:
             operation.lost()
             raise
         finally:
-            # Here and not in the thread: the thread may go on after a caller that waits no longer.
+            # Not in the thread, which may go on after a caller that no longer waits. Also after a step that failed: its
+            # write may have been applied.
             self._announcer.deliver(operation.caused)
         if operation.on_progress is not None:
             answer = operation.on_progress(operation.result)

@@ -1,4 +1,11 @@
-"""What is asked and done about one job. Blocking."""
+"""One job: get, cancel, retry, reschedule and delete it. Blocking.
+
+Each action is one guarded write, and races with the scheduler that runs the job and with other callers:
+
+- The guard fails because the status changed since the caller looked. The job is read again: if its new status allows
+  the action, the write is tried again; otherwise JobStateError says which status it has.
+- The answer is lost. The write is sent again, and if it finds the job as it would leave it, the first one was applied.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +29,8 @@ from .context import ClientContext
 from .enqueue import looked_up
 from .operation import Caused, Change, Operation, Read
 
-# Between a write whose guard failed and the read that shows why, the state may change again. By chance that cannot
-# go on for ever.
+# Between a write whose guard failed and the read that shows why, the status may change again. By chance, that cannot
+# happen ten times in a row.
 MOST_ROUNDS: Final = 10
 
 # From which statuses each action is possible. If the job has one of these after the guard failed, its state changed
@@ -190,7 +197,7 @@ def _cancel(context: ClientContext, seen: Job, now: datetime, caused: Caused) ->
 
 
 def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> Job | None:
-    """Ask a run of this library to stop; another library would not read the request."""
+    """Ask the scheduler that runs the job to cancel the run. Another library does not read the request."""
     current = queries.get_job(context.jobs, job_id)
     if current is None or current.status is not JobStatus.PROCESSING:
         return None
@@ -207,6 +214,8 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
         before = job_changes.apply_if_allowed(context.jobs, transition)
     except MonqueConnectionError as error:
         after = _found_out(context, transition, error)
+        # The event has the status from which the job was retried. The lost answer had it; the last look has it too,
+        # unless the job changed in between.
         if seen.status not in _ALLOWED["retry"]:
             raise
         before = seen

@@ -1,4 +1,4 @@
-"""Operation: one call of the client as the blocking core makes it, for a door to carry out."""
+"""Operation: one call of a client, as blocking steps that `Monque` or `SyncMonque` carries out."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ R = TypeVar("R")
 class Caused:
     """What an operation caused, for the schedulers of the same run and for listeners.
 
-    The thread that works writes it; the door delivers it after each step, also if the step failed.
+    A step writes it, in its thread. The client delivers it after each step, also after one that failed.
 
     Attributes:
         jobs: Jobs that were stored or changed. Those that are pending wake schedulers.
-        are_new: These jobs were just stored, or were found in their place.
+        are_new: These jobs were just inserted, or an insert found that they exist.
         session: The caller's session; while it is in a transaction, the jobs are not visible to others.
         may_be_due: There may be due jobs that `jobs` does not hold.
         changed_pauses: Names were paused or resumed.
@@ -39,10 +39,10 @@ class Caused:
 
 
 class Operation(ABC, Generic[R]):
-    """One call, checked and not begun. It is done in steps, each of them perhaps in another thread.
+    """One call of a client. Its arguments are checked, and nothing is sent yet.
 
-    The core makes it, and knows nothing of event loops, listeners and schedulers. A door (`Monque`, `SyncMonque`)
-    calls `step` until `is_over`.
+    It knows no event loops, listeners or schedulers, so one operation serves both clients. The client calls `step`
+    until `is_over`, each time perhaps in another thread, and delivers what the steps caused.
 
     Attributes:
         only_reads: It changes nothing, so a caller that is cancelled need not wait for it.
@@ -63,7 +63,7 @@ class Operation(ABC, Generic[R]):
 
     @abstractmethod
     def step(self) -> None:
-        """Do the next part. Blocks until the database has answered."""
+        """Do the next part. Block until the database has answered."""
 
     def events(self) -> Sequence[Event]:
         """Return the events for listeners; called once, when the operation has ended or failed."""
@@ -80,7 +80,7 @@ class Operation(ABC, Generic[R]):
 
 
 class Read(Operation[R]):
-    """One question."""
+    """One query."""
 
     only_reads = True
 
@@ -104,20 +104,20 @@ class Change(Operation[R]):
 
 
 class Known(Operation[R]):
-    """What need not be asked for."""
+    """A result that is known already: nothing is sent."""
 
     def __init__(self, result: R) -> None:
         super().__init__()
         self.finish(result)
 
     def step(self) -> None:
-        """Nothing: it is over."""
+        """Do nothing: the operation is over."""
 
 
 def present_as(method: Callable[..., Any], operation: Callable[..., Operation[Any]]) -> None:
-    """Give a door's method the name, the documentation and the signature of the core's function that it carries out.
+    """Give a method of a client the name, the documentation and the signature of the operation that it carries out.
 
-    `Operation[Job]` is `Job` there, and `context` is `self`.
+    In the signature, `Operation[Job]` becomes `Job`, and `context` becomes `self`.
     """
     signature = inspect.signature(operation)
     (first, *others) = signature.parameters.values()
@@ -125,9 +125,9 @@ def present_as(method: Callable[..., Any], operation: Callable[..., Operation[An
     method.__name__ = operation.__name__
     method.__doc__ = operation.__doc__
     method.__annotations__ = {**{one.name: one.annotation for one in others}, "return": returns}
-    # The annotations are text, which means something in the file of the operation only.
+    # The annotations are strings. `typing.get_type_hints` follows this to the module in which their names exist.
     vars(method)["__wrapped__"] = operation
-    # `inspect.signature` and `help` read it.
+    # For `inspect.signature` and `help`.
     vars(method)["__signature__"] = signature.replace(
         parameters=[first.replace(name="self", annotation=first.empty), *others], return_annotation=returns
     )

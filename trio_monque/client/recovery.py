@@ -47,7 +47,7 @@ class Recovery(Operation[int]):
     """One call: it observes the claims that its first look showed, until they change or die.
 
     A step is a look at all claims, or the attempt to take away those that are dead. Their events are delivered at the
-    end: a log line and an event count all of them.
+    end: one log line and one event count all of them.
     """
 
     def __init__(self, context: ClientContext, older_than: float | None) -> None:
@@ -82,8 +82,9 @@ class Recovery(Operation[int]):
         answered, now = _now(), self._context.now()
         seen = [self._rescuer.sighting(job, now, self._older_than) for job in found]
         if not self._has_looked:
-            # A claim that is too young now is not one of those that the caller asked for.
+            # The caller asked for the claims that are old enough now, not for those that become so during the call.
             self._first = {one.key: one.mark for one in seen if one.protected_for <= 0}
+        # `self` stands for "not in the first look": it equals no mark.
         same = [one for one in seen if self._first.get(one.key, self) == one.mark]
         self._observations.update(same, answered, at_start=not self._has_looked)
         self._has_looked = True
@@ -96,17 +97,17 @@ class Recovery(Operation[int]):
             self.caused.may_be_due = True
             raise
         finally:
-            # However it ends, what is known of it is kept and announced.
+            # However it ends: what was rescued for certain is announced and counted.
             rescued = batch.collect()
             self.caused.jobs = pending_again(rescued)
             self._rescued += rescued
         self._observations.forget(dead)
         for one in dead:
-            # Asked for once: a claim that the server refuses to change would be observed anew, and this would not end.
+            # Only once: if the server refuses to change a claim, it would be observed again, and the call never end.
             self._first.pop(one.key, None)
 
 
 def _now() -> float:
-    """Seconds on a clock that cannot be set: of the run's virtual time, or of this machine."""
+    """Return the seconds of a clock that cannot be set: the run's virtual time, or this machine's monotonic clock."""
     virtual = virtual_time()
     return time.monotonic() if virtual is None else (virtual.now() - virtual.start).total_seconds()

@@ -1,4 +1,10 @@
-"""Schedules: declared, not appended, if they have a unique key. Blocking."""
+"""Schedules: declares a recurring job, and previews one. With a unique key, a declaration is idempotent. Blocking.
+
+Every instance of a fleet declares its schedules when it starts, so several declare the same one at the same moment,
+while another instance may run it. A declaration reads the job, compares, and writes only if something differs. The
+guard of that write has the `rev` that was read, and the due date of a pending job: if another declaration or a run came
+in between, it matches nothing, and the comparison starts again.
+"""
 
 from __future__ import annotations
 
@@ -26,8 +32,8 @@ logger = logger_of()
 
 ON_CONFLICT: Final = ("keep", "update")
 
-# Between a look and the write that is guarded by it the job may change. Of several declarations at once, one
-# is written each round: so this many that contradict each other may meet; more is not a coincidence.
+# Of several contradicting declarations at the same moment, one is written in each round, and the others look again. So
+# a hundred of them may meet; more is not a coincidence.
 MOST_ROUNDS: Final = 100
 
 
@@ -44,7 +50,7 @@ class Declare(Operation[Job]):
     """One schedule.
 
     Attributes:
-        draft: The schedule, checked whole.
+        draft: The schedule, completely checked.
     """
 
     def __init__(self, context: ClientContext, draft: Draft, on_conflict: str) -> None:
@@ -90,7 +96,7 @@ def preview(context: ClientContext, cron: str, timezone: str = "UTC", count: int
         InvalidOptionError: `count` is out of range.
         MonqueConnectionError: The database was asked for its time, and did not answer.
     """
-    # What is wrong is found without a database.
+    # Invalid arguments raise before the database is asked.
     cron_lines.preview(cron, timezone, count, context.clock.now())
     return Read(lambda: cron_lines.preview(cron, timezone, count, context.now()))
 
@@ -180,7 +186,7 @@ def _in_words(job: Job) -> str:
 def _content(job: Job) -> dict[str, str | None]:
     return {
         "repeat_interval": job.repeat_interval,
-        # Written by others, a default may be spelled out.
+        # Another program may store the default explicitly.
         "timezone": None if job.timezone == "UTC" else job.timezone,
         "on_exhausted": None if job.on_exhausted == "continue" else job.on_exhausted,
     }
@@ -192,7 +198,8 @@ def _change(job: Job, declared: Job, now: datetime) -> Transition:
         return transitions.update_claimed(job, now, **content)
     old, new = _content(job), _content(declared)
     same_times = (old["repeat_interval"], old["timezone"]) == (new["repeat_interval"], new["timezone"])
-    # When it is due stays as it is, a backoff or a rescheduling included, unless the schedule itself is another.
+    # If the times of the schedule are the same, the due date stays: it may be that of a retry, or one that a caller
+    # set.
     change = transitions.update_pending(job, now, job.next_run_at if same_times else declared.next_run_at, **content)
-    # Between the look and the write an occurrence may have run: it must not become due once more.
+    # An occurrence may have run since the job was read. It must not become due a second time.
     return replace(change, guard={**change.guard, "next_run_at": job.next_run_at})

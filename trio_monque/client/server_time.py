@@ -1,4 +1,9 @@
-"""The server's time, as a client of that server measures it."""
+"""ServerTime: the server's time, as one client measures it.
+
+Only the offset between the server's clock and this machine's steady clock is measured, about once a minute. It is
+measured again before it is used if it may be wrong: after a failover (another server has another clock), and after this
+machine was suspended or its clock was set. A job that is due would otherwise wait, or run early.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +19,12 @@ MOST_DRIFT = 0.05
 
 
 class ServerTime:
-    """Measured again before it is used where it may be wrong: see `is_clock_stale`.
+    """The server's time for all operations of one client.
 
-    Its calls block, but for `clock`'s and `refreshed`.
+    The calls block, except those of `clock`, and `refreshed`.
+
+    Attributes:
+        clock: The server's time by the last measurement.
     """
 
     def __init__(self, reaching: Reaching) -> None:
@@ -26,26 +34,25 @@ class ServerTime:
         self._timekeeper: tuple[str, int] | None = None
 
     def when_clock_moves(self, listener: Callable[[], None]) -> None:
-        """The listener has timers, which were set by the old time. It is called in any thread, and must not block."""
+        """Call `listener`, which sets timers anew, when the offset changes: in any thread, so it must not block."""
         self._when_clock_moves.append(listener)
 
     def now(self) -> datetime:
-        """The server's time; asks the server first where `is_clock_stale`."""
+        """Return the server's time. If `is_clock_stale`, ask the server first."""
         if self.is_clock_stale():
             self.measure_clock_offset()
         return self.clock.now()
 
     async def refreshed(self, db_threads: DatabaseThreads, channel: Channel) -> datetime:
-        """The same, from async code. It waits only where the server must be asked."""
+        """Do what `now` does, from async code. It waits only if the server must be asked."""
         if self.is_clock_stale():
             await db_threads.call(self.measure_clock_offset, channel=channel, abandon_on_cancel=True)
         return self.clock.now()
 
     def is_clock_stale(self) -> bool:
-        """Whether the offset should be measured before the time is used. Never in virtual time.
+        """Return whether the offset must be measured before the time is used. Never in virtual time.
 
-        It should where it is unknown, old or another server's, and where this machine's clocks show that the wall
-        clock was stepped or the machine was suspended.
+        It must if it is unknown, old or that of another server, or if this machine's clocks disagree (see `clock.py`).
         """
         if self.clock.is_stale():
             return True
@@ -53,7 +60,8 @@ class ServerTime:
         return primary is not None and primary != self._timekeeper and virtual_time() is None
 
     def measure_clock_offset(self) -> None:
-        # Asked before: where the primary changes meanwhile, it is measured once more.
+        # Both are read before the measurement: if the primary or a clock changes during it, the next call measures
+        # anew.
         primary, before = known_primary(self._reaching), ClockReadings.now()
         offset = measure_clock_offset(self._reaching)
         if offset is not None:

@@ -18,12 +18,12 @@ MOST_NAMES: Final = 100
 
 @dataclass(eq=False)
 class _Answer(Generic[T]):
-    """One question to the database, and its answer for all who want it.
+    """One query, and its answer for all callers that want it.
 
     Attributes:
-        timeline: The virtual time in which it was asked; None for the real one.
+        timeline: The virtual time in which it was asked; None for real time.
         asked_at: When, in seconds of that timeline.
-        future: The answer. Its threads alone wait for it.
+        future: The answer. Only threads wait for it, never an event loop.
     """
 
     timeline: VirtualTime | None
@@ -38,18 +38,20 @@ class _Answer(Generic[T]):
 class StatsCache(Generic[T]):
     """Answers by name, for `ttl` seconds each; at most a hundred names.
 
-    A question belongs to the thread that asks it, and not to the task for which the thread works: a caller that is
-    cancelled leaves, the thread continues, and the others get its answer. Those who wait for an answer that fails
-    raise its error, which is not kept.
+    A query belongs to the thread that sends it, not to the task that the thread works for: if that task is cancelled,
+    the thread continues, and the other callers get the answer. If the query fails, all of them raise its error, and the
+    next call asks again.
     """
 
     def __init__(self, ttl: float) -> None:
         self._ttl = ttl
         self._lock = threading.Lock()
-        self._answers: dict[str | None, _Answer[T]] = {}  # The oldest first.
+        self._answers: dict[
+            str | None, _Answer[T]
+        ] = {}  # In the order of the queries, so that the oldest one is dropped first.
 
     def known(self, name: str | None) -> T | None:
-        """Return what is known already, without waiting; None if it must be asked for."""
+        """Return an answer that is known already, without waiting; None if there is none."""
         with self._lock:
             answer = self._good(name)
             if answer is None or not answer.future.done():
@@ -57,7 +59,7 @@ class StatsCache(Generic[T]):
         return answer.future.result()
 
     def get(self, name: str | None, ask: Callable[[], T]) -> T:
-        """Return what is known, what another thread is asking for, or else what `ask` returns."""
+        """Return the known answer, the one that another thread is waiting for, or else what `ask` returns."""
         if not self._ttl:
             return ask()
         with self._lock:
@@ -70,7 +72,7 @@ class StatsCache(Generic[T]):
         return answer.future.result()
 
     def clear(self) -> None:
-        """Forget all. Callers that wait for an answer get it."""
+        """Forget all answers. Callers that wait for one still get it."""
         with self._lock:
             self._answers.clear()
 
@@ -88,7 +90,7 @@ class StatsCache(Generic[T]):
     def _work(self, name: str | None, answer: _Answer[T], ask: Callable[[], T]) -> None:
         try:
             stats = ask()
-        except BaseException as error:  # noqa: BLE001  # All who wait raise it, our caller among them.
+        except BaseException as error:  # noqa: BLE001  # All callers that wait raise it, this one included.
             with self._lock:
                 if self._answers.get(name) is answer:
                     del self._answers[name]

@@ -1,4 +1,8 @@
-"""One listener, what it has not heard yet, and how it hears it."""
+"""Subscription: one listener, the events that wait for it, and the task that delivers them.
+
+A listener is code of the user, and may do anything: be slow, raise, shield itself from cancellation, or raise a
+Cancelled that is not ours. None of it may touch a job, the scheduler or another listener.
+"""
 
 from __future__ import annotations
 
@@ -25,17 +29,17 @@ logger = logger_of("events")
 
 AsyncListener = Callable[[Event], Awaitable[object]]
 
-# After a thread that could not be started for a plain listener.
+# Seconds until the next attempt, after a thread could not be started for a plain listener.
 PAUSE: Final = 0.1
 
 
 class Subscription:
-    """Only touched on the run's own thread, but for `removed` and `heard`.
+    """One listener. Touch it only on the trio thread that delivers, except `removed` and the count of heard events.
 
     Attributes:
         removed: Set when the listener is removed, in any thread; read before each call of the listener.
-        undelivered: How many events the listener has not heard to the end: dropped, because too many waited, or
-            still waiting.
+        undelivered: How many events the listener did not get, or has not finished: they wait, or were dropped because
+            too many waited.
     """
 
     def __init__(self, listens_to: type[Event], listener: Callable[[Any], object]) -> None:
@@ -57,9 +61,9 @@ class Subscription:
         return 0 if self.removed else self._offered - self._heard
 
     def offer(self, event: Event) -> None:
-        """Hands over an event; returns at once."""
+        """Hand over an event; return at once."""
         if self.removed:
-            return  # Its pump may have ended already: then no wait for it would end.
+            return  # Its task may have ended already: `caught_up` would never be set again.
         self._offered += 1
         if len(self._unheard) >= MOST_UNHEARD:
             self._dropped += 1
@@ -72,28 +76,28 @@ class Subscription:
             self.caught_up = trio.Event()
 
     def remove(self) -> None:
-        """It hears nothing more."""
+        """Deliver no more events."""
         self.removed = True
         self._arrived.set()
 
     # --- While it is delivered to ---
 
     def start(self, context: Context, grace: Grace) -> None:
-        """Delivers from now on, in a system task.
+        """Deliver from now on, in a system task.
 
-        A listener may shield itself from cancellation for as long as it likes. In a nursery of the scheduler, leaving
-        would wait for it: trio cannot leave such a task behind.
+        Not in a nursery of the scheduler: a listener may shield itself from cancellation for as long as it likes, and a
+        nursery would wait for it.
         """
         self.ended, self._scope, self._is_closed = trio.Event(), trio.CancelScope(), False
         trio.lowlevel.spawn_system_task(self._deliver, grace, name=f"listener {shown(self.listener)}", context=context)
 
     def stop(self) -> None:
-        """The event that it hears now is its last one, and is cancelled."""
+        """Cancel the current call of the listener, and call it for no further event."""
         self._is_closed = True
         self._scope.cancel(reason="the scheduler has ended")
 
     def report_left(self) -> None:
-        """Logs what the listener has not heard, after `stop`."""
+        """After `stop`, log how many events the listener did not get."""
         if not self.ended.is_set():
             logger.error("listener %s was left behind: it did not obey its cancellation", self.listener)
         if count := self.undelivered:
@@ -106,7 +110,7 @@ class Subscription:
         except trio.Cancelled:
             pass  # The whole run ends.
         except BaseException as error:
-            # What left a system task would end the whole run.
+            # An exception that leaves a system task ends the whole trio run.
             logger.error("delivery to listener %s failed", self.listener, exc_info=error)
         finally:
             self.ended.set()
@@ -122,7 +126,7 @@ class Subscription:
             if is_async(self.listener):
                 for event in events:
                     if self._is_closed:
-                        return  # A listener that shields itself passes no checkpoint that the cancellation can reach.
+                        return  # A listener that shields itself has no checkpoint at which the cancellation arrives.
                     await self._call_async(event)
             elif events:
                 await self._tell_in_thread(events, limiter)
@@ -139,7 +143,7 @@ class Subscription:
         self._heard += 1
 
     async def _tell_in_thread(self, events: Sequence[Event], limiter: HoldingLimiter) -> None:
-        left = deque(events)  # The thread takes them one by one: a shortage must not make it hear one twice.
+        left = deque(events)  # The thread removes each event that it delivers: a second attempt must not repeat one.
         while True:
             try:
                 call = partial(self._hear_all, left)
@@ -155,7 +159,7 @@ class Subscription:
 
 
 async def call_async(subscription: Subscription, event: Event) -> None:
-    """Calls an async listener with one event; what it raises is logged."""
+    """Call an async listener with one event; log what it raises."""
     if subscription.removed:
         return
     listener = cast("AsyncListener", subscription.listener)
@@ -163,12 +167,12 @@ async def call_async(subscription: Subscription, event: Event) -> None:
         await listener(event)
     except anyio.get_cancelled_exc_class():
         raise
-    except BaseException as error:  # noqa: BLE001  # Whatever it is, it ends nothing but this call.
+    except BaseException as error:  # noqa: BLE001  # Any error of a listener ends only this call.
         _log_failure(listener, event, error)
 
 
 def call_plain(subscription: Subscription, event: Event) -> None:
-    """Calls a plain listener with one event; what it raises is logged."""
+    """Call a plain listener with one event; log what it raises."""
     if subscription.removed:
         return
     try:

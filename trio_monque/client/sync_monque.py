@@ -1,4 +1,4 @@
-"""SyncMonque: the client's blocking door. It runs the core's operations in the calling thread."""
+"""SyncMonque: the blocking client. It carries operations out in the calling thread."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ T = TypeVar("T")
 def blocking(
     operation: Callable[Concatenate[ClientContext, P], Operation[R]],
 ) -> Callable[Concatenate[SyncMonque, P], R]:
-    """Make a blocking method of an operation of the core, with its signature and documentation."""
+    """Make a blocking method from an operation, with its signature and documentation."""
 
     def method(self: SyncMonque, /, *args: P.args, **kwargs: P.kwargs) -> R:
         return self._run(operation(self._context, *args, **kwargs))
