@@ -20,9 +20,9 @@ from trio_monque import Job, Monque, Workers
 from trio_monque.engine.demand import Hints, StreamFailedError
 from trio_monque.loop_time import LoopTime
 from trio_monque.scheduler.candidates import JobKey
+from trio_monque.scheduler.engine_wakeups import RecentIds
 from trio_monque.scheduler.job_stream import JobStream
 from trio_monque.scheduler.paused_names import PausedNames
-from trio_monque.scheduler.recent_ids import RecentIds
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import fail_next
 

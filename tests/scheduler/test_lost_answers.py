@@ -30,7 +30,7 @@ from trio_monque.events import JobClaimLost, JobCompleted, JobFailed, SchedulerE
 from trio_monque.jobs.fences import ClaimStamp
 from trio_monque.store import claiming
 from trio_monque.store.database_threads import Channel
-from trio_monque.store.types import Collection, Database
+from trio_monque.store.types import Collection, Database, ObjectId
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain, fail_next, now, quiesce
 
 
@@ -246,7 +246,7 @@ def test_disowned_claim_that_cannot_be_released_does_not_stand_in_the_way_of_oth
 ) -> None:
     store = handle(behind)
     marks = [stamp("first"), stamp("second")]
-    orphans: OrphanedClaims[ClaimStamp] = OrphanedClaims(
+    orphans: OrphanedClaims[ClaimStamp, ObjectId] = OrphanedClaims(
         lambda mark, held: claiming.release_all(store, mark, PAST, but=held)
     )
     for mark in marks:

@@ -16,7 +16,7 @@ from ..engine.nursery import Engine
 from ..errors import MissingIndexError, MonqueError
 from ..events import Event
 from ..host.host import Host, Life
-from ..host.limits import engine_limits
+from ..host.one_group import one_group_host
 from ..jobs.error_history import ErrorText
 from ..jobs.retry_policy import RetryPolicy
 from ..safe_text import shown
@@ -24,13 +24,12 @@ from ..store import documents
 from ..store.connection import check_collection, check_pool
 from ..store.database_threads import CONNECTIONS_NEEDED, DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
-from .candidates import GROUP
 from .context import ClaimsContext
 from .finisher import Finisher
 from .locked_document import HeldDocument
 from .options import ClaimConfig, check_filter, checked_sort
 from .reporting import ClaimsReport, ClaimsReporter
-from .source import DocumentEngine, DocumentSource, Work
+from .source import DocumentSource, Work
 
 Listeners = Mapping[type[Event], Any]
 
@@ -75,7 +74,6 @@ def assembled(
     policy = _policy_of(config)
     reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
     source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy), work)
-    engine = _engine_of(source, reporter, config)
     life = Life(
         name="the claims",
         get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
@@ -84,20 +82,12 @@ def assembled(
             f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
         ),
     )
-    host = Host(engine, event_delivery, reporter, life, start_timeout=config.start_timeout)
-    return Parts(host, source, locked, time, event_delivery)
-
-
-def _engine_of(source: DocumentSource, reporter: ClaimsReporter, config: ClaimConfig) -> DocumentEngine:
-    # Instances do not announce their documents to each other: in virtual time, too, they poll.
-    limits = engine_limits(config, concurrency=config.concurrency, is_announced=False)
-    engine: DocumentEngine = Engine(source, reporter, limits)
-    engine.slots.set_limit(GROUP, config.concurrency)
-    engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)
+    host = one_group_host(source, reporter, config, life, concurrency=config.concurrency)
+    host.engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)
     if not config.wait:
-        finisher = Finisher(engine, source)
-        engine.add_chore(finisher.run, finisher.progress)
-    return engine
+        finisher = Finisher(host.engine, source)
+        host.engine.add_chore(finisher.run, finisher.progress)
+    return Parts(host, source, locked, time, event_delivery)
 
 
 def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:

@@ -33,7 +33,7 @@ from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
 from .claim_work import ClaimWork
 from .locked_document import HeldDocument
-from .settlement import DocumentSettlement, Finished, GivenBackError, Outcome, Released
+from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
@@ -205,7 +205,7 @@ class Claim(Generic[DocT]):
         if left is not None:
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
-            outcome = others if isinstance(others, Exception) else GivenBackError()
+            outcome = others if isinstance(others, Exception) else UncountedReleaseError()
         self._work.end(outcome)
 
     def _cut_short(self) -> BaseException:

@@ -4,8 +4,8 @@ A claim has two sides, which may be in two tasks. The engine's task runs from th
 task works on the document: the handler of `run_claims` in the engine's task, a block of `async with claim` in its own.
 Races, and what closes each:
 
-- The claims end while a claim waits for a task. No work has begun, so `give_back` releases the document uncounted. It
-  does nothing once a block was entered: otherwise the document would be free while the block still works on it.
+- The claims end while a claim waits for a task. No work has begun, so `release_unless_entered` releases the document
+  uncounted. It does nothing once a block was entered: otherwise the document would be free while the block uses it.
 - The engine's task is cancelled while the block is in another task. The engine would release the document at once, and
   a second instance would work on it beside the clean-up of the first. So `wait_over` goes on waiting, shielded, until
   the block has left or the engine's hard end comes. In the second case the run counts as abandoned: the lock stays, and
@@ -21,7 +21,7 @@ import trio
 from ..engine.run import Run
 from ..engine.source import Control
 from .locked_document import HeldDocument
-from .settlement import DocumentSettlement, GivenBackError
+from .settlement import DocumentSettlement, UncountedReleaseError
 
 
 class ClaimWork:
@@ -74,10 +74,10 @@ class ClaimWork:
         if self._over is not None:
             self._over.set()
 
-    def give_back(self) -> None:
+    def release_unless_entered(self) -> None:
         """Release the document uncounted, unless a task works on it or has done so."""
         if not (self.is_entered or self.is_over):
-            self.end(GivenBackError())
+            self.end(UncountedReleaseError())
 
     async def wait_over(self) -> None:
         """Wait until the work is over; raise its error.

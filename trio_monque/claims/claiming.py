@@ -1,24 +1,12 @@
 """Claims documents that match the filter and are free, as fast as the rate limit allows.
 
-The guarded write is in `store/documents/claiming.py`, and the handling of lost answers in `host/claiming.py`. What is
-special for documents, and the race that each part closes:
-
-- A lock holds until the date in it, and foreign programs know only that date. A renewal moves it, and its answer may be
-  lost. So the Cycle of the claim notes each renewal before it is sent, also the one that resolves a lost answer. From
-  then on the lock may have either date, and every fenced write accepts both.
-- A handler finishes a document, and the filter still matches. This instance would claim it again at once, and so
-  without end. ReclaimGuard knows these documents. The first that is claimed again ends the claims with an error; the
-  whole claim is orphaned, so that every document in it is released, and none of them runs.
-- The rate limit admits five starts and the claim brings three. Starts are counted before the claim, as a second claim
-  may begin while the first is in flight; those that did not happen are given back to the limit in `finally`.
-- A document becomes free between the last look and the question what is due next. `next_due` is therefore counted from
-  the moment of that look and not from now: otherwise the document would be neither claimed nor announced.
+The guarded write is in `store/documents/claiming.py`; `host/claiming.py` handles answers that are lost.
 """
 
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable, Hashable, Sequence, Set
+from collections.abc import Callable, Hashable, Mapping, Sequence, Set
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
@@ -28,17 +16,17 @@ from typing import Any
 import trio
 
 from ..document_lock import LockStamp, renewed_until
-from ..engine.candidates import Candidates
-from ..engine.demand import Demand, Due, Granted
+from ..engine.demand import Demand, Due, Found, Granted
 from ..engine.lease import Beats
 from ..engine.source import Control
 from ..errors import FilterStillMatchesError
 from ..host.claiming import Claiming, Taken
+from ..host.one_group import GROUP
 from ..options import LEASE_IN_BEATS
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.claiming import TakenDocument
-from .candidates import GROUP, DocumentFinder
+from ..store.types import ObjectId
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 from .rate_limit import RateLimit
@@ -50,10 +38,13 @@ ClaimedDocument = tuple[TakenDocument, Cycle]
 
 
 class DocumentClaims:
-    """The claiming half of DocumentSource. Used on the thread of the trio run.
+    """Finds the ids of free documents, and claims these. Used on the thread of the trio run.
 
     Args:
         control: What it may ask of the engine.
+
+    Attributes:
+        claiming: Claims for these documents, and releases orphaned claims.
     """
 
     def __init__(
@@ -65,72 +56,96 @@ class DocumentClaims:
     ) -> None:
         self._locked = shared.locked
         self._leased = shared.leased
-        self._db_threads = db_threads = shared.db_threads
-        self._time = time = shared.time
+        self._db_threads = shared.db_threads
+        self._time = shared.time
         self._config = config = shared.config
         self._beats = beats
         self._reclaim_guard = reclaim_guard
         self._control = control
         self._rate_limit = RateLimit(config.rate_limit)
-        self._finder = DocumentFinder(shared.leased, db_threads)
-        self._candidates: Candidates[Any] = Candidates(self._finder)
         lease = LEASE_IN_BEATS * config.heartbeat_interval
-        self._claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(
-            db_threads, time, self._candidates, self, lease
+        self.claiming: Claiming[Any, Cycle, ClaimedDocument] = Claiming(
+            shared.db_threads, shared.time, self, self, lease
         )
-        self.has_orphaned = self._claiming.has_orphaned
-        self.release_orphaned = self._claiming.release_orphaned
         self._numbers = count()
 
+    # --- The finder: see Finder ---
+
     def key_of(self, document_id: Any) -> Hashable:
-        """Return a hashable value that identifies the document."""
-        return self._finder.key_of(document_id)
+        # Most ids are ObjectIds. For these the key costs nothing; `LockedCollection.key_of` encodes the id as BSON.
+        return document_id if type(document_id) is ObjectId else self._locked.key_of(document_id)
+
+    def group_of(self, _document_id: Any) -> str:
+        return GROUP
+
+    def groups(self, demand: Demand) -> Mapping[str, int]:
+        return demand.groups
+
+    def accepts(self, demand: Demand) -> Callable[[Any], bool] | None:
+        return None
+
+    def choose(self, found: Sequence[Any], demand: Demand) -> Sequence[Any]:
+        return found
+
+    async def look(
+        self, wanted: Mapping[str, int], passed_over: Mapping[str, int], demand: Demand, now: datetime
+    ) -> Found[Any]:
+        look: Callable[[], documents.due.SeenIds] = partial(
+            documents.due.survey, self._leased, wanted[GROUP], now, passed_over=passed_over.get(GROUP, 0)
+        )
+        seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
+        return Found(seen.ids, wanted, (GROUP,) if seen.is_all else (), (GROUP,) if seen.is_short else ())
+
+    # --- Claims ---
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
-        now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
+        # Starts are counted before the claim is sent, because another claim may begin while this one is in flight.
         most = self._rate_limit.begin(trio.current_time(), demand.total)
         if most < demand.total:
             demand = replace(demand, total=most, groups={GROUP: most})
         granted: Granted[HeldDocument] = Granted([])
         try:
             if most:
-                granted = self._granted(await self._claiming.claim(demand, now, partial(self._take, now)))
+                granted = self._granted(await self.claiming.claim(demand, self._new_cycle, self._take))
         finally:
+            # The claim may bring fewer documents than the limit admits.
             self._rate_limit.not_begun(most - len(granted.claims))
         if self._rate_limit.next_at > trio.current_time():
             self._control.expect(self._rate_limit.next_at)
         return granted
 
-    def _take(self, now: datetime, chosen: Sequence[Any], cycle: Cycle) -> Taken[ClaimedDocument]:
+    def _take(self, chosen: Sequence[Any], cycle: Cycle, now: datetime) -> Taken[ClaimedDocument]:
         """In a thread."""
         taken = documents.claiming.take(self._leased, chosen, now, cycle.stamp)
         return Taken([(one, cycle) for one in taken.documents], more=taken.more)
 
-    def _granted(self, taken: Taken[ClaimedDocument]) -> Granted[HeldDocument]:
+    def _granted(self, granted: Granted[ClaimedDocument]) -> Granted[HeldDocument]:
         held = [
             HeldDocument(one.id, one.key, one.document, one.tries, cycle, next(self._numbers))
-            for one, cycle in taken.items
+            for one, cycle in granted.claims
         ]
         again = next((one for one in held if self._reclaim_guard.is_repeat(one.key)), None)
         if again is None:
-            return Granted(held, more=taken.more)
-        # Orphaned: the document that was finished before is released, with all others of the same claim, and none runs.
-        self._claiming.orphan(again.cycle, ())
+            return Granted(held, more=granted.more)
+        # A finished document still matches the filter. This instance would claim it again and again, so the claims end
+        # with an error. As an orphan, each document of this claim is released, and none of them runs.
+        self.claiming.orphan(again.cycle, ())
         self._control.end_with(FilterStillMatchesError(again.id, self._locked.shown_filter))
         return Granted([])
 
-    # --- The kind of claim: see ClaimKind ---
-
-    def stamp(self, chosen: Sequence[Any], now: datetime) -> Cycle:
+    def _new_cycle(self, chosen: Sequence[Any], now: datetime) -> Cycle:
         self._beats.claimed(now)
         config = self._config
         stamp = LockStamp.new(config.instance_id, now, config.heartbeat_interval, secrets.token_hex(6))
         return Cycle(stamp, chosen, trio.current_time())
 
+    # --- The kind of claim: see ClaimKind ---
+
     def resolving(self, cycle: Cycle) -> Callable[[], Sequence[ClaimedDocument]]:
         stamp = cycle.stamp
         until = renewed_until(self._beats.next(self._time.clock.now()), stamp.every)
-        # Noted before it is sent: if this answer is lost as well, the renewal may still have been applied.
+        # Noted before it is sent: if this answer is lost as well, the locks may have the old date or the new one, and
+        # every fenced write must accept both.
         cycle.renewing(until)
 
         def resolve() -> Sequence[ClaimedDocument]:
@@ -139,21 +154,19 @@ class DocumentClaims:
 
         return resolve
 
-    def release(self, cycle: Cycle, held: Sequence[Any], now: datetime) -> int:
-        return documents.claiming.release_all(self._locked, cycle.stamp, now, but=held, ids=cycle.asked)
+    def release(self, cycle: Cycle, held: Sequence[ClaimedDocument], now: datetime) -> int:
+        but = [one.id for one, _ in held]
+        return documents.claiming.release_all(self._locked, cycle.stamp, now, but=but, ids=cycle.asked)
 
     def released(self) -> None:
         self._control.on_trio_thread(lambda: self._control.expect(trio.current_time()))
 
-    @staticmethod
-    def id_of(taken: ClaimedDocument) -> Any:
-        return taken[0].id
-
     # --- What is due later ---
 
     async def next_due(self, groups: Set[str]) -> Due | None:
-        # Counted from the last look, and not from now: see the top of this file.
-        ask = partial(documents.due.next_due, self._locked, self._candidates.looked_at)
+        # After the last look, and not after now: a document that became free in between was too early for the look, and
+        # too late for a question about the time after now.
+        ask = partial(documents.due.next_due, self._locked, self.claiming.candidates.looked_at)
         due = await self._db_threads.call(ask, channel=Channel.CLAIMS, abandon_on_cancel=True)
         if due is None:
             return None

@@ -120,15 +120,15 @@ async def open_claims(
         await parts.engine.stop.draining.wait()
         queue.close()
 
-    def give_back() -> None:
+    def release_idle() -> None:
         queue.close()
-        queue.give_back_idle()
+        queue.release_idle()
 
     # After a crash, blocks raise ClaimLostError because their work is cancelled. Only the crash is worth raising.
     body = Body(
         name="open_claims",
         beside=close_when_draining,
-        at_end=give_back,
+        at_end=release_idle,
         is_echo=lambda error: isinstance(error, ClaimLostError),
     )
     async with parts.host.opened(body):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..client.server_time import ServerTime
+from ..host.limits import leased_timeout
 from ..jobs.retry_policy import RetryPolicy
 from ..store.database_threads import DatabaseThreads
 from ..store.documents.locked_collection import LockedCollection
@@ -21,8 +22,7 @@ class ClaimsContext:
         time: The server's time.
         config: The options.
         policy: What follows a failed attempt.
-        leased: The collection with a timeout of at most a heartbeat interval, for claims and renewals: a later answer
-            would come too late to hold a lock.
+        leased: The collection for claims and renewals, with a shorter timeout; see `leased_timeout`.
     """
 
     locked: LockedCollection
@@ -33,5 +33,4 @@ class ClaimsContext:
     leased: LockedCollection = field(init=False)
 
     def __post_init__(self) -> None:
-        timeout = min(self.config.operation_timeout, self.config.heartbeat_interval)
-        object.__setattr__(self, "leased", replace(self.locked, operation_timeout=timeout))
+        object.__setattr__(self, "leased", replace(self.locked, operation_timeout=leased_timeout(self.config)))

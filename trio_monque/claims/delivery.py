@@ -19,7 +19,7 @@ import trio
 
 from .claim import Claim
 from .claim_work import ClaimWork
-from .settlement import GivenBackError
+from .settlement import UncountedReleaseError
 
 
 class ClaimQueue:
@@ -40,7 +40,7 @@ class ClaimQueue:
         """Offer the claim; return when the work under it is over, or raise the error of that work."""
         work.wait_to_begin()
         if self._is_closed:
-            work.give_back()
+            work.release_unless_entered()
         else:
             heapq.heappush(self._offered, (work.order, work, claim))
             self._lot.unpark()
@@ -72,13 +72,13 @@ class ClaimQueue:
         self._is_closed = True
         offered, self._offered = self._offered, []
         for _, work, _ in offered:
-            work.give_back()
+            work.release_unless_entered()
         self._lot.unpark_all()
 
-    def give_back_idle(self) -> None:
+    def release_idle(self) -> None:
         """Release also the claims that a task has taken, but is not inside `async with claim` of."""
         for work in tuple(self._taken):
-            work.give_back()
+            work.release_unless_entered()
 
 
 class HandlerSlots:
@@ -95,7 +95,7 @@ class HandlerSlots:
         """Wait for a free slot. The wait does not count against `timeout`.
 
         Raises:
-            GivenBackError: The claims began to end during the wait. No handler starts any more.
+            UncountedReleaseError: The claims began to end during the wait. No handler starts any more.
         """
         try:
             self._limiter.acquire_on_behalf_of_nowait(work)
@@ -104,7 +104,7 @@ class HandlerSlots:
             await self._limiter.acquire_on_behalf_of(work)
             if work.is_draining:
                 self.leave(work)
-                raise GivenBackError from None
+                raise UncountedReleaseError from None
             work.begin()
 
     def leave(self, work: ClaimWork) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 from .. import events
 from ..client.event_delivery import EventDelivery
 from ..document_lock import NEVER
-from ..host.reporting import HostEnd, Reporter, named
+from ..host.reporting import HostEnd, Reporter
 from ..jobs.error_history import ErrorText, kept_reason
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed
 from ..log import logger_of
@@ -66,11 +66,11 @@ class ClaimsReport:
     undelivered_events: int = 0
 
 
-class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
+class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument, ClaimsReport]):
     """Observes the engine of claims on documents."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str, error_text: ErrorText) -> None:
-        super().__init__(event_delivery, logger, "claims", instance)
+        super().__init__(event_delivery, logger, "claims", "document", instance)
         self._error_text = error_text
         self._finished = self._failed = self._released = self._lost = self._rescued = self._dead_lettered = 0
 
@@ -84,7 +84,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
             dead_lettered=self._dead_lettered,
             unfinished=tuple(held.id for held in end.unfinished),
             crashed=end.crashed,
-            undelivered_events=self._event_delivery.undelivered,
+            undelivered_events=self.event_delivery.undelivered,
         )
 
     def counts(self, report: ClaimsReport) -> Mapping[str, int]:
@@ -98,28 +98,15 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
 
     # --- The observer of the engine ---
 
-    def run_settled(self, settlement: DocumentSettlement) -> None:
-        self._report_settled(settlement)
+    def extra_of(self, claim: HeldDocument) -> Mapping[str, object]:
+        return log_extra(claim.id, claim.attempt)
 
     def claim_lost(self, claim: HeldDocument) -> None:
+        super().claim_lost(claim)
         self._lost += 1
-        logger.warning(
-            "lost the lock on document %s (not renewed in time, or taken by another program); work cancelled",
-            claim,
-            extra=log_extra(claim.id, claim.attempt),
-        )
-        self._event_delivery.emit(events.DocumentClaimLost(claim.id, claim.attempt))
+        self.event_delivery.emit(events.DocumentClaimLost(claim.id, claim.attempt))
 
-    def runs_cut_short(self, claims: Sequence[HeldDocument]) -> None:
-        logger.warning("cancelled the work on %d documents to shut down: %s", len(claims), named(claims))
-
-    def renewal_failed(self, error: Exception) -> None:
-        logger.warning("could not renew locks: %s; retrying until their leases run out", error)
-
-    def claims_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
-        self._report_rescued(rescued)
-
-    def _report_settled(self, settlement: DocumentSettlement) -> None:
+    def run_settled(self, settlement: DocumentSettlement) -> None:
         held = settlement.held
         match settlement.outcome:
             case Finished():
@@ -136,9 +123,9 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
                     "is now a dead letter" if is_last else "will be claimed again after its backoff",
                     reason,
                     exc_info=error if self._error_text.redact is None else None,
-                    extra=log_extra(held.id, held.attempt),
+                    extra=self.extra_of(held),
                 )
-                self._event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
+                self.event_delivery.emit(events.DocumentFailed(held.id, held.attempt, error, will_retry=not is_last))
                 if is_last:
                     self._report_dead_letter(held.id, held.attempt, reason)
             case Released() | Snoozed() | CutShort():
@@ -150,9 +137,9 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
 
     def _report_dead_letter(self, document_id: Any, attempts: int, error: str) -> None:
         self._dead_lettered += 1
-        self._event_delivery.emit(events.DocumentDeadLettered(document_id, attempts, error))
+        self.event_delivery.emit(events.DocumentDeadLettered(document_id, attempts, error))
 
-    def _report_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
+    def claims_rescued(self, rescued: Sequence[RescuedDocument]) -> None:
         self._rescued += len(rescued)
         for one in rescued:
             if one.is_dead_letter:
@@ -169,7 +156,7 @@ class ClaimsReporter(Reporter[HeldDocument, ClaimsReport]):
             len(rescued),
             ", ".join(holders),
         )
-        self._event_delivery.emit(events.DocumentsRescued(len(rescued)))
+        self.event_delivery.emit(events.DocumentsRescued(len(rescued)))
 
 
 def log_extra(document_id: Any, attempt: int) -> Mapping[str, object]:

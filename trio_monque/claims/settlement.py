@@ -1,18 +1,7 @@
 """Decides what the end of the work on a document writes: the result, or what its lock becomes. Pure.
 
-What each decision guards against:
-
-- The outcome is decided once, when the run ends. A write whose answer is lost is sent again with the same ending: a
-  second decision would have another date, and could not recognize what the first write left behind.
-- Work that was cancelled because its claim was lost counts as cut short, whatever it raised. Another instance may have
-  the document now; the ending only releases a lock that still has the fence of this claim.
-- A cancelled block raises ClaimLostError in the user's task, which may let it propagate. That error is the echo of
-  the cancellation and not a failure: it must not count as an attempt.
-- A lock that waits for a date beyond `LATEST` would look like a dead letter, which no instance claims. So dates are
-  limited to that.
-- The server refuses a lock with a long error, for example because the document is full. With a short error the lock is
-  smaller than the one that is there. Otherwise no attempt could be counted, and the document would run without end.
-- The caller changes the update object while `finish` waits. It is encoded at the call, and these bytes are sent.
+Each end is decided once. If the answer of a write is lost, the source sends the same ending again: a second decision
+would have another date, and could not recognize what the first write left in the document.
 """
 
 from __future__ import annotations
@@ -23,8 +12,9 @@ from datetime import datetime, timedelta
 from typing import Any, Final
 
 from ..document_lock import NEVER, freed, laid_aside, shortened
-from ..engine.run_end import CancelReason, RunEnd
+from ..engine.run_end import RunEnd
 from ..errors import ClaimLostError, InvalidOptionError
+from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
@@ -34,9 +24,9 @@ from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .locked_document import HeldDocument
 
+# A lock that waits for a later date would look like a dead letter, which no instance claims.
 LATEST: Final = NEVER - timedelta(seconds=1)
-"""The latest date from which a lock may be free: `until` of a dead letter is later."""
-
+"""The latest date from which a lock may be free."""
 
 _PROBLEM: Final = "must be an update of operators, for example {'$set': {'status': 'done'}}, or a pipeline of them"
 
@@ -58,7 +48,7 @@ class Released:
 Outcome = Finished | Released | Failed | Discarded | Snoozed | CutShort
 
 
-class GivenBackError(Exception):
+class UncountedReleaseError(Exception):
     """No work began, or it was cancelled: the document is released, and the attempt does not count."""
 
 
@@ -85,21 +75,21 @@ class DocumentSettlement:
 
 def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     """Decide what the end of a run means for its document."""
-    if isinstance(end.error, GivenBackError):
+    if isinstance(end.error, UncountedReleaseError):
         return CutShort()
-    if end.error is None and not end.cancelled:
+    if has_succeeded(end):
         return Finished(None)
-    if end.reason is CancelReason.LOST:
+    error = failure_of(end, time_limit, _without_claim_lost)
+    if error is None:
         return CutShort()
-    # The echo of a cancellation: see the top of this file.
-    error = None if end.reason is not None and isinstance(end.error, ClaimLostError) else end.error
-    if error is not None:
-        verdict = judged(error, policy)
-        assert not isinstance(verdict, Succeeded), "it is an error"
-        return verdict
-    if end.reason is CancelReason.TIMEOUT:
-        return Failed(TimeoutError(f"the work took longer than timeout={time_limit:g}"))
-    return CutShort()
+    verdict = judged(error, policy)
+    assert not isinstance(verdict, Succeeded), "it is an error"
+    return verdict
+
+
+def _without_claim_lost(error: BaseException) -> BaseException | None:
+    # A cancelled block raises ClaimLostError in the user's task, which may let it propagate.
+    return None if isinstance(error, ClaimLostError) else error
 
 
 def ending_of(held: HeldDocument, outcome: Outcome, now: datetime, policy: RetryPolicy) -> Ending:
@@ -126,16 +116,15 @@ def _lock_after(
 
 
 def shorten_refused_error(settlement: DocumentSettlement) -> bool:
-    """Shorten the error in a lock that the server refused; return False if there is nothing to shorten.
-
-    With the shorter error the lock is smaller than the one in the document, so that a full document has room for it.
-    """
+    """Shorten the error in a lock that the server refused; return False if there is nothing to shorten."""
     ending, settled = settlement.ending, settlement.settled
     if ending is None or ending.lock is None or settled is None or settled.fate is not Fate.REFUSED:
         return False
     error = ending.lock.get("error")
     if not isinstance(error, str) or shortened(error) == error:
         return False
+    # With the short error the lock is smaller than the one in the document, so even a full document has room for it.
+    # Otherwise the attempt could not be counted, and the document would be claimed and fail without end.
     settlement.ending = replace(ending, lock={**ending.lock, "error": shortened(error)})
     return True
 
@@ -175,6 +164,7 @@ def encoded_update(locked: LockedCollection, update: object, document: object) -
                     raise InvalidOptionError(
                         "update", update, f"must not change {locked.lock_field!r}: finish() removes the lock"
                     )
+    # Encoded now: the caller may change the object while `finish` waits.
     return documents.settling_statements.encoded_update(locked, update, document)
 
 

@@ -26,20 +26,20 @@ from typing import Any, Final
 import trio
 
 from ..document_lock import NEVER, renewed_until
-from ..engine.demand import ClaimState, Demand, Due, Granted, KnownItem
+from ..engine.demand import ClaimState, Demand, Due, Granted
 from ..engine.lease import Beats
 from ..engine.nursery import Engine
 from ..engine.run import Run
 from ..engine.run_end import RunEnd
 from ..engine.source import Control
-from ..errors import MonqueConnectionError, is_shortage
+from ..errors import MonqueConnectionError
+from ..host.one_group import OneGroupSource
 from ..observations import Sighting
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
 from ..store.documents.settling_statements import EncodedUpdate
-from .candidates import GROUP
 from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
@@ -63,14 +63,13 @@ lease ends.
 """
 
 
-class DocumentSource:
+class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     """Claims, runs, settles, renews and rescues documents. On the thread of the trio run; commands in database threads.
 
     Attributes:
         reclaim_guard: Detects documents that are claimed without end. The engine runs its loop.
     """
 
-    _control: Control[HeldDocument, DocumentSettlement]
     _rescues: Rescues
     _claims: DocumentClaims
 
@@ -87,9 +86,10 @@ class DocumentSource:
         self.reclaim_guard = ReclaimGuard(shared.locked, shared.db_threads, shared.config.instance_id)
 
     def attach(self, control: Control[HeldDocument, DocumentSettlement]) -> None:
-        self._control = control
+        super().attach(control)
         self._rescues = Rescues(self._shared, control)
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
+        self.taking = self._claims.claiming
         # If the server's time turns out to be another, all timers that were set by it are wrong: look at once.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
@@ -98,25 +98,13 @@ class DocumentSource:
     def key_of(self, claim: HeldDocument) -> Hashable:
         return self._claims.key_of(claim.id)
 
-    def group_of(self, claim: HeldDocument) -> str:
-        return GROUP
-
-    def is_suspect(self, claim: HeldDocument) -> bool:
-        return False
-
     def time_limit(self, claim: HeldDocument) -> float:
         return math.inf if self._config.timeout is None else self._config.timeout
-
-    def hold_limit(self, claim: HeldDocument) -> float:
-        return math.inf
 
     # --- Claiming ---
 
     async def claim(self, demand: Demand) -> Granted[HeldDocument]:
         return await self._claims.claim(demand)
-
-    async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[HeldDocument]:
-        raise AssertionError("this source never names a single document")
 
     async def next_due(self, groups: Set[str]) -> Due | None:
         return await self._claims.next_due(groups)
@@ -226,22 +214,6 @@ class DocumentSource:
 
     async def rescue(self, claims: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
         return await self._rescues.rescue(claims)
-
-    def rescue_abandoned(self) -> None:
-        """Do nothing: the next look of any instance finds what is free."""
-
-    def has_orphaned_claims(self) -> bool:
-        return self._claims.has_orphaned()
-
-    async def release_orphaned_claims(self) -> None:
-        await self._claims.release_orphaned()
-
-    # --- Errors ---
-
-    def is_transient(self, error: Exception) -> bool:
-        # The server accepted the filter at the start. If it refuses it later, one document makes it fail, for example
-        # by a division in `$expr`. That is an outage and not a bug: claims go on when the document is repaired.
-        return isinstance(error, MonqueConnectionError) or is_shortage(error)
 
 
 def _must_be_sent(settlement: DocumentSettlement) -> bool:

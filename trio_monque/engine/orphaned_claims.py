@@ -28,31 +28,32 @@ from .source import OrphanSource
 logger = logger_of("engine")
 
 StampT = TypeVar("StampT", bound=Hashable)
+HeldT = TypeVar("HeldT")
 
 
 @dataclass(frozen=True, slots=True)
-class _Orphans:
+class _Orphans(Generic[HeldT]):
     """All claims with one stamp are released, except for those that are known to be held; until that moment."""
 
     until: float
-    held: Sequence[Any]
+    held: Sequence[HeldT]
 
 
-class OrphanedClaims(Generic[StampT]):
+class OrphanedClaims(Generic[StampT, HeldT]):
     """Which claims a source has to release, by their stamps.
 
     Args:
         release: Releases the claims with that stamp, except for these; returns how many there were. Blocking.
     """
 
-    def __init__(self, release: Callable[[StampT, Sequence[Any]], int]) -> None:
+    def __init__(self, release: Callable[[StampT, Sequence[HeldT]], int]) -> None:
         self._release = release
-        self._claims: dict[StampT, _Orphans] = {}
+        self._claims: dict[StampT, _Orphans[HeldT]] = {}
 
     def __bool__(self) -> bool:
         return bool(self._claims)
 
-    def add(self, stamp: StampT, held: Sequence[Any], until: float) -> None:
+    def add(self, stamp: StampT, held: Sequence[HeldT], until: float) -> None:
         """Of the claims with that stamp only these are held. `until` is on trio's clock."""
         self._claims[stamp] = _Orphans(until, held)
 

@@ -27,7 +27,7 @@ from typing import Any, Final, Generic, TypeVar
 
 import trio
 
-from ..client.event_delivery import STOP_TIMEOUT, EventDelivery
+from ..client.event_delivery import STOP_TIMEOUT
 from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
 from ..engine.nursery import Engine
@@ -94,8 +94,7 @@ class Host(Generic[ClaimT, ReportT]):
     def __init__(
         self,
         engine: Engine[ClaimT, Any, Any, Any, Any],
-        event_delivery: EventDelivery,
-        reporter: Reporter[ClaimT, ReportT],
+        reporter: Reporter[ClaimT, Any, Any, ReportT],
         life: Life,
         *,
         start_timeout: float,
@@ -103,7 +102,7 @@ class Host(Generic[ClaimT, ReportT]):
         self.engine = engine
         self.report: ReportT | None = None
         self.ended = trio.Event()
-        self._event_delivery = event_delivery
+        self._event_delivery = reporter.event_delivery
         self._reporter = reporter
         self._life = life
         self._start_timeout = start_timeout

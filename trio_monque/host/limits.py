@@ -1,4 +1,4 @@
-"""The options that every host has, and the engine limits that follow from them."""
+"""The options that every host has, and the limits that follow from them."""
 
 from __future__ import annotations
 
@@ -27,6 +27,14 @@ class HostOptions(Protocol):
 
     @property
     def operation_timeout(self) -> float: ...
+
+
+def leased_timeout(options: HostOptions) -> float:
+    """Return the timeout of commands that claim or renew: at most a heartbeat interval.
+
+    A lease begins when such a command is sent, so a later answer comes too late to hold the claim.
+    """
+    return min(options.operation_timeout, options.heartbeat_interval)
 
 
 def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced: bool = True) -> EngineLimits:

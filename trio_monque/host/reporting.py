@@ -1,4 +1,4 @@
-"""Reporter: the log lines of the start, the drain, outages and the end, which are the same for every kind of work."""
+"""Reporter: the log lines that are the same for every kind of work: start, drain, outages, lost claims, and the end."""
 
 from __future__ import annotations
 
@@ -11,6 +11,8 @@ from typing import Final, Generic, TypeVar
 from ..client.event_delivery import EventDelivery
 
 ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+RescuedT = TypeVar("RescuedT")
 ReportT = TypeVar("ReportT")
 
 MOST_NAMED: Final = 10
@@ -34,20 +36,22 @@ class HostEnd(Generic[ClaimT]):
     loop_blocked: int = 0
 
 
-class Reporter(ABC, Generic[ClaimT, ReportT]):
-    """Turns what the engine observes into events, log records and counts. Each kind of work has a subclass.
+class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
+    """The engine's observer: makes events, log records and counts. Each kind of work has a subclass.
 
     Args:
         event_delivery: Delivers the events.
         logger: The logger of this kind of work.
         kind: The first word of the lines about the whole host: "scheduler", "claims".
+        item: What log lines call one item: "job", "document".
         instance: The id of this instance.
     """
 
-    def __init__(self, event_delivery: EventDelivery, logger: Logger, kind: str, instance: str) -> None:
-        self._event_delivery = event_delivery
+    def __init__(self, event_delivery: EventDelivery, logger: Logger, kind: str, item: str, instance: str) -> None:
+        self.event_delivery = event_delivery
         self._logger = logger
         self._kind = kind
+        self._item = item
         self._instance = instance
 
     @abstractmethod
@@ -57,6 +61,10 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
     @abstractmethod
     def counts(self, report: ReportT) -> Mapping[str, int]:
         """Return the numbers of the last log line, by their names, in order."""
+
+    def extra_of(self, claim: ClaimT) -> Mapping[str, object]:
+        """Return the `extra` fields of a log record about this claim."""
+        return {}
 
     def log_started(self, where: str, work: str) -> None:
         """Log that the host is ready.
@@ -79,6 +87,30 @@ class Reporter(ABC, Generic[ClaimT, ReportT]):
         logger = self._logger
         extra = {"instance": self._instance, "cause": cause}
         logger.info("%s %s stopped claiming and drains: %s", self._kind, self._instance, cause, extra=extra)
+
+    @abstractmethod
+    def run_settled(self, settlement: SettlementT) -> None:
+        """Count the end of a run, which is written, and emit its events."""
+
+    def claims_rescued(self, rescued: Sequence[RescuedT]) -> None:
+        pass
+
+    def claim_lost(self, claim: ClaimT) -> None:
+        logger = self._logger
+        logger.warning(
+            "lost the claim on %s %s (not renewed in time, or taken by another instance); run cancelled",
+            self._item,
+            claim,
+            extra=self.extra_of(claim),
+        )
+
+    def runs_cut_short(self, claims: Sequence[ClaimT]) -> None:
+        logger = self._logger
+        logger.warning("cancelled the runs of %d %ss to shut down: %s", len(claims), self._item, named(claims))
+
+    def renewal_failed(self, error: Exception) -> None:
+        logger = self._logger
+        logger.warning("could not renew claims: %s; retrying until their leases run out", error)
 
     def outage(self, error: Exception) -> None:
         """Log an outage: a claim, a settlement or a rescue failed, and the engine retries."""

@@ -17,13 +17,12 @@ from ..loop_time import loop_time
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from .context import SchedulerContext
-from .engine_wakeups import EngineWakeups
+from .engine_wakeups import EngineWakeups, RecentIds
 from .job_source import JobSource
 from .job_stream import JobStream
 from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
-from .recent_ids import RecentIds
 from .reporting import JobReporter
 from .running_job import RunningJob
 from .settlement import JobEngine

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..client.context import ClientContext
+from ..host.limits import leased_timeout
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
 from ..store.job_collection import JobCollection
@@ -24,8 +25,7 @@ class SchedulerContext:
         config: Its options.
         paused: The names that are paused.
         reporter: Makes events, log records and counts.
-        leased: The collection, with a timeout of at most one heartbeat interval: for claims and renewals, which are of
-            no use when they are answered later.
+        leased: The collection for claims and renewals, with a shorter timeout; see `leased_timeout`.
     """
 
     client: ClientContext
@@ -37,5 +37,4 @@ class SchedulerContext:
     leased: JobCollection = field(init=False)
 
     def __post_init__(self) -> None:
-        timeout = min(self.config.operation_timeout, self.config.heartbeat_interval)
-        object.__setattr__(self, "leased", replace(self.client.jobs, operation_timeout=timeout))
+        object.__setattr__(self, "leased", replace(self.client.jobs, operation_timeout=leased_timeout(self.config)))

@@ -12,9 +12,10 @@ import trio
 
 from ..backoff import Backoff, asked_backoff
 from ..engine.run import Run
-from ..engine.run_end import CancelReason, RunEnd
+from ..engine.run_end import RunEnd
 from ..errors import ShortageError
 from ..grace import using_grace
+from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import ErrorText
 from ..jobs.job import Job, log_extra
 from ..jobs.retry_policy import ErrorTypes, RetryPolicy, judged
@@ -113,9 +114,9 @@ def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tup
     return False, result
 
 
-def _without_unwinding(error: BaseException | None) -> BaseException | None:
+def _without_unwinding(error: BaseException) -> BaseException | None:
     """What a cancelled run raised, without the RunCancelled by which `check_cancelled` ended its thread."""
-    leaves = [] if error is None else leaves_of(error)
+    leaves = leaves_of(error)
     others = [leaf for leaf in leaves if not isinstance(leaf, RunCancelled)]
     if len(others) == len(leaves):
         return error
@@ -124,18 +125,11 @@ def _without_unwinding(error: BaseException | None) -> BaseException | None:
 
 def verdict_of(end: RunEnd, time_limit: float, policy: RetryPolicy, *, store_result: bool) -> Verdict:
     """Decide what the end of a run means for its job."""
-    if end.error is None and not end.cancelled:
+    if has_succeeded(end):
         return Succeeded(end.value) if store_result else _SUCCEEDED
-    if end.reason is CancelReason.LOST and (end.cancelled or end.error is not None):
-        # The run was cancelled as its claim was lost. An error of its clean-up is not a failure of the job.
-        return CutShort()
-    error = end.error if end.reason is None else _without_unwinding(end.error)
-    if error is not None:
-        return judged(error, policy)
-    if end.reason is CancelReason.TIMEOUT:
-        return judged(TimeoutError(f"the run took longer than {time_limit:g} s"), policy)
+    error = failure_of(end, time_limit, _without_unwinding)
     # If a client requested the cancellation, the settlement finds the request, and writes it instead of the release.
-    return CutShort()
+    return CutShort() if error is None else judged(error, policy)
 
 
 class Policies:

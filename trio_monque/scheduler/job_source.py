@@ -239,7 +239,7 @@ class JobSource:
         if not claims:
             return []
         found = await self._db_threads.call(
-            partial(leases.renew, self.claims.leased, claims, self._beats.next(self._context.clock.now())),
+            partial(leases.renew, self._shared.leased, claims, self._beats.next(self._context.clock.now())),
             channel=Channel.RENEWALS,
             abandon_on_cancel=True,
         )

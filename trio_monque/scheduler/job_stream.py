@@ -21,8 +21,8 @@ from ..store.change_stream import Kind, NoStreamError, Watch
 from ..store.database_threads import Channel, DatabaseThreads
 from ..store.types import ObjectId
 from .candidates import JobKey
+from .engine_wakeups import RecentIds
 from .paused_names import PausedNames
-from .recent_ids import RecentIds
 from .workers import Workers
 
 T = TypeVar("T")

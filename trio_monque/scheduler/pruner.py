@@ -116,7 +116,7 @@ class Pruner:
             if deleted.total():
                 counts = ", ".join(f"{count} {status}" for status, count in deleted.items() if count)
                 logger.info("retention deleted jobs: %s", counts)
-            await self._give_back()
+            await self._release_lock()
         return None
 
     def _take_lock(self) -> datetime | None:
@@ -167,7 +167,7 @@ class Pruner:
     def _renew_lock(self) -> bool:
         return instances.renew_lock(self._jobs, LOCK, self._token, self._context.now())
 
-    async def _give_back(self) -> None:
+    async def _release_lock(self) -> None:
         """Release the lock, except after a cut, which has no time for it."""
         if self._stop.cutting.is_set():
             return

@@ -60,11 +60,11 @@ class SchedulerReport:
 NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 
 
-class JobReporter(Reporter[Job, SchedulerReport]):
+class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
     def __init__(self, event_delivery: EventDelivery, instance: str = "") -> None:
-        super().__init__(event_delivery, logger, "scheduler", instance)
+        super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = Tally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
         self.ended_schedules: deque[str] = deque(maxlen=MOST_NAMED)
@@ -90,7 +90,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
             unfinished=end.unfinished,
             crashed=end.crashed,
             loop_blocked=end.loop_blocked,
-            undelivered_events=self._event_delivery.undelivered,
+            undelivered_events=self.event_delivery.undelivered,
         )
 
     def counts(self, report: SchedulerReport) -> Mapping[str, int]:
@@ -112,7 +112,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         """
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=log_extra(proof))
-            self._event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
+            self.event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
         self._id_shared = str(error)
 
@@ -126,67 +126,63 @@ class JobReporter(Reporter[Job, SchedulerReport]):
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
                 self.tally.unclaimable += 1
-                self._event_delivery.emit(events.JobFailed(one.job, error, will_retry=False))
+                self.event_delivery.emit(events.JobFailed(one.job, error, will_retry=False))
             else:
-                self._event_delivery.emit(events.SchedulerErrorOccurred(error, one.job))
+                self.event_delivery.emit(events.SchedulerErrorOccurred(error, one.job))
 
     # --- The observer of the engine ---
 
     def run_started(self, claim: Job) -> None:
         # Called for every run, so it must be cheap: without a listener neither the event nor the job's new state is
         # made.
-        if self._event_delivery.is_heard(events.JobStarted):
-            self._event_delivery.emit(events.JobStarted(claim))
+        if self.event_delivery.is_heard(events.JobStarted):
+            self.event_delivery.emit(events.JobStarted(claim))
 
-    def run_settled(self, settlement: JobSettlement) -> None:
-        self._report_settled(settlement)
+    def extra_of(self, claim: Job) -> Mapping[str, object]:
+        return log_extra(claim)
 
     def claim_lost(self, claim: Job) -> None:
+        super().claim_lost(claim)
         self.tally.claims_lost += 1
-        logger.warning(
-            "lost the claim on job %s (not renewed in time, or taken by another instance); run cancelled",
-            claim,
-            extra=log_extra(claim),
-        )
-        self._event_delivery.emit(events.JobClaimLost(claim))
+        self.event_delivery.emit(events.JobClaimLost(claim))
 
     def runs_cut_short(self, claims: Sequence[Job]) -> None:
-        logger.warning("cancelled the runs of %d jobs to shut down: %s", len(claims), named(claims))
-        self._event_delivery.emit(events.ShutdownTimedOut(tuple(claims)))
+        super().runs_cut_short(claims)
+        self.event_delivery.emit(events.ShutdownTimedOut(tuple(claims)))
 
     def renewal_failed(self, error: Exception) -> None:
-        logger.warning("could not renew claims: %s; retrying until their leases run out", error)
-        self._event_delivery.emit(events.HeartbeatFailed(error))
+        super().renewal_failed(error)
+        self.event_delivery.emit(events.HeartbeatFailed(error))
 
     def outage(self, error: Exception) -> None:
         super().outage(error)
-        self._event_delivery.emit(events.SchedulerErrorOccurred(error))
+        self.event_delivery.emit(events.SchedulerErrorOccurred(error))
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
         for event in log_and_events_of(rescued):
-            self._event_delivery.emit(event)
+            self.event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
                 self._count_ended_schedule(event.job)
 
     def stream_connected(self) -> None:
-        self._event_delivery.emit(events.ChangeStreamConnected())
+        self.event_delivery.emit(events.ChangeStreamConnected())
 
     def stream_failed(self, error: Exception) -> None:
         logger.info("the change stream failed: %s; reopening it, and polling meanwhile", error)
-        self._event_delivery.emit(events.ChangeStreamFailed(error))
+        self.event_delivery.emit(events.ChangeStreamFailed(error))
 
     def stream_closed(self) -> None:
-        self._event_delivery.emit(events.ChangeStreamClosed())
+        self.event_delivery.emit(events.ChangeStreamClosed())
 
     def stream_fallback(self, error: Exception) -> None:
         logger.warning("could not use a change stream, so polls find the jobs of other processes: %s", error)
-        self._event_delivery.emit(events.ChangeStreamFallback(error))
+        self.event_delivery.emit(events.ChangeStreamFallback(error))
 
-    def _report_settled(self, settlement: JobSettlement) -> None:
+    def run_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
-            if self._event_delivery.is_heard(events.JobCancelled):
-                self._event_delivery.emit(events.JobCancelled(settled(settlement)))
+            if self.event_delivery.is_heard(events.JobCancelled):
+                self.event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
         if settlement.schedule_ended is not None:
             self._report_schedule_ended(settlement, settlement.schedule_ended)
@@ -194,8 +190,8 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
-                if self._event_delivery.is_heard(events.JobCompleted):
-                    self._event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
+                if self.event_delivery.is_heard(events.JobCompleted):
+                    self.event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
                 job = settled(settlement)
                 self.tally.failed += 1
@@ -216,7 +212,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
-        self._event_delivery.emit(events.JobFailed(job, error, will_retry=False))
+        self.event_delivery.emit(events.JobFailed(job, error, will_retry=False))
 
     def _count_ended_schedule(self, job: Job) -> None:
         self.tally.schedules_ended += 1
@@ -235,7 +231,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
                 extra=log_extra(job),
                 exc_info=cause,
             )
-            self._event_delivery.emit(events.ScheduleExhausted(job, error))
+            self.event_delivery.emit(events.ScheduleExhausted(job, error))
         elif will_retry(job):
             logger.warning(
                 "job %s failed (failure %d of %d); retrying at %s: %s",
@@ -249,7 +245,7 @@ class JobReporter(Reporter[Job, SchedulerReport]):
             )
         else:
             logger.error("job %s failed for good: %s", job, reason, extra=log_extra(job), exc_info=cause)
-        self._event_delivery.emit(events.JobFailed(job, error, will_retry(job)))
+        self.event_delivery.emit(events.JobFailed(job, error, will_retry(job)))
 
 
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:

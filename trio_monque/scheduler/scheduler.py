@@ -87,7 +87,7 @@ class Scheduler(SchedulerClient):
             reachable=partial(start.reachable, parts.wakeups),
             leave=start.leave,
         )
-        host = Host(parts.engine, self._event_delivery, self._reporter, life, start_timeout=config.start_timeout)
+        host = Host(parts.engine, self._reporter, life, start_timeout=config.start_timeout)
         self._runs_on(host, self._reporter, virtual_time(), config.instance_id)
         self._body = Body(
             name="open_scheduler",
