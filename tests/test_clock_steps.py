@@ -26,7 +26,7 @@ from trio_monque.client.server_time import MOST_DRIFT, ServerTime
 from trio_monque.clock import MOST_DISAGREEMENT, OFFSET_GOOD_FOR, ClockReadings, do_clocks_agree, to_milliseconds
 from trio_monque.engine import watchdog
 from trio_monque.engine.demand import KnownItem
-from trio_monque.engine.waker import NEVER
+from trio_monque.engine.waker import NOTHING_DUE
 from trio_monque.scheduler.candidates import JobKey
 from trio_monque.store import connection
 from trio_monque.store.database_threads import Channel, DatabaseThreads
@@ -346,7 +346,7 @@ async def test_what_came_due_while_the_machine_was_suspended_starts_after_the_re
     options = {**NEVER_BY_ITSELF, "poll_interval": HOUR, "change_stream": False}
     async with open_scheduler(db, workers, **options) as scheduler:
         with trio.fail_after(20):
-            while next_known_look(scheduler) == NEVER:
+            while next_known_look(scheduler) == NOTHING_DUE:
                 await trio.sleep(0.01)
         measure = connection.measure_clock_offset
         monkeypatch.setattr(

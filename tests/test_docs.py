@@ -354,7 +354,7 @@ def test_page_on_leases_tells_the_arithmetic_of_the_defaults() -> None:
     defaults = SchedulerConfig()
     terms = LeaseTerms(defaults.heartbeat_interval, defaults.cleanup_timeout)
     reported = [row[2] for row in rows("explanation/leases.md", "## The arithmetic")[:4]]
-    moments = (terms.heartbeat_interval, terms.cancelled_at(0), terms.cleaned_up_by(0), 3 * terms.heartbeat_interval)
+    moments = (terms.heartbeat_interval, terms.lease_deadline(0), terms.cleaned_up_by(0), 3 * terms.heartbeat_interval)
     assert reported == [f"after {moment:g} s" for moment in moments]
 
 

@@ -55,7 +55,7 @@ def test_defaults_that_the_readme_tells_are_the_defaults() -> None:
     assert (config.base_retry_interval, config.max_backoff_delay) == (1.0, 24 * 3600.0)
     assert (config.shutdown_timeout, config.cleanup_timeout) == (30.0, 5.0)
     lease = LeaseTerms(config.heartbeat_interval, config.cleanup_timeout)
-    assert (config.heartbeat_interval, lease.cancelled_at(0), lease.cleaned_up_by(0)) == (30.0, 80.0, 85.0)
+    assert (config.heartbeat_interval, lease.lease_deadline(0), lease.cleaned_up_by(0)) == (30.0, 80.0, 85.0)
     assert config.lock_timeout is not None
     assert SHARE_OF_LOCK_TIMEOUT * config.lock_timeout - config.cleanup_timeout == 26 * 60 + 55
 

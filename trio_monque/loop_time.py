@@ -1,4 +1,15 @@
-"""How the loops of a run wait: as time passes, or, under a virtual clock, for events alone."""
+"""How the loops of a run wait: as time passes, or, in virtual time, for events alone.
+
+*Virtual time* is the time of a trio run under `trio.testing.MockClock`. Such a clock stands still while a task can run,
+and jumps to the next deadline when all tasks wait: a test of a month takes seconds. Three rules follow from that:
+
+- A loop must not act only because time has passed: a poll every second would be millions of polls in that month. So
+  loops wait for events there. In the engine these are local wakeups: clients and engines of the same trio run announce
+  what they change.
+- While a thread asks the database, all tasks wait, and the clock would jump. So a call in flight *holds* the clock:
+  see `autojump`.
+- A pause after a fault of the database takes real time, as the database does: see `engine.pauses`.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +24,8 @@ from .clock import is_run_virtual
 class LoopTime:
     """How loops wait. There is one for each trio run: a loop asks it, and no parameter or option carries the answer.
 
-    Under a real clock a loop polls and beats as time passes. Under a virtual clock, months pass at once, and a poll
-    every second would be millions of polls: there a loop waits until this process announces something, and does
-    nothing only because time has passed.
-
     Attributes:
-        is_event_driven: Whether loops wait for events alone.
+        is_event_driven: Whether loops wait for events alone, because the run is in virtual time.
     """
 
     __slots__ = ("is_event_driven",)

@@ -12,7 +12,7 @@ from tests.support.documents import DONE, OPEN, Gauge, fill, finish, listened, l
 from trio_monque import MonqueError, open_claims, run_claims
 from trio_monque.claims import RunningClaims
 from trio_monque.claims.source import DocumentSource
-from trio_monque.engine.nursery import HARD_BOUND
+from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Collection
 
@@ -259,7 +259,7 @@ async def test_block_that_cleans_up_for_longer_is_left_with_its_lock(
             nursery.start_soon(work, claims)
             await trio.sleep(11)
         steps.append(trio.current_time())
-    assert steps[0] <= 11 + 3 + HARD_BOUND  # Bounded, and not before it must.
+    assert steps[0] <= 11 + 3 + HARD_END_AFTER  # Bounded, and not before it must.
     assert steps[1:] == ["us"]
     assert claims.report is not None
     assert claims.report.unfinished == (0,)

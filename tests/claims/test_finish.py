@@ -93,7 +93,7 @@ async def test_update_is_what_it_was_at_the_call(things: Collection, autojump_cl
         async with trio.open_nursery() as nursery:
             nursery.start_soon(claim.finish, update)
             await trio.lowlevel.checkpoint()
-            while not run_of(claim).is_settling:
+            while not run_of(claim).is_settling_early:
                 await trio.lowlevel.checkpoint()
             update["$set"]["result"]["a"].append(2)
             update["$set"]["lock"] = 1
@@ -258,7 +258,7 @@ async def test_refused_update_of_a_cancelled_caller_counts_as_failed(
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(claim.finish, {"$inc": {"n": 1}})
-                while not run_of(claim).is_settling:
+                while not run_of(claim).is_settling_early:
                     await trio.lowlevel.checkpoint()
                 scope.cancel()
 
@@ -295,7 +295,7 @@ async def test_finish_that_is_cancelled_once_it_is_sent_is_written_and_no_error(
         with trio.CancelScope() as scope:
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(finish, claim)
-                while not run_of(claim).is_settling:
+                while not run_of(claim).is_settling_early:
                     await trio.lowlevel.checkpoint()
                 scope.cancel()
         steps.append(states(things))

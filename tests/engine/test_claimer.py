@@ -7,7 +7,7 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
-from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_AT_REST
+from trio_monque.engine.claimer import MOST_FRUITLESS, MOST_FRUITLESS_WITHOUT_POLLS
 from trio_monque.engine.demand import KnownItem
 
 
@@ -174,19 +174,19 @@ async def test_claimer_that_lost_too_many_races_looks_again_soon_between_rare_po
 
 async def test_where_all_rests_more_races_may_be_lost_at_one_moment(autojump_clock: MockClock) -> None:
     """No time passes there in which another look would be made."""
-    shelf = Shelf(items=[1], races=MOST_FRUITLESS_AT_REST - 1)
+    shelf = Shelf(items=[1], races=MOST_FRUITLESS_WITHOUT_POLLS - 1)
     async with running(idle(shelf)):
         await trio.sleep(10)
-    assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_AT_REST
+    assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_WITHOUT_POLLS
     assert list(shelf.settled) == [1]
 
 
 async def test_claimer_that_lost_too_many_races_gets_as_many_tries_the_next_time(autojump_clock: MockClock) -> None:
-    shelf = Shelf(items=[1], races=MOST_FRUITLESS_AT_REST)
+    shelf = Shelf(items=[1], races=MOST_FRUITLESS_WITHOUT_POLLS)
     engine = idle(shelf)
     async with running(engine):
         await trio.sleep(365 * 86400.0)
-        assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_AT_REST
+        assert shelf.claimed_at == [0.0] * MOST_FRUITLESS_WITHOUT_POLLS
         shelf.races = 1
         engine.wake.set()
         await trio.sleep(10)

@@ -12,9 +12,9 @@ from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running
 from trio_monque.engine.demand import ClaimState
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
+from trio_monque.engine.shutdown import HARD_END_AFTER
 
 EARLY = RunEnd(None, "early", cancelled=False, reason=None, duration=0.0)
 
@@ -65,7 +65,7 @@ async def test_early_settlement_is_reported_at_once_and_its_handler_may_outlast_
         await trio.sleep(3)
         assert await desk.settle_early(run) is True
         assert desk.heard("run_settled")
-        assert not desk.engine.held
+        assert not desk.engine.number_held
         await trio.sleep(500)
         ends.append((trio.current_time(), run.reason))
 
@@ -157,7 +157,7 @@ async def test_refused_one_is_held_and_renewed_and_the_end_of_its_handler_decide
 
     async def handler(run: Run[int]) -> None:
         fate = await desk.settle_early(run)
-        held.append(desk.engine.held)
+        held.append(desk.engine.number_held)
         if fate is None:
             await trio.sleep(25)
             raise ZeroDivisionError
@@ -203,7 +203,7 @@ async def test_handler_that_ends_meanwhile_decides_only_where_it_is_refused(
         desk.handler = handler
         await trio.sleep(30)
         assert desk.fates == {1: fate}
-        assert desk.engine.held == 0
+        assert desk.engine.number_held == 0
     if fate is None:
         assert desk.batches == [[1], [1]]
         assert (desk.settled[1].error, desk.settled[1].duration) == (None, 1.0)
@@ -357,7 +357,7 @@ async def test_shielded_wait_does_not_outlive_the_hard_end(autojump_clock: MockC
             await trio.sleep(10)
             desk.engine.stop.cut()
     assert reported == [False]
-    assert trio.current_time() == 10 + 5 + HARD_BOUND
+    assert trio.current_time() == 10 + 5 + HARD_END_AFTER
     assert desk.engine.unfinished == (1,)
 
 
@@ -474,7 +474,7 @@ async def test_wait_changed_returns_when_a_handler_ends_after_its_early_settleme
     desk.handler = handler
     async with running(desk.engine):
         await trio.sleep(1)
-        assert (desk.engine.held, desk.engine.is_at_work) == (0, True)
+        assert (desk.engine.number_held, desk.engine.is_at_work) == (0, True)
         while desk.engine.is_at_work:
             await desk.engine.wait_changed()
         assert trio.current_time() == 300

@@ -8,16 +8,16 @@ from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
 from trio_monque.engine import claimer as claimer_module
-from trio_monque.engine import heartbeat as heartbeat_module
+from trio_monque.engine import pauses as pauses_module
 from trio_monque.engine import settler as settler_module
 from trio_monque.engine.demand import Demand, Granted
 from trio_monque.engine.lease import LeaseTerms
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.pauses import Pauses
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
 from trio_monque.engine.settler import Settler
-from trio_monque.engine.wake import WakeSignal
+from trio_monque.engine.shutdown import HARD_END_AFTER
+from trio_monque.engine.waker import WakeSignal
 
 TERMS = LeaseTerms(heartbeat_interval=10.0, cleanup_timeout=5.0)
 
@@ -85,7 +85,7 @@ async def test_transient_fault_of_a_settlement_does_not_fail_the_run(
 
 
 async def test_failed_renewal_is_tried_again_soon(autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(heartbeat_module, "LONGEST_RETRY", 0.001)
+    monkeypatch.setattr(pauses_module, "LONGEST_BEAT_RETRY", 0.001)
     shelf = Shelf(items=[1], renewal_faults=[NotNowError(), NotNowError()])
     shelf.handler = sleeping(25)
     async with running(engine_of(shelf)):
@@ -208,7 +208,7 @@ async def test_hard_bound_ends_the_engine_although_nothing_answers(autojump_cloc
     engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)
     async with running(engine):
         await trio.sleep(5)
-    assert trio.current_time() == 5 + 20 + 4 + HARD_BOUND
+    assert trio.current_time() == 5 + 20 + 4 + HARD_END_AFTER
     assert sorted(engine.unfinished) == [1, 2]
 
 
@@ -217,7 +217,7 @@ async def test_claim_that_never_lands_is_abandoned_at_the_hard_bound(autojump_cl
     engine = engine_of(shelf, shutdown_timeout=20.0, cleanup_timeout=4.0)
     async with running(engine):
         await trio.sleep(5)
-    assert trio.current_time() == 5 + 20 + 4 + HARD_BOUND
+    assert trio.current_time() == 5 + 20 + 4 + HARD_END_AFTER
 
 
 async def test_second_cancellation_while_cutting_changes_nothing(autojump_clock: MockClock) -> None:

@@ -20,9 +20,9 @@ from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, runn
 from trio_monque.engine import nursery, pauses
 from trio_monque.engine.demand import Due
 from trio_monque.engine.health import Examined, LoopExamined
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.progress import Progress, Spread
 from trio_monque.engine.run import Run
+from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.observations import Sighting
 
 STUCK_AFTER = 20.0
@@ -393,8 +393,8 @@ async def test_heartbeat_is_unhealthy_as_soon_as_a_run_fenced_itself_until_renew
     shelf.handler = cleans_up
     shelf.settling_faults = faults  # What fenced itself cannot be given back either.
     async with running(engine):
-        fenced_at = 30 - 5 - 10 / 6
-        await trio.sleep(fenced_at - 0.01)
+        lease_deadline = 30 - 5 - 10 / 6
+        await trio.sleep(lease_deadline - 0.01)
         (late,) = engine.vitals.examine().reasons
         assert late.startswith("the heartbeat has failed for 13.3 s")
         await trio.sleep(0.02)
@@ -474,7 +474,7 @@ async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy
     async with running(engine):
         await trio.sleep(1)
         engine.stop.drain()
-        await trio.sleep(10 + 5 + HARD_BOUND)
+        await trio.sleep(10 + 5 + HARD_END_AFTER)
         assert engine.vitals.examine().reasons == ()
         await trio.sleep(0.1)
         (reason,) = engine.vitals.examine().reasons

@@ -33,15 +33,15 @@ def test_a_run_is_cancelled_then_cleaned_up_and_then_its_lease_is_over(
     interval: float, cleanup: float, sent: float
 ) -> None:
     terms = LeaseTerms(interval, cleanup)
-    assert sent < terms.cancelled_at(sent) <= terms.cleaned_up_by(sent) < sent + 3 * interval
+    assert sent < terms.lease_deadline(sent) <= terms.cleaned_up_by(sent) < sent + 3 * interval
     # An observer whose clock gains 1 s in 18 still finds the run ended.
     assert (terms.cleaned_up_by(sent) - sent) * (1 + 1 / 18) < 3 * interval
 
 
 def test_the_figures_of_the_documentation() -> None:
-    assert LeaseTerms(30.0, 5.0).cancelled_at(100.0) == 180.0
+    assert LeaseTerms(30.0, 5.0).lease_deadline(100.0) == 180.0
     assert LeaseTerms(30.0, 5.0).cleaned_up_by(100.0) == 185.0
-    assert LeaseTerms(6.0, 5.0).cancelled_at(0.0) == 14.0
+    assert LeaseTerms(6.0, 5.0).lease_deadline(0.0) == 14.0
     assert LeaseTerms(6.0, 5.0).cleaned_up_by(0.0) == 17.0
 
 
@@ -117,10 +117,10 @@ async def test_renewal_that_is_answered_at_the_moment_of_the_fence_does_not_brin
 ) -> None:
     """It is fenced, although its scope has not been cancelled yet."""
     run = Run(1, math.inf, terms=LeaseTerms(6.0, 3.0), sent=trio.current_time())
-    fenced_at = run.fenced_at
-    await trio.sleep_until(fenced_at)
-    run.renewed(fenced_at - 1)
-    assert (run.fenced_at, run.reason) == (fenced_at, CancelReason.LOST)
+    lease_deadline = run.lease_deadline
+    await trio.sleep_until(lease_deadline)
+    run.renewed(lease_deadline - 1)
+    assert (run.lease_deadline, run.reason) == (lease_deadline, CancelReason.LOST)
 
 
 async def test_renewals_that_are_answered_in_the_wrong_order_shorten_no_lease(autojump_clock: MockClock) -> None:
@@ -129,7 +129,7 @@ async def test_renewals_that_are_answered_in_the_wrong_order_shorten_no_lease(au
     run = Run(1, math.inf, terms=terms, sent=trio.current_time())
     run.renewed(5.0)
     run.renewed(4.0)
-    assert run.fenced_at == terms.cancelled_at(5.0)
+    assert run.lease_deadline == terms.lease_deadline(5.0)
 
 
 async def test_claim_that_is_answered_too_late_starts_nothing_and_is_given_back(autojump_clock: MockClock) -> None:

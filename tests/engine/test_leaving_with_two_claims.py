@@ -13,8 +13,8 @@ from trio.testing import MockClock
 from tests.support.shelf import Shelf, engine_with_slots, running, sleeping
 from trio_monque.engine.claimer import WORTH_HALVING
 from trio_monque.engine.demand import Demand, Granted
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run_end import CancelReason
+from trio_monque.engine.shutdown import HARD_END_AFTER
 
 HALF = WORTH_HALVING // 2
 
@@ -83,7 +83,7 @@ async def test_two_claims_that_never_land_are_abandoned_at_the_hard_end(autojump
                 nursery.cancel_scope.cancel()
             case "drain":
                 cut_at += 20
-    assert trio.current_time() == pytest.approx(cut_at + 4 + HARD_BOUND)
+    assert trio.current_time() == pytest.approx(cut_at + 4 + HARD_END_AFTER)
     assert shelf.cancelled == 2
     assert engine.unfinished == ()
     assert engine.stop.crashes == []
@@ -97,7 +97,7 @@ async def test_what_one_claim_brings_is_given_back_although_the_other_never_land
         await shelf.wait_two_in_flight()
         cut_at = trio.current_time()
         engine.stop.cut()
-    assert trio.current_time() == pytest.approx(cut_at + 4 + HARD_BOUND)
+    assert trio.current_time() == pytest.approx(cut_at + 4 + HARD_END_AFTER)
     # The other one took the items before these, and its answer was never heard.
     assert shelf.given_back() == set(range(2 * HALF, 3 * HALF))
     assert engine.unfinished == ()

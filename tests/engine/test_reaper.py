@@ -11,9 +11,10 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
+from trio_monque.engine import pauses as pauses_module
 from trio_monque.engine import reaper as reaper_module
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.pauses import Pauses
+from trio_monque.engine.shutdown import HARD_END_AFTER
 from trio_monque.observations import Sighting
 
 
@@ -74,7 +75,7 @@ async def test_own_claims_are_not_observed_while_they_are_renewed(autojump_clock
 async def test_faults_are_reported_and_the_reaper_goes_on(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaper_module, "LONGEST_RETRY", 0.001)
+    monkeypatch.setattr(pauses_module, "LONGEST_BEAT_RETRY", 0.001)
     shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()] * 2, rescue_faults=[NotNowError()] * 3)
     async with running(engine_of(shelf)):
         await trio.sleep(100)
@@ -130,7 +131,7 @@ async def test_one_suspect_is_demanded_at_a_time(autojump_clock: MockClock) -> N
 async def test_what_was_sent_and_not_answered_is_asked_for_again_whatever_a_look_shows_meanwhile(
     autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reaper_module, "LONGEST_RETRY", 0.001)
+    monkeypatch.setattr(pauses_module, "LONGEST_BEAT_RETRY", 0.001)
     shelf = Shelf(others={7: other(7), 8: other(8, lease=31.0)}, rescue_faults=[NotNowError()])
     engine = engine_of(shelf)
 
@@ -166,7 +167,7 @@ async def test_left_while_it_rescues_it_waits_no_longer_than_the_engine_allows(a
     async with running(engine):
         await trio.sleep(31)
         engine.stop.cut()
-    assert trio.current_time() <= 31 + 5 + HARD_BOUND
+    assert trio.current_time() <= 31 + 5 + HARD_END_AFTER
     assert shelf.heard("claims_rescued") == []
 
 
@@ -294,7 +295,7 @@ async def test_what_failed_is_tried_again_after_a_tenth_of_the_interval_and_a_se
 ) -> None:
     shelf = Shelf(others={7: other(7)}, look_faults=[NotNowError()], rescue_faults=[NotNowError()])
     pauses = Noted()
-    reaper = reaper_module.Reaper(shelf, shelf, list, pauses, interval=interval, is_announced=False)
+    reaper = reaper_module.Reaper(shelf, shelf, list, pauses, interval=interval, has_local_wakeups=False)
     with trio.move_on_after(400):
         await reaper.run()
     assert pauses.asked == pytest.approx([pause, pause])

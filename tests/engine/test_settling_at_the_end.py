@@ -10,9 +10,9 @@ import trio
 from trio.testing import MockClock
 
 from tests.support.shelf import NotNowError, Shelf, engine_of, running, sleeping
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
 from trio_monque.engine.run_end import CancelReason, RunEnd
+from trio_monque.engine.shutdown import HARD_END_AFTER
 
 
 @pytest.mark.usefixtures("virtual_pauses")
@@ -27,7 +27,7 @@ async def test_settlements_that_fail_until_the_hard_end_are_named(autojump_clock
         await trio.sleep(10)
         assert shelf.heard("settlement_delayed")
         engine.stop.cut()
-    assert trio.current_time() == 10 + 4 + HARD_BOUND
+    assert trio.current_time() == 10 + 4 + HARD_END_AFTER
     assert engine.unfinished == (1, 2, 3)
     assert engine.stop.crashes == []
 
@@ -90,6 +90,35 @@ async def test_bug_in_reporting_a_settlement_ends_the_engine_and_harms_no_other_
     assert {claim: end.cancelled for claim, end in shelf.settled.items()} == dict.fromkeys(range(5), False)
     assert sorted(settlement[0] for settlement in shelf.heard("run_settled")) == list(range(5))
     assert engine.unfinished == ()
+
+
+@pytest.mark.parametrize("report", ["draining", "runs_cut_short"])
+async def test_bug_in_reporting_the_end_ends_the_engine_and_harms_no_run(
+    autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch, report: str
+) -> None:
+    async def handler(run: Run[int]) -> None:
+        if run.claim == 1:  # It cleans up, and its own end counts: it is not given back.
+            with trio.CancelScope(shield=True):
+                await trio.sleep(13)
+        await trio.sleep_forever()
+
+    def broken(_: object) -> None:
+        raise ZeroDivisionError
+
+    shelf = Shelf(items=[1, 2, 3], handler=handler, settling_takes=1.0)
+    monkeypatch.setattr(shelf, report, broken)
+    engine = engine_of(shelf, shutdown_timeout=0.0)
+    async with running(engine):
+        await trio.sleep(10)
+        engine.stop.drain()
+    assert [type(crash) for crash in engine.stop.crashes] == [ZeroDivisionError]
+    # The runs were cancelled at the drain, each in its own scope, and the settler went on to the last of them.
+    assert [sorted(batch) for batch in shelf.batches] == [[2, 3], [1]]
+    assert {claim: end.reason for claim, end in shelf.settled.items()} == dict.fromkeys(
+        (1, 2, 3), CancelReason.SHUTDOWN
+    )
+    assert engine.unfinished == ()
+    assert trio.current_time() == 14.0
 
 
 async def test_bug_in_reporting_a_lost_claim_ends_the_engine_and_harms_no_other_settlement(

@@ -95,5 +95,5 @@ async def test_handler_that_is_cancelled_meanwhile_gives_its_slot_back_once(
     async with running(desk.engine):
         await trio.sleep(40)
         assert desk.engine.slots.running == 0
-        assert desk.engine.held == 0
+        assert desk.engine.number_held == 0
     assert desk.started == {1: 0, 2: 0}

@@ -14,8 +14,8 @@ from tests.support.engine_log import TWENTY_SECONDS, LogLine, block_the_loop_unt
 from tests.support.internals import answered_at
 from tests.support.shelf import Shelf, engine_of, running
 from trio_monque.engine import watchdog as watchdog_module
-from trio_monque.engine.nursery import HARD_BOUND
 from trio_monque.engine.run import Run
+from trio_monque.engine.shutdown import HARD_END_AFTER
 
 
 async def run_blocking(shelf: Shelf, blocked: LogLine, going_on: LogLine) -> int:
@@ -120,7 +120,7 @@ async def test_handler_that_swallows_its_cancellation_is_named_every_second(
     reported = [record.getMessage() for record in caplog.records if "swallows its cancellation" in record.getMessage()]
     assert all("await trio.sleep(60)" in message for message in reported)
     # From its hard end on: two handlers, each second.
-    assert len(reported) == 2 * len(range(int(1 + 10 + 5 + HARD_BOUND) + 1, 61))
+    assert len(reported) == 2 * len(range(int(1 + 10 + 5 + HARD_END_AFTER) + 1, 61))
     assert {message.split(",")[0].split()[-1] for message in reported} == {"4711", "4712"}
 
 

@@ -160,7 +160,7 @@ async def run(order: dict[str, Any]) -> None:
 def work(order: dict[str, Any]) -> None:
     if order["unfenced"]:
         # The mutation that shows what the lease is for: a run goes on until a write shows that its claim is gone.
-        LeaseTerms.cancelled_at = lambda self, sent: math.inf  # type: ignore[method-assign]
+        LeaseTerms.lease_deadline = lambda self, sent: math.inf  # type: ignore[method-assign]
     trio.run(run, order)
 
 

@@ -164,7 +164,7 @@ class Shelf:
             return ClaimState.LOST
         return ClaimState.CANCEL_REQUESTED if claim in self.unwanted else ClaimState.HELD
 
-    def hold_limit(self, claim: int) -> float:
+    def renewal_limit(self, claim: int) -> float:
         return self.hold
 
     def rescue_abandoned(self) -> None:

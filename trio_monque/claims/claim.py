@@ -131,9 +131,9 @@ class Claim(Generic[DocT]):
         await self._end(Released(delay))
 
     def _check_held(self) -> None:
-        if self._run.reason is CancelReason.LOST and not self._run.is_settled:
+        if self._run.reason is CancelReason.LOST and not self._run.is_settled_early:
             raise self._lost()
-        if self._work.is_over or self._run.is_settled or self._run.is_settling:
+        if self._work.is_over or self._run.is_settled_early or self._run.is_settling_early:
             raise MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
     async def _end(self, outcome: Outcome) -> None:
@@ -189,7 +189,7 @@ class Claim(Generic[DocT]):
             self._extension.__exit__(None, None, None)
         was_cut = self._scope.cancelled_caught
         try:
-            if left is None and not was_cut and not (self._run.is_settled or self._work.is_over):
+            if left is None and not was_cut and not (self._run.is_settled_early or self._work.is_over):
                 await self.finish()
         finally:
             self._leave(left)

@@ -1,17 +1,12 @@
-"""Asks for as much as can start now, whenever there may be something.
+"""Claims as many items as can start now, whenever some may be due.
 
-Races that this file closes:
+Two tasks of this claimer share one signal, so up to two claims are *in flight* (sent, and not answered) at a time. Each
+has reserved its slots (`Slots.reserved`), so both together never ask for more than is free.
 
-- Two claims are in flight at once. Each reserves its slots (`Slots.reserved`), so no slot is demanded twice.
-- Something is announced while a claim is in flight: that look may have begun before the item was there. `_announced`
-  counts the announcements, and `_answered` up to which of them a look had all free slots to itself; another look
-  follows until both agree.
-- A look leaves something behind, while the other claim sees nothing left. `_left_behind` tells the second one that its
-  view is older, so that `_is_all_taken` stays false.
-- The end is asked for while a claim is in flight. The claim is awaited, and what it grants is given back unrun.
-- An item is granted whose earlier run goes on here. It is given back unrun: see `Runner.has_another_run`.
-- Others are faster, again and again, or an item that looks due cannot be taken. After ten looks without a grant the
-  claimer waits for the next poll.
+A claim either *looks* (`Source.claim`: which items are due? take these), or takes one announced item by its key
+(`Source.claim_one`). A look is needed after each announcement of an unknown item, but the look in flight does not
+count: it may have read the database before the item was there, or without the slots that it needs. So announcements are
+counted, and looks follow until one has begun after the last announcement with all free slots to itself.
 """
 
 from __future__ import annotations
@@ -29,63 +24,59 @@ import trio
 from .demand import Demand, Granted, KnownItem
 from .guard import Stop, guard
 from .observer import LoopObserver
-from .pauses import Pauses
+from .pauses import FIRST_RETRY, LONGEST_RETRY, Pauses
 from .progress import Progress
 from .run_end import CancelReason
 from .runner import Runner
 from .slots import Slots
 from .source import ClaimSource
-from .wake import GO_ON, LOOK, Wake, WakeSignal
-from .waker import Waker
+from .waker import GO_ON, LOOK, Wake, Waker
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
 
-# What is held and not yet settled is bounded: beyond, the settler is the bottleneck, and more claims
-# would only wait for it. Four times what can run, plus enough for a fast handler at low concurrency.
+# How many claims may be held whose runs have ended and are not settled yet. Beyond that, the settler is the bottleneck,
+# and more claims would only wait for it. Four times what can run, plus enough for a fast handler at low concurrency.
 UNSETTLED_PER_SLOT: Final = 4
 UNSETTLED_AT_LEAST: Final = 400
 
-
-# After a failed claim; see the settler's.
-FIRST_RETRY: Final = 0.1
-LONGEST_RETRY: Final = 2.0
-
-
-# Others were faster, again and again: they will have taken what there is. Or something that looks due cannot be taken.
-# The claimer looks again a poll interval later, also while a stream announces changes.
+# After this number of looks in a row that saw due items and got none of them, the claimer waits for a poll interval,
+# also while a stream announces changes: other instances are faster and have taken them all, or an item cannot be taken.
 MOST_FRUITLESS: Final = 10
 
-# In virtual time no moment comes for that, and each race that is lost is a job that another one of the run took.
-MOST_FRUITLESS_AT_REST: Final = 200
-
+# Without polls (in virtual time) nothing would wake it again, and each lost race is a job that another engine took.
+MOST_FRUITLESS_WITHOUT_POLLS: Final = 200
 
 # While one claim is in flight, the runs of the other are started, which takes Python about as long.
 AT_ONCE: Final = 2
 
-# Seconds for which a look that left something behind counts. If all slots are taken for longer, no look follows it.
+# Seconds for which the claimer counts as behind after a look that left something. If all slots are taken for longer, no
+# look comes that could end it.
 JUST_NOW: Final = 0.25
 
-# Turns of the event loop in which other runs that end make room for the same claim. Runs that end together do so in
-# one turn, or in two where each begins in another's place. Otherwise two claims would share them from then on.
+# Turns of the event loop for which a claim waits for more free slots. Runs that end together do so in one turn, or in
+# two if each begins in another's place. Without the wait, two small claims would share these slots from then on.
 TURNS_TO_JOIN: Final = 2
 
-# Where fewer can run than this, half of them would be too few for a round trip: with a hundred slots, halves cost the
-# client a fifth more and gain nothing.
+# With fewer slots than this, half of them are too few for a round trip: with a hundred slots, halves cost the client a
+# fifth more and gain nothing.
 WORTH_HALVING: Final = 200
 
 
 class _Found(Enum):
-    MORE = auto()
-    ALL = auto()
-    NOT_LOOKED = auto()
-    FAILED = auto()
+    """What an attempt to claim has shown."""
+
+    MORE = auto()  # More is due, and slots are free: claim again at once.
+    ALL = auto()  # A look took what it could: ask when the next item is due.
+    NOT_LOOKED = auto()  # No look was needed, or none was possible.
+    FAILED = auto()  # An outage: claim again after a pause.
 
 
 class Claimer(Generic[ClaimT, SettlementT]):
-    """Claims, two at a time: while one is in flight, what the other brought is started.
+    """The loop that claims, in two tasks: while one claim is in flight, the runs of the other are started.
 
-    It is asked to end, not cancelled: a claim in flight is awaited and given back.
+    At the end it is asked to end, and not cancelled: a claim in flight may be applied, and what it grants must be given
+    back.
     """
 
     def __init__(
@@ -94,7 +85,6 @@ class Claimer(Generic[ClaimT, SettlementT]):
         observer: LoopObserver,
         slots: Slots,
         runner: Runner[ClaimT, SettlementT],
-        wake: WakeSignal,
         waker: Waker,
         stop: Stop,
         pauses: Pauses,
@@ -104,20 +94,22 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._pauses = pauses
         self._slots = slots
         self._runner = runner
-        self._wake = wake
+        self._wake = waker.signal
         self._waker = waker
         self._stop = stop
         self._fruitless = 0
         self._delay = FIRST_RETRY
         self.progress = Progress("claimer")
+        # Claims are numbered from 1; here are the number of the last one, and the numbers of those in flight.
         self._begun = 0
         self._in_flight: set[int] = set()
-        # How many announcements a look must answer, and up to which of them a look did that had all free
-        # slots to itself.
+        # How many announcements need a look, and up to which of them a look has begun that had all free slots to
+        # itself.
         self._announced = 0
         self._answered = 0
-        # How often a claim left something behind that no look of another claim meanwhile has shown.
+        # How many looks have left due items behind.
         self._left_behind = 0
+        # Whether the last look got as many items as it asked for, and when a look last left something behind.
         self._was_full = False
         self._left_at = -math.inf
         # All that is due was taken, as far as is known. Then a free slot is not a reason to look.
@@ -125,16 +117,21 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     @property
     def is_claiming(self) -> bool:
-        """A claim is in flight: something may be ours already that is not held yet."""
+        """Whether a claim is in flight: the database may have a claim of ours that `Runner.held` does not have yet."""
         return bool(self._in_flight)
 
     @property
     def is_behind(self) -> bool:
-        """The last look left something behind, just now: more is due than can start."""
+        """Whether a look left something behind just now: more is due than can start."""
         return trio.current_time() < self._left_at + JUST_NOW
 
+    async def wait_caught_up(self) -> None:
+        """Returns when the claimer is not behind any more. It checks after each claim and each settlement."""
+        while self.is_behind:
+            await self._runner.wait_changed()
+
     async def wait_claimed(self) -> None:
-        """Returns when what the claims in flight have granted is held."""
+        """Returns when `Runner.held` has what the claims in flight have granted."""
         begun = self._begun
         while any(number <= begun for number in self._in_flight):
             await self._runner.wait_changed()
@@ -150,8 +147,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
         wake = wake or await self._wake.wait()
         while not self._stop.draining.is_set():
             found = await self._answer(wake, running)
+            # Before each wait: the end sets the signal once, and `_answer` may have taken that wake together with
+            # others. Without this, the claimer would wait for a wake that never comes.
             if self._stop.draining.is_set():
-                break  # The wake that would tell may have been taken with others.
+                break
             wake = LOOK
             if found is _Found.FAILED:
                 with self._pauses.timeout_after_fault(self._delay):
@@ -163,27 +162,31 @@ class Claimer(Generic[ClaimT, SettlementT]):
                 await trio.lowlevel.checkpoint()
                 wake = GO_ON
                 continue
+            # Both tasks share this progress. While the other task has a claim in flight, its answer may be overdue.
             if found is _Found.NOT_LOOKED and not self._in_flight:
-                self.progress.wait_for_others()  # Not for the other claim: that one may wait for an answer in vain.
+                self.progress.wait_for_others()
             if found is _Found.ALL:
                 self._waker.looked(self._slots.demand().groups.keys())
             wake = await self._wake.wait()
             if wake.room:
                 for _ in range(TURNS_TO_JOIN):
                     await trio.lowlevel.checkpoint()
-        self._wake.set()  # It wakes one of those who wait.
+        # The signal wakes one task at a time: this passes the end on to the other one.
+        self._wake.set()
 
     async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
         if wake.look or not self._is_all_taken:
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
-            # There is room, and nothing for it. Without a stream, it is a chance to see what others did.
+            # A slot is free, and all that is due here was taken. Without a stream or local wakeups, other instances do
+            # not announce their items, so a free slot is a chance to look before the next poll.
             must_see = wake.room and not self._waker.hears_others
             return await self._look(running) if must_see else _Found.NOT_LOOKED
         if wake.item.group not in self._slots.groups:
             self._waker.took()
             return _Found.NOT_LOOKED
-        # Those who made theirs in the same statement are about to tell, too, and one look finds all of them.
+        # One insert may store the jobs of many callers, who announce them in the same turn of the event loop. If there
+        # is more than this item, one look is cheaper than a claim for each.
         await trio.lowlevel.checkpoint()
         later = self._wake.take()
         if later.look or later.item not in (None, wake.item):
@@ -201,10 +204,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if self._too_many_unsettled():
             self._runner.wake_when_settled()
             return _Found.NOT_LOOKED
+        # A look beside another claim has not all free slots, and may not show the item that was announced. Only now,
+        # and not before the returns above: without a free slot, the announcement waits for a look that can claim.
         if not self._in_flight:
-            self._answered = (
-                announced  # Only now: if nothing is free, the announcement waits for a look that can claim.
-            )
+            self._answered = announced
         left_behind = self._left_behind
         demand = replace(demand, withholds=self._runner.withholds)
         granted = await self._ask(partial(self._source.claim, demand), demand, running)
@@ -213,13 +216,15 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._left_behind += granted.more
         self._was_full = len(granted.claims) == demand.total
         self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
+        # If another look has left something behind meanwhile, or something was announced, this look is the older view:
+        # it must not make free slots idle.
         if granted.more or self._was_full:
             self._is_all_taken = False
         elif (announced, left_behind) == (self._announced, self._left_behind):
             self._is_all_taken = self._are_all(granted, demand)
-        # A look that found nothing lost nothing to others.
+        # Only looks that saw something: one that found nothing lost nothing to others.
         self._fruitless = self._fruitless + 1 if granted.more and not granted.claims else 0
-        if self._fruitless == (MOST_FRUITLESS_AT_REST if self._waker.never_polls else MOST_FRUITLESS):
+        if self._fruitless == (MOST_FRUITLESS_WITHOUT_POLLS if self._waker.never_polls else MOST_FRUITLESS):
             self._fruitless = 0
             self._waker.look_again()
             return _Found.ALL
@@ -228,19 +233,19 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     @property
     def _share(self) -> int:
-        """How many one claim asks for: half of them all where these are many, so that the other half is not idle."""
+        """How many items one claim asks for: half of all slots if these are many, so that two claims share them."""
         capacity = self._slots.capacity
         return capacity if capacity < WORTH_HALVING else -(-capacity // AT_ONCE)
 
     async def _take(self, item: KnownItem, running: trio.Nursery) -> _Found:
-        """Claims the one item that was announced, without a look."""
+        """Claims the announced item without a look."""
         demand = self._slots.demand_of(item.group)
         if demand.total == 0 or self._too_many_unsettled():
             return await self._look(running)
         demand = replace(demand, withholds=self._runner.withholds)
         granted = await self._ask(partial(self._source.claim_one, item, demand), demand, running)
         if granted is None or granted.more:
-            # Nothing is known any more, whatever a look says that has begun before.
+            # The item may still be due. As if it were announced anew: a look that began before this does not answer it.
             self._announced += 1
             self._is_all_taken = False
         if granted is None:
@@ -248,22 +253,23 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if granted.more:
             self._waker.look()
         else:
-            # An item that could not be claimed was taken by another instance, or changed, which is announced in turn.
+            # Also if the item was not granted: another instance took it, or it has changed, which is announced too.
             self._waker.took()
         return _Found.NOT_LOOKED
 
     async def _ask(
         self, claim: Callable[[], Awaitable[Granted[ClaimT]]], demand: Demand, running: trio.Nursery
     ) -> Granted[ClaimT] | None:
-        """What was granted, and has been started; None for a fault that passes."""
+        """Sends the claim, and starts what it grants; None in an outage."""
         sent = trio.current_time()
         self._begun = number = self._begun + 1
         self._in_flight.add(number)
         self.progress.ask()
         try:
             with self._slots.reserved(demand):
+                # There was more than the last claim asked for: the other task asks for the other half of the slots.
                 if self._was_full and self._slots.demand().total > 0:
-                    self._wake.go_on()  # The other half is asked for meanwhile.
+                    self._wake.go_on()
                 granted = await claim()
         except Exception as error:
             if not self._source.is_transient(error):
@@ -277,13 +283,14 @@ class Claimer(Generic[ClaimT, SettlementT]):
             return granted
         finally:
             self._in_flight.discard(number)
+            # Something was announced while this claim had its slots reserved. Without this, no look with all slots
+            # would follow, and the item would wait for the next wake.
             if not self._in_flight and self._answered < self._announced:
-                # Something was announced meanwhile, and the looks since then had not these slots.
                 self._wake.go_on()
             self._runner.changed()
 
     def _are_all(self, granted: Granted[ClaimT], demand: Demand) -> bool:
-        """Whether nothing that is due was left behind: every group was looked at, and had less than it could start."""
+        """Whether the look took all that is due: it asked for every group, and each had less than could start."""
         taken = Counter(map(self._source.group_of, granted.claims))
         return (
             not granted.more
@@ -295,12 +302,14 @@ class Claimer(Generic[ClaimT, SettlementT]):
 
     def _start(self, granted: Granted[ClaimT], sent: float, running: trio.Nursery) -> None:
         for claim in granted.claims:
-            # Where the answer came so late that the lease is as good as over, the run starts nothing.
+            # Its lease counts from `sent`. If the answer came after the lease deadline, the run is lost already, and
+            # its handler is not called.
             run = self._runner.hold(claim, sent)
+            # A cancelled run is given back without its handler. Without the first condition, work would begin after a
+            # drain that came while this claim was in flight. Without the second, the item would run twice beside
+            # itself: another run of it goes on here, whose claim was taken away (a Node peer recovers a claim by its
+            # own `lockTimeout`; a program deletes the document and inserts it again).
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
-                # The end was asked for while this claim was in flight, or the item was taken from another run here,
-                # which goes on: it is given back unrun. That happens where a Node peer recovers our claim by its own
-                # `lockTimeout`, or a program deletes and inserts the document again, while both claims are in flight.
                 run.cancel(CancelReason.SHUTDOWN)
             running.start_soon(self._runner.see_through, run, name="run")
 

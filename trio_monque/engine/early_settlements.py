@@ -1,4 +1,9 @@
-"""Claims that are settled while their handlers go on."""
+"""Claims that are settled while their handlers go on, because the handler awaits whether its result was written.
+
+A run passes through these states: its settlement is on its way (`run.is_settling_early`), it is written or the claim is
+lost (`run.is_settled_early`), its handler has ended. The handler may end before the answer to its settlement comes (it
+was cancelled, say), so the last two may come in either order.
+"""
 
 from __future__ import annotations
 
@@ -17,10 +22,10 @@ SettlementT = TypeVar("SettlementT")
 
 
 class EarlySettlements(Generic[ClaimT, SettlementT]):
-    """Through the one settler, as all settlements go.
+    """Sends early settlements through the one settler, and keeps the slots of their runs right.
 
-    Until the answer the slot of the run is free, as it is at any verdict. A handler that goes on then takes one again,
-    though there may be none: nothing new starts before there is.
+    While the settlement is on its way the run has no slot, as after any verdict. When the answer comes and its handler
+    goes on, it takes a slot again, even if none is free: then nothing new starts until one is.
     """
 
     def __init__(
@@ -39,11 +44,11 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         self._take_slot = take_slot
         self._settled = settled
         self._conclude = conclude
-        # They wait for the answer, and have no slot.
-        self._between: set[Run[ClaimT]] = set()
-        # What their handlers ended with meanwhile.
+        # Runs without a slot: their settlement is on its way, and their handlers go on.
+        self._without_slot: set[Run[ClaimT]] = set()
+        # The ends of handlers that ended before the answer came.
         self._ended_meanwhile: dict[Run[ClaimT], RunEnd] = {}
-        # They have had their answer, and their handlers go on.
+        # Runs whose claims are settled, and whose handlers go on.
         self._outliving: dict[Run[ClaimT], None] = {}
 
     @property
@@ -52,11 +57,14 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         return self._outliving
 
     async def settle(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
-        """Settles the claim of a run whose handler goes on; returns whether that was written under the claim.
+        """Settles the claim of a run whose handler goes on.
 
-        None if it was refused: the claim is held as before. False also if the settler has ended.
-        Cancelled, the answer is awaited all the same, as long as a clean-up may take, and returned if it comes;
-        otherwise it is written when it can be.
+        Cancellation: it still waits for the answer, as long as a clean-up may take, and returns it if it comes.
+        Otherwise it raises, and the settlement is written when that is possible.
+
+        Returns:
+            Whether the settlement was written under the claim; None if the server refused it, so that the claim is held
+            as before. False also if the settler has ended.
         """
         answered = trio.Event()
         fate: bool | None = False
@@ -67,10 +75,11 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
             self._answered(run, settlement, written)
             answered.set()
 
-        run.is_settling = True
+        run.is_settling_early = True
         self._settler.settle(settlement, has_answered)
-        self._between.add(run)
+        self._without_slot.add(run)
         self._free_slot(run)
+        # If the settler ends without an answer, it sets this event: without this, the handler would wait for ever.
         self._settler.await_answer(answered)
         try:
             await answered.wait()
@@ -85,16 +94,19 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         return fate
 
     def _answered(self, run: Run[ClaimT], settlement: SettlementT, written: bool | None) -> None:  # noqa: FBT001
-        run.is_settling = False
-        if run in self._between:
-            self._between.discard(run)
+        run.is_settling_early = False
+        # Not if its handler has ended meanwhile: that slot would never be freed.
+        if run in self._without_slot:
+            self._without_slot.discard(run)
             self._take_slot(run)
         end = self._ended_meanwhile.pop(run, None)
+        # Refused: the claim is held as before. If the handler has ended meanwhile, its end was put off for this answer;
+        # without this, it would never be settled, and renewed for ever.
         if written is None:
             if end is not None:
                 self._conclude(run, end)
             return
-        run.is_settled = True
+        run.is_settled_early = True
         if not run.has_ended:
             self._outliving[run] = None
         if written:
@@ -105,15 +117,15 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
 
     def has_slot(self, run: Run[ClaimT]) -> bool:
         """Whether a run whose handler ends has one."""
-        return run not in self._between
+        return run not in self._without_slot
 
     def handler_ended(self, run: Run[ClaimT]) -> bool:
-        """Notes it; returns whether it had outlived its claim."""
-        self._between.discard(run)
+        """Notes the end of a handler; returns whether it had outlived its claim."""
+        self._without_slot.discard(run)
         return self._outliving.pop(run, False) is None
 
     def decides(self, run: Run[ClaimT], end: RunEnd) -> bool:
-        """Whether what was settled, or is being settled, stands for the end of a run."""
-        if run.is_settling:
+        """Whether an early settlement, written or on its way, takes the place of this end of the run."""
+        if run.is_settling_early:
             self._ended_meanwhile[run] = end
-        return run.is_settling or run.is_settled
+        return run.is_settling_early or run.is_settled_early

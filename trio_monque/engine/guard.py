@@ -1,4 +1,4 @@
-"""How the end is asked for, and what a crash of one of our own loops means."""
+"""How the end is asked for (`Stop`), and what a bug in one of our own loops or callbacks causes: the end, in order."""
 
 from __future__ import annotations
 
@@ -13,10 +13,11 @@ logger = logger_of("engine")
 
 
 class Stop:
-    """How the end was asked for. A drain may turn into a cut; nothing turns back.
+    """How the end was asked for; `shutdown` carries it out. A drain may become a cut, and never the reverse.
 
     Attributes:
-        cause: Why it ends, in words: the first reason that was given.
+        cause: Why the engine ends, in words: the first cause that was given.
+        crashes: What the engine raises when it has ended; the first one decides.
     """
 
     def __init__(self) -> None:
@@ -26,12 +27,12 @@ class Stop:
         self.crashes: list[BaseException] = []
 
     def drain(self, cause: str = "drain() was called") -> None:
-        """Nothing new is started; what runs may end."""
+        """Asks for a drain: nothing new starts, and what runs may end by itself."""
         self.cause = self.cause or cause
         self.draining.set()
 
     def cut(self, cause: str = "it was cancelled") -> None:
-        """What runs is cancelled, too."""
+        """Asks for a cut: what runs is cancelled too."""
         self.cause = self.cause or cause
         self.draining.set()
         self.cutting.set()
@@ -43,30 +44,35 @@ class Stop:
         self.drain(str(error))
 
     def crash(self, error: BaseException) -> None:
-        """Ends everything in order, and is raised when it has ended."""
+        """Asks for a cut because of this error, which is raised when the engine has ended."""
         self.crashes.append(error)
         self.cut(f"it crashed with {type(error).__name__}")
 
 
 def cause_of(error: BaseException, where: str = "") -> str:
-    """What ended the code around it, in words for the log; `where` that was, for an error."""
+    """What ended some code, in words for the log. `where` is appended to an error."""
     if isinstance(error, trio.Cancelled):
         return "it was cancelled"
     return "it was interrupted" if isinstance(error, KeyboardInterrupt) else f"{type(error).__name__} was raised{where}"
 
 
-# Protected, and with it all that it calls: tasks do not inherit protection, and a Ctrl-C between the claim of a
-# job and the start of its run would strand it. Handlers are called without (see the scheduler's job_run).
+def end_for_bug(stop: Stop, what: str, bug: Exception) -> None:
+    """Logs a bug of ours, of the source or of the observer, and ends the engine in order."""
+    logger.error("%s: the scheduler ends", what, exc_info=bug)
+    stop.crash(bug)
+
+
+# Protected from Ctrl-C, and with it all that it calls, because tasks do not inherit the protection: a Ctrl-C between
+# the claim of a job and the start of its run would strand the job. Handlers are not protected (see the scheduler's
+# job_run).
 @trio.lowlevel.enable_ki_protection
 async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progress | None = None) -> None:
-    """Runs a loop; a crash ends the scheduler in order.
-
-    It must not cancel the loop's siblings, as a plain nursery would: the settler is one, and every job
-    would be stranded by a bug in the pruner.
-    """
+    """Runs a loop; its crash ends the engine in order, and does not leave this function."""
     try:
         await loop()
     except Exception as error:
+        # Raised on into the nursery, a bug in one loop would cancel its siblings. The settler is one of them: every
+        # running job would be stranded by a bug in the pruner.
         logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
         if progress is not None:
             progress.crash(error)
@@ -78,7 +84,7 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
 
 @trio.lowlevel.enable_ki_protection
 async def guard_all(stop: Stop, calls: Sequence[Callable[[], Awaitable[None]]]) -> None:
-    """Makes these calls at once, each of them guarded, and returns when the last one has ended."""
+    """Makes these calls at the same time, each guarded, and returns when the last one has ended."""
     async with trio.open_nursery() as nursery:
         for call in calls:
             nursery.start_soon(guard, stop, call)

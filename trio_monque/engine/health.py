@@ -1,4 +1,7 @@
-"""Whether an engine gets on, and what keeps it from that. Nothing here is written by it but the list of its loops."""
+"""Whether an engine makes progress, and if not, why.
+
+Each loop writes its own `Progress`; this file only reads them, from any thread.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +25,7 @@ MOST_CRASHES: Final = 3
 
 @dataclass(frozen=True, slots=True)
 class LoopExamined:
-    """One loop, as it was found. Moments are on trio's clock; minus infinity for never."""
+    """One loop at the moment of the examination. Moments are on trio's clock; minus infinity for never."""
 
     name: str
     complaint: str | None
@@ -33,12 +36,13 @@ class LoopExamined:
 
 @dataclass(frozen=True, slots=True)
 class Examined:
-    """An engine, as it was found at that moment on trio's clock.
+    """An engine at one moment.
 
     Attributes:
+        now: That moment, on trio's clock.
         reasons: Why it is unhealthy; none where it is healthy.
-        loops: Those that have begun, in the order in which they did.
-        event_loop_lag: Seconds; None where no watchdog looks.
+        loops: Those that have begun, in the order of their beginning.
+        event_loop_lag: Seconds; None without a watchdog.
         answered_at: When the source last answered any of the loops.
     """
 
@@ -58,13 +62,13 @@ class _Watched:
 
 
 class Vitals:
-    """What tells whether an engine lives. Written on its run, read from any thread.
+    """Examines an engine. The engine writes it on the thread of its run; any thread may read it.
 
     Args:
         stuck_after: Seconds that a loop may be late; see `Progress`.
 
     Attributes:
-        leave_by: When leaving must have ended, on trio's clock; infinity before anybody asked for the end.
+        leave_by: The hard end, on trio's clock; infinity before a cut.
     """
 
     def __init__(self, stop: Stop, runner: Runner[Any, Any], watchdog: Watchdog, stuck_after: float) -> None:
@@ -85,7 +89,7 @@ class Vitals:
         stuck_after: float | None = None,
         worse: Callable[[float], str | None] | None = None,
     ) -> Progress:
-        """The loop begins, and is looked at from now on; `worse` says what may be wrong with it beside being late."""
+        """The loop begins, and is examined from now on. `worse` finds what is wrong with it beside being late."""
         seconds = self._stuck_after if stuck_after is None else stuck_after
         progress.begin()
         self._watched[progress.name] = _Watched(progress, seconds, worse)
@@ -109,17 +113,17 @@ class Vitals:
         return self._ended_at < math.inf
 
     def progress_of(self, name: str) -> Progress:
-        """Of the loop of that name; one that has done nothing where none has begun."""
+        """The progress of the loop of that name; an empty one if it has not begun."""
         watched = self._watched.get(name)
         return Progress(name) if watched is None else watched.progress
 
     def unrenewed(self, heartbeat: Progress, now: float) -> str | None:
-        """What the heartbeat did not keep: leases that ended, for all that is known here, since it got through last."""
-        fenced = [run for run in tuple(self._runner.held) if _has_fenced_itself(run, heartbeat.progressed_at, now)]
-        if not fenced:
+        """Which runs were cancelled because the heartbeat has not renewed their claims since it last succeeded."""
+        late = [run for run in tuple(self._runner.held) if _missed_its_renewal(run, heartbeat.progressed_at, now)]
+        if not late:
             return None
         why = f": {heartbeat.fault.text}" if heartbeat.is_failing and heartbeat.fault is not None else ""
-        claims = _counted(len(fenced), "claim")
+        claims = _counted(len(late), "claim")
         return f"the heartbeat could not renew {claims} in time, and what ran there was stopped{why}"
 
     def examine(self) -> Examined:
@@ -164,5 +168,5 @@ def _counted(number: int, what: str) -> str:
     return f"{number} {what}{'' if number == 1 else 's'}"
 
 
-def _has_fenced_itself(run: Run[Any], since: float, now: float) -> bool:
-    return since < run.fenced_at <= now and run.is_held and not run.is_gone
+def _missed_its_renewal(run: Run[Any], since: float, now: float) -> bool:
+    return since < run.lease_deadline <= now and run.is_renewable and not run.is_gone

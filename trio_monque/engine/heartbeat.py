@@ -1,22 +1,15 @@
-"""Renews what is held: what runs, and what has ended and is not settled yet. Carries requests to cancel to the runs.
+"""Renews the held claims: those of all runs, until their settlements are written. Carries requests to cancel to the
+runs.
 
-Races that `renew` closes:
-
-- The answer comes late. The run counts the renewal from `sent`, the moment before the command: see `lease`.
-- A claim is settled while its renewal is in flight. The renewal finds it gone, but it is not lost: the run is no longer
-  in `held` when the answer comes, so the answer is dropped.
-- A claim is being settled early in this moment. Its renewal may find it gone because the settlement has just taken it
-  away; the settlement alone knows.
-- A run has fenced itself before the answer came. It stays cancelled (see `Run.renewed`): its clean-up is under way.
-- The server refuses to renew one document of many. That claim is neither lost nor renewed: its lease runs out, and the
-  run is cancelled by its own deadline.
+A *held* claim is one that this instance has and keeps alive (`Runner.held`). A renewal finds the state of each claim,
+and five races lie between that state and its answer: they stand beside the conditions in `renew` and `_answered`.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Final, Generic, NoReturn, TypeVar
+from typing import Generic, NoReturn, TypeVar
 
 import trio
 
@@ -32,10 +25,6 @@ from .source import RenewalSource
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
-
-# What failed is tried again after this share of the interval, not a whole one later.
-RETRY_SHARE: Final = 1 / 10
-LONGEST_RETRY: Final = 1.0
 
 
 class Heartbeat(Generic[ClaimT, SettlementT]):
@@ -78,62 +67,65 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
             beat += self._interval
             self.progress.plan(beat)
             await trio.sleep_until(beat)
-            while runner.held and not await renew(self._source, self._observer, runner, self.progress):
-                await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
+            while runner.held and not await self.renew(self.progress):
+                await self._pauses.after_failed_beat(self._interval)
             self.progress.go_on()
-            limit = min((run.held_until for run in runner.held if run.is_held), default=math.inf)
+            limit = min((run.renewable_until for run in runner.held if run.is_renewable), default=math.inf)
             if limit < math.inf:
                 self._unrenewed_from(limit)
             # After an outage: no beats to catch up with.
             beat = max(beat, trio.current_time() - self._interval)
 
+    async def renew(self, progress: Progress, concerns: Callable[[ClaimT], bool] | None = None) -> bool:
+        """Renews all held claims, or those that `concerns` accepts. Two calls may overlap.
 
-async def renew(
-    source: RenewalSource[ClaimT],
-    observer: LoopObserver,
-    runner: Runner[ClaimT, SettlementT],
-    progress: Progress,
-    concerns: Callable[[ClaimT], bool] | None = None,
-) -> bool:
-    """Renews all that is held, or the claims that it concerns; whether that was answered."""
-    # A run that has taken longer than any run may is renewed no longer: its claim ends with its lease.
-    runs = [run for run in runner.held if run.is_held and (concerns is None or concerns(run.claim))]
-    if not runs and concerns is not None:
+        Args:
+            progress: Of the loop that asks: this one, or the watcher.
+
+        Returns:
+            Whether the source answered; not in an outage, which is reported once.
+        """
+        # Past its limit, a claim is not renewed: its run does not obey, and the item must become free for others.
+        runs = [run for run in self._runner.held if run.is_renewable and (concerns is None or concerns(run.claim))]
+        if not runs and concerns is not None:
+            return True
+        # Before the command: the server may apply it at once, and its answer may take long (see `lease`).
+        sent = trio.current_time()
+        renewed = await self._ask(runs, progress)
+        if renewed is None:
+            return False
+        if runs:
+            progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
+        for run, state in zip(runs, renewed, strict=True):
+            # Without this, a claim that was settled while the renewal was on its way, and is gone for that reason,
+            # would count as lost.
+            if run in self._runner.held:
+                _answered(run, state, sent)
         return True
-    sent = trio.current_time()
-    renewed = await _renewed(source, observer, runs, progress)
-    if renewed is None:
-        return False
-    if runs:
-        progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
-    for run, state in zip(runs, renewed, strict=True):
-        if run in runner.held:  # Otherwise it was settled meanwhile: no longer held, and not lost.
-            _answered(run, state, sent)
-    return True
+
+    async def _ask(self, runs: Sequence[Run[ClaimT]], progress: Progress) -> Sequence[ClaimState] | None:
+        progress.ask()
+        try:
+            return await self._source.renew([run.claim for run in runs])
+        except Exception as error:
+            if not self._source.is_transient(error):
+                raise
+            if progress.fail(error):
+                self._observer.renewal_failed(error)
+            return None
 
 
 def _answered(run: Run[ClaimT], state: ClaimState, sent: float) -> None:
     if state is ClaimState.LOST:
-        if not run.is_settling:  # Its settlement takes the claim away, and will tell.
+        # An early settlement on its way takes the claim away too, which looks like a loss. Without this, a run would be
+        # cancelled because it settled its claim.
+        if not run.is_settling_early:
             run.lose()
         return
     if state is ClaimState.NOT_RENEWED:
+        # Neither lost nor renewed. Counted as renewed, the run would go on beyond the lease that the server has;
+        # counted as lost, its end could not be written although the claim may be ours until then.
         return
-    run.renewed(sent)
+    run.renewed(sent)  # A run that missed its lease deadline before this answer stays cancelled: see there.
     if state is ClaimState.CANCEL_REQUESTED:
         run.cancel(CancelReason.USER)
-
-
-async def _renewed(
-    source: RenewalSource[ClaimT], observer: LoopObserver, runs: Sequence[Run[ClaimT]], progress: Progress
-) -> Sequence[ClaimState] | None:
-    """None in an outage, which is reported once."""
-    progress.ask()
-    try:
-        return await source.renew([run.claim for run in runs])
-    except Exception as error:
-        if not source.is_transient(error):
-            raise
-        if progress.fail(error):
-            observer.renewal_failed(error)
-        return None

@@ -1,7 +1,8 @@
 """The lease arithmetic. Pure: moments are on the holder's monotonic clock, in seconds.
 
-The race: a holder goes on with its run while another instance takes the claim, because each believes in another end of
-the lease. Neither can read the other's clock, and neither knows when the server applied a renewal.
+A holder that cannot renew its claim cancels its own run before the lease ends (self-fencing). The race: the holder goes
+on with its run while another instance takes the claim, because each computes another end of the lease. Neither can read
+the other's clock, and neither knows when the server applied a renewal.
 
 - The holder counts a renewal as valid from the moment at which it was *sent*: the server applied it later, if at all.
 - An observer counts three intervals from *after* the answer that first showed the renewal, which was applied before.
@@ -21,17 +22,17 @@ from ..options import LEASE_IN_BEATS
 
 @dataclass(frozen=True, slots=True)
 class LeaseTerms:
-    """What an instance's claims are renewed by. In seconds.
+    """How an instance renews its claims, and when its runs must end without a renewal. In seconds.
 
     Attributes:
         heartbeat_interval: From one renewal to the next; a lease is three of them.
-        cleanup_timeout: How long a cancelled run may clean up, where its lease leaves so much.
+        cleanup_timeout: How long a cancelled run may clean up, if its lease lasts as long.
     """
 
     heartbeat_interval: float
     cleanup_timeout: float
 
-    # Computed once: both are asked of every run.
+    # Computed once, because every run asks for both.
     _until_cleaned_up: float = field(init=False, repr=False, compare=False)
     _until_cancelled: float = field(init=False, repr=False, compare=False)
 
@@ -43,19 +44,16 @@ class LeaseTerms:
         object.__setattr__(self, "_until_cancelled", cancelled)
 
     def cleaned_up_by(self, sent: float) -> float:
-        """When the clean-up of a run must be over, unless its claim is renewed; from then on it may be taken."""
+        """When the clean-up of a run must be over if its last renewal was sent then."""
         return sent + self._until_cleaned_up
 
-    def cancelled_at(self, sent: float) -> float:
-        """When a run whose claim was not renewed since is cancelled; an answer that comes later starts nothing."""
+    def lease_deadline(self, sent: float) -> float:
+        """When a run is cancelled if its last renewal was sent then. A claim that is answered later starts no run."""
         return sent + self._until_cancelled
 
 
 class Beats:
-    """The moments that heartbeats write: each later than the one before, also after the server's clock steps back.
-
-    Observers go by the change alone. A renewal that wrote the same moment again would look like a dead holder.
-    """
+    """The moments that heartbeats write: each later than the one before, also after the server's clock steps back."""
 
     def __init__(self) -> None:
         self._last: datetime | None = None
@@ -66,5 +64,7 @@ class Beats:
 
     def next(self, now: datetime) -> datetime:
         """What the next renewal writes, at that time of the server."""
+        # Observers see only whether the moment has changed. Without the millisecond, a renewal after the server's clock
+        # stepped back writes an older moment (`$max` keeps the same one), and its holder looks dead.
         self._last = now if self._last is None else max(now, self._last + timedelta(milliseconds=1))
         return self._last

@@ -1,4 +1,4 @@
-"""How long an engine waits for what, and how much it takes."""
+"""How long an engine waits, and how much it runs at once."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ class EngineLimits:
     """Times in seconds; see the options of the same names.
 
     Attributes:
-        is_announced: Whether this process announces what happens to the items. Without it the engine polls and looks
-            for dead claims in virtual time, too.
-        rescues: Dead claims are taken away.
-        stuck_after: How late a loop may be, and still be healthy.
+        has_local_wakeups: Clients and engines of this trio run announce every change of an item to this engine.
+            Without local wakeups, the engine polls and looks for dead claims in virtual time too.
+        rescues: The engine takes dead claims away.
+        stuck_after: How late a loop may be without being unhealthy.
     """
 
     poll_interval: float
@@ -21,7 +21,7 @@ class EngineLimits:
     shutdown_timeout: float
     cleanup_timeout: float
     concurrency: int | None
-    is_announced: bool = True
+    has_local_wakeups: bool = True
     safety_poll_interval: float = 30.0
     rescues: bool = True
     stuck_after: float = 30.0

@@ -1,4 +1,4 @@
-"""What the engine reports while it works. Events, log lines and counters are the matter of its observer."""
+"""What the engine reports while it works. The observer turns it into events, log lines and counters."""
 
 from __future__ import annotations
 
@@ -22,12 +22,12 @@ class RunObserver(Protocol[ClaimT_contra, SettlementT_contra]):
         ...
 
     def claim_lost(self, claim: ClaimT_contra) -> None:
-        """The claim is gone, or was not renewed in time, or it is unknown whether the end of its run was written."""
+        """The claim is gone or was not renewed in time; or nothing can tell whether the end of its run was written."""
         ...
 
 
 class LoopObserver(Protocol):
-    """What happens to the loops of the engine. An outage is reported once, not once for each attempt in it."""
+    """What happens to the loops of the engine. Each outage is reported once, not once for each attempt."""
 
     def claiming_failed(self, error: Exception) -> None:
         """A claim, or the question what is due next, failed in an outage. The engine tries again."""
@@ -62,7 +62,7 @@ class RescueObserver(Protocol[RescuedT_contra]):
     """What the reaper does."""
 
     def rescue_delayed(self, error: Exception) -> None:
-        """The claims of others could not be read, or dead ones not be taken, in an outage. The engine tries again."""
+        """In an outage, the claims of others could not be read, or dead ones not be taken. The engine tries again."""
         ...
 
     def claims_rescued(self, rescued: Sequence[RescuedT_contra]) -> None:
@@ -70,17 +70,8 @@ class RescueObserver(Protocol[RescuedT_contra]):
         ...
 
 
-class Observer(
-    RunObserver[ClaimT_contra, SettlementT_contra],
-    LoopObserver,
-    RescueObserver[RescuedT_contra],
-    Protocol[ClaimT_contra, SettlementT_contra, RescuedT_contra],
-):
-    """One method for each thing that happens, so that a type checker finds the one that was forgotten.
-
-    The engine calls them on the thread of its run. They must neither wait nor raise: an error ends the engine in
-    order, as a bug in one of its own loops does.
-    """
+class EndObserver(Protocol[ClaimT_contra]):
+    """The end of the engine."""
 
     def draining(self, cause: str) -> None:
         """The engine stops claiming. `cause` says why, in words."""
@@ -89,3 +80,17 @@ class Observer(
     def runs_cut_short(self, claims: Sequence[ClaimT_contra]) -> None:
         """The engine has cancelled the runs of these claims, because it ends."""
         ...
+
+
+class Observer(
+    RunObserver[ClaimT_contra, SettlementT_contra],
+    LoopObserver,
+    RescueObserver[RescuedT_contra],
+    EndObserver[ClaimT_contra],
+    Protocol[ClaimT_contra, SettlementT_contra, RescuedT_contra],
+):
+    """One method for each thing that happens, so that a type checker finds a missing one.
+
+    The engine calls them on the thread of its run. They must neither wait nor raise: an error ends the engine in
+    order, as a bug in one of its own loops does.
+    """

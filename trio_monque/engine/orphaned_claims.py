@@ -1,11 +1,12 @@
-"""Orphaned claims: those that this instance may hold in the database although no run belongs to them.
+"""Orphaned claims: those that the database may record for this instance although no run here belongs to them.
 
-The answer to a claim was lost. The claim may have been applied, or may be applied later: a command can wait in a
-socket, or in a server that elects. Its holder does not know it, and renews nothing. So after a lease a rescuer takes it
-away, and counts that as the death of its holder. To prevent that, each such claim is released whenever it turns up, for
-one lease. After that, a rescuer has done it.
+The race: the answer to a claim is lost. The server may have applied the claim, or may apply it later: a command can
+wait in a socket, or in a server that elects. This instance does not know the claim, and does not renew it. After one
+lease a rescuer would take it away, and would count that as the death of its holder.
 
-The stamp of a claim tells it apart. What a resolved answer has shown to be held is left alone.
+So for one lease this instance releases such claims again and again, whenever the server has applied one. After that
+lease a rescuer has taken them. The claims of one command have the same *stamp*; those that the instance could confirm
+have runs, and are left alone.
 """
 
 from __future__ import annotations
@@ -19,7 +20,6 @@ import trio
 from ..errors import MonqueConnectionError
 from ..log import logger_of
 from ..loop_time import loop_time
-from .heartbeat import LONGEST_RETRY, RETRY_SHARE
 from .pauses import Pauses
 from .progress import Progress
 from .runner import Runner
@@ -33,17 +33,17 @@ HeldT = TypeVar("HeldT")
 
 @dataclass(frozen=True, slots=True)
 class _Orphans(Generic[HeldT]):
-    """All claims with one stamp are released, except for those that are known to be held; until that moment."""
+    """Until that moment, all claims with one stamp are released, except the confirmed ones."""
 
     until: float
-    held: Sequence[HeldT]
+    confirmed: Sequence[HeldT]
 
 
 class OrphanedClaims(Generic[StampT, HeldT]):
     """Which claims a source has to release, by their stamps.
 
     Args:
-        release: Releases the claims with that stamp, except for these; returns how many there were. Blocking.
+        release: Releases the claims with that stamp, except the confirmed ones; returns how many. Blocking.
     """
 
     def __init__(self, release: Callable[[StampT, Sequence[HeldT]], int]) -> None:
@@ -53,38 +53,37 @@ class OrphanedClaims(Generic[StampT, HeldT]):
     def __bool__(self) -> bool:
         return bool(self._claims)
 
-    def add(self, stamp: StampT, held: Sequence[HeldT], until: float) -> None:
-        """Of the claims with that stamp only these are held. `until` is on trio's clock."""
-        self._claims[stamp] = _Orphans(until, held)
+    def add(self, stamp: StampT, confirmed: Sequence[HeldT], until: float) -> None:
+        """Of the claims with that stamp only the confirmed ones have runs. `until` is on trio's clock."""
+        self._claims[stamp] = _Orphans(until, confirmed)
 
     def release(self, moment: float) -> int:
-        """Releases what has been applied since; how many claims. In a thread; two such calls may overlap.
+        """Releases the claims that the server has applied since; returns how many. Blocking; two calls may overlap.
 
-        `moment` is the time on trio's clock. A stamp whose release fails comes last in the next call: it must not stand
-        in the way of the others.
+        `moment` is the time on trio's clock, before the call.
         """
         released = 0
         for stamp, orphans in list(self._claims.items()):
             try:
-                released += self._release(stamp, orphans.held)
+                released += self._release(stamp, orphans.confirmed)
             except MonqueConnectionError:
+                # To the end: without this, one stamp whose release always fails would stand before all others. Only if
+                # it is still there: a call that overlaps may have removed it.
                 if self._claims.pop(stamp, None) is not None:
                     self._claims[stamp] = orphans
                 raise
+            # Only after a release that was sent after the lease: before, the server could still apply the claim.
             if moment > orphans.until:
                 self._claims.pop(stamp, None)
         return released
 
 
 class OrphanReleaser:
-    """The loop that has the source release them, once per heartbeat. It stands beside the heartbeat: no renewal waits
-    for it.
-
-    A release that fails is tried again soon: a lease has three heartbeats only, and what a rescuer takes first counts
-    as the death of its holder.
+    """The loop that makes the source release them, once per heartbeat. A loop of its own, so that no renewal waits for
+    it.
 
     Args:
-        interval: Seconds, of the heartbeat.
+        interval: Seconds from one heartbeat to the next.
     """
 
     def __init__(self, source: OrphanSource, runner: Runner[Any, Any], pauses: Pauses, interval: float) -> None:
@@ -104,7 +103,7 @@ class OrphanReleaser:
             self.progress.plan(trio.current_time() + self._interval)
             await trio.sleep(self._interval)
             while not await self._do():
-                await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
+                await self._pauses.after_failed_beat(self._interval)
             self._runner.changed()
 
     async def do_last(self) -> None:
@@ -123,5 +122,5 @@ class OrphanReleaser:
             if self.progress.fail(error):
                 logger.warning("could not release orphaned claims: %s; retrying until that succeeds", error)
             return False
-        self.progress.go_on()  # It may have had nothing to ask for.
+        self.progress.go_on()  # Not `answered`: the source may have had nothing to ask its database.
         return True

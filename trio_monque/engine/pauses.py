@@ -19,17 +19,23 @@ logger = logger_of("engine")
 
 FIRST_RETRY: Final = 0.1
 LONGEST_RETRY: Final = 2.0
-"""Seconds between two attempts: doubled from the first to the longest."""
+"""Seconds between two attempts at a claim, a settlement or a start: doubled from the first to the longest. Long enough
+not to hammer a server that elects, short enough to be in time for its return. Not measured."""
+
+RETRY_SHARE: Final = 1 / 10
+LONGEST_BEAT_RETRY: Final = 1.0
+"""What is done once per heartbeat is tried again after this share of the interval, and after at most this many seconds:
+a lease has only three intervals."""
 
 REAL_TIME_BUDGET: Final = 5.0
-"""Seconds of real time, in one outage, for which virtual time stands still."""
+"""Seconds of real time in one outage for which pauses hold virtual time."""
 
 
 class Pauses:
-    """Pauses are real, and hold virtual time: an outage of a third of a second must not burn a virtual hour.
+    """The pauses of all loops of one engine. They take real time, and hold virtual time (see `loop_time`) meanwhile.
 
-    But not for ever: where a source goes on failing, time must pass, or no lease would end, and no bound
-    of the engine's end would come.
+    Without the hold, an outage of a third of a second would burn hours of virtual time. But the hold has a limit: if a
+    source goes on failing, virtual time must pass, or no lease and no deadline of the shutdown would ever come.
     """
 
     def __init__(self) -> None:
@@ -40,9 +46,13 @@ class Pauses:
         with self.timeout_after_fault(seconds):
             await trio.Event().wait()
 
+    async def after_failed_beat(self, interval: float) -> None:
+        """The pause of a loop that works once per heartbeat `interval`."""
+        await self.after_fault(min(interval * RETRY_SHARE, LONGEST_BEAT_RETRY))
+
     @contextmanager
     def timeout_after_fault(self, seconds: float) -> Iterator[None]:
-        """Ends its body after so long."""
+        """Cancels its body when the pause is over; the body may leave earlier."""
         now = time.monotonic()
         if now - self._last_fault > OUTAGE_IS_OVER_AFTER:
             self._real_time_left = REAL_TIME_BUDGET
@@ -55,11 +65,11 @@ class Pauses:
 async def start_within(seconds: float, get_ready: Callable[[], Awaitable[None]]) -> None:
     """Calls `get_ready` until it succeeds, and at least once.
 
-    An attempt that is under way when the time is over may end: it takes as long as its commands may.
+    An attempt that is under way when the time is over is not cancelled: it takes as long as its commands may.
 
     Raises:
-        MonqueConnectionError: The time was over, and this is how the last attempt failed; or the database can never be
-            used so (`permanent`), which is raised at once. So is every other error.
+        MonqueConnectionError: The time is over, and the last attempt failed in this way. `get_ready`'s other errors are
+            raised at once, also a `permanent` MonqueConnectionError: it would fail in every attempt.
     """
     until = trio.current_time() + seconds
     pauses, delay = Pauses(), FIRST_RETRY

@@ -1,7 +1,6 @@
-"""How one loop gets on, in its own words.
+"""What one loop has done and is about to do. The loop writes it; any thread may read it.
 
-A word is an assignment or two: it costs nothing to say, and any thread may look. Moments are on trio's clock,
-and so virtual where that is.
+Each report is an assignment or two, so a loop may report as often as it likes. Moments are on trio's clock.
 """
 
 from __future__ import annotations
@@ -18,22 +17,23 @@ from ..safe_text import text_of
 logger = logger_of("engine")
 
 NEVER: Final = -math.inf
+"""The moment of what has not happened yet."""
 
 OUTAGE_IS_OVER_AFTER: Final = 10.0
-"""Seconds without a fault after which the next fault of a loop begins another outage. In one outage, answers and
-faults may alternate, and it is reported once."""
+"""Seconds without a fault after which the next fault of a loop begins another outage. Answers and faults may alternate
+in one outage, and each outage is reported once."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """The text of an error, and when it was met. Not the error itself, which would keep its frames alive."""
+    """The text of an error, and its moment. Not the error itself, which would keep its frames alive."""
 
     text: str
     at: float
 
 
 class Spread:
-    """How many there were of something, how much in all, and how much at most."""
+    """The number, the sum and the largest of some amounts."""
 
     def __init__(self) -> None:
         self.count = 0
@@ -51,20 +51,20 @@ class Spread:
 
 
 class Progress:
-    """What a loop has done, and what it should do next. The loop writes it, and any thread may read it.
+    """What a loop has done, and what it should do next.
 
-    A loop is late since the act that it planned was due, or since it began the first attempt that has not
-    succeeded. One that waits on purpose is never late.
+    A loop is late from the moment for which it planned its next act, or from the first of several attempts that have
+    all failed. A loop that waits for others is never late.
 
     Attributes:
-        name: What an operator knows the loop by.
-        progressed_at: When it got on last.
-        answered_at: When its source answered it last.
-        fault: The last error that it met, also when it has got over it.
-        is_failing: Its last attempt failed.
-        is_asking: It waits for an answer of its source.
-        crashed: What it ended by, where that was no orderly end.
-        batches: How much each of its acts was of: claims, settlements, renewals or rescues. Acts of none do not count.
+        name: The loop's name for operators.
+        progressed_at: When it last made progress.
+        answered_at: When its source last answered it.
+        fault: Its last error, also after it has recovered.
+        is_failing: Whether its last attempt failed.
+        is_asking: Whether it waits for an answer of its source.
+        crashed: The error that ended it, if it crashed.
+        batches: The sizes of its acts: how many claims, settlements, renewals or rescues. Empty ones do not count.
     """
 
     def __init__(self, name: str) -> None:
@@ -78,31 +78,32 @@ class Progress:
         self.batches = Spread()
         self._expected_at = math.inf
         self._outage_began_at = self._failed_at = NEVER
-        self._is_end_told = True
+        self._is_end_logged = True
 
-    # --- Said by the loop ---
+    # --- Written by the loop ---
 
     def plan(self, moment: float) -> None:
-        """Its next act is due then; infinity if it waits for a signal. A failing loop tries again, and stays late."""
+        """Its next act is due at that moment; infinity if it waits for a signal."""
+        # Without this, a loop that fails and plans its next attempt would never be late.
         if not self.is_failing:
             self._expected_at = moment
 
     def wait_for_others(self) -> None:
-        """It has nothing to do until another loop, or a job, gives it something."""
+        """It has nothing to do until another loop or a job gives it something."""
         self.is_failing = False
         self._expected_at = math.inf
 
     def ask(self) -> None:
-        """It asks its source for something."""
+        """It asks its source."""
         self.is_asking = True
         self._expected_at = min(self._expected_at, trio.current_time())
 
     def fail(self, error: BaseException) -> bool:
-        """The source could not answer; it will ask again. Returns whether this begins an outage, and so is news."""
+        """The source could not answer; the loop asks again. Returns whether an outage begins: worth a report."""
         now = trio.current_time()
         is_news = not self.is_failing and now - self._failed_at > OUTAGE_IS_OVER_AFTER
         if is_news:
-            self._outage_began_at, self._is_end_told = now, False
+            self._outage_began_at, self._is_end_logged = now, False
         else:
             logger.debug("the %s failed again: %s", self.name, text_of(error))
         self.fault = Fault(text_of(error), now)
@@ -112,22 +113,22 @@ class Progress:
         return is_news
 
     def answered(self, amount: int = 0) -> None:
-        """The source has answered, and its act was of this amount."""
+        """The source has answered; `amount` is the size of this act."""
         self.answered_at = trio.current_time()
         if amount:
             self.batches.add(amount)
-        if self.is_failing and not self._is_end_told:
-            self._is_end_told = True
+        if self.is_failing and not self._is_end_logged:
+            self._is_end_logged = True
             logger.info("the %s works again after %.1f s", self.name, self.answered_at - self._outage_began_at)
         self.go_on()
 
     def go_on(self) -> None:
-        """It got on, without a question to its source."""
+        """It has made progress, without asking its source."""
         self.progressed_at = trio.current_time()
         self.is_failing = self.is_asking = False
         self._expected_at = math.inf
 
-    # --- Said by who starts and guards it ---
+    # --- Written by the engine that starts and guards it ---
 
     def begin(self) -> None:
         self.progressed_at = trio.current_time()
@@ -137,17 +138,17 @@ class Progress:
         self.crashed = self.fault.text
 
     def end(self) -> None:
-        """It does nothing any more, so that it cannot be late."""
+        """It has ended, so it cannot be late."""
         self.wait_for_others()
 
-    # --- Asked by anybody, in any thread ---
+    # --- Read in any thread ---
 
     def lag(self, now: float) -> float:
-        """Seconds that it is late."""
+        """How many seconds it is late."""
         return max(0.0, now - self._expected_at)
 
     def complaint(self, now: float, stuck_after: float) -> str | None:
-        """Why it is stuck, for an operator; None where it is not."""
+        """Why it is stuck, for operators; None if it is not."""
         if self.crashed is not None:
             return f"the {self.name} crashed, so the scheduler ends: {self.crashed}"
         lag, fault = self.lag(now), self.fault

@@ -1,15 +1,9 @@
-"""Takes dead claims away. Whether a claim is dead is observed, not computed from its dates: see `observations`.
+"""Takes dead claims away (*rescues* them). Whether a claim is dead is observed, not computed from its dates: a claim
+that three of its heartbeat intervals have not changed has no living holder. See `observations`.
 
-Races that this file closes:
-
-- A renewal arrives while a look is in flight. The lease of an observed claim is counted from after the answer.
-- The holder renews between the look and the rescue. The source takes a claim only as it was observed; a claim that has
-  changed is not taken, and the next look observes it anew.
-- The answer to a rescue is lost. The same claims are sent again, whatever a look has shown meanwhile: the first attempt
-  may have been applied, and its jobs must be reported once, and counted once.
-- The engine ends while a rescue is in flight. The engine waits for the answer (see `grace`), so that what it took is
-  reported. If it is unknown, `rescue_abandoned` tells the source: claims may be free that no loop here looks for.
-- A look is asked for while one is under way. `_must_look` is cleared before the look, so that the request survives.
+Two rules protect a holder that lives. The lease of an observed claim is counted from *after* the answer to the look: a
+renewal may arrive while the look is in flight. And the source takes a claim only as it was observed: if its holder has
+renewed it since the look, it is not taken, and the next look observes it anew.
 """
 
 from __future__ import annotations
@@ -36,37 +30,33 @@ LOOKS_PER_INTERVAL: Final = 2
 MOST_AT_ONCE: Final = 100
 """How many claims one call of the source takes away: it may read all of each item."""
 
-# A failed look or write is tried again after this share of the interval.
-RETRY_SHARE: Final = 1 / 10
-LONGEST_RETRY: Final = 1.0
-
 
 class Reaper(Generic[ClaimT, SeenT, RescuedT]):
-    """The loop that looks at the claims of others every half of an interval, and when one of them may have died.
+    """The loop that looks at the claims of others twice per heartbeat interval, and when one of them may be dead.
 
     Args:
-        held: What this instance itself holds and renews.
-        interval: Seconds, of the own heartbeat.
-        is_announced: Whether this process announces who claims and who leaves. If it does, then in virtual time the
-            reaper looks at the start and after an announcement, and goes on only as long as it sees claims.
+        own: The claims that this instance itself renews.
+        interval: Seconds from one heartbeat of this instance to the next.
+        has_local_wakeups: Whether the other engines of this run announce that they claim and leave. If they do, then in
+            virtual time the reaper looks at its start and after an announcement, and again only while it sees claims.
     """
 
     def __init__(
         self,
         source: RescueSource[ClaimT, SeenT, RescuedT],
         observer: RescueObserver[RescuedT],
-        held: Callable[[], Sequence[ClaimT]],
+        own: Callable[[], Sequence[ClaimT]],
         pauses: Pauses,
         *,
         interval: float,
-        is_announced: bool,
+        has_local_wakeups: bool,
     ) -> None:
         self._source = source
         self._observer = observer
-        self._held = held
+        self._own = own
         self._pauses = pauses
         self._interval = interval
-        self._waits_for_events = is_announced and loop_time().is_event_driven
+        self._waits_for_events = has_local_wakeups and loop_time().is_event_driven
         self._observations: Observations[SeenT] = Observations()
         self._look_at = -math.inf
         self._own_end = math.inf
@@ -75,6 +65,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._signal = trio.Event()
         self.progress = Progress("reaper")
         self._unanswered: Sequence[Sighting[SeenT]] = ()
+        # How long the answer to a rescue is awaited although the engine ends.
         self._grace = Grace()
 
     @property
@@ -87,41 +78,38 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._signal.set()
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
-        """A neighbour has claimed something, and holds it until it `is_idle`.
-
-        In virtual time it must have seen the last sign of life of an instance that dies soon after, or that death
-        would be noticed later than it has to be.
-        """
+        """Another engine of this run has claimed something, and holds claims until it `is_idle`."""
+        # In virtual time no look comes by itself. Without this one, the claims of an engine that dies soon after would
+        # first be seen after its death, and be observed for a whole lease from then on.
         if self._waits_for_events:
             self._watched.add(is_idle)
             self._look_at = min(self._look_at, trio.current_time() + self._pause)
             self._signal.set()
 
     def unrenewed_from(self, moment: float) -> None:
-        """A claim of this instance's own is renewed no longer from then on, and is as any other's.
-
-        In virtual time it must see that claim, too.
-        """
+        """From that moment on, this instance does not renew one of its own claims: the reaper must observe it too."""
         if self._waits_for_events and moment < self._own_end:
             self._own_end = moment
             self._signal.set()
 
     def end_grace(self) -> None:
-        """If it was cancelled, it no longer waits for an answer."""
+        """Shortly before the hard end: a cancelled reaper no longer waits for the answer to its rescue."""
         self._grace.end()
 
     async def run(self) -> NoReturn:
         try:
             await self._run()
         finally:
+            # The last rescue may have freed claims that no loop here looks for: the source makes other engines look.
             if self._unanswered:
                 self._source.rescue_abandoned()
 
     async def _run(self) -> NoReturn:
         at_start = True
         while True:
-            self._signal = trio.Event()
-            if self._is_time_to_look():
+            self._signal = trio.Event()  # Before the timers and flags are read: what is set after that ends the wait.
+            self._look_if_a_timer_has_come()
+            if self._must_look:
                 if not await self._look(at_start=at_start):
                     continue
                 at_start = False
@@ -131,25 +119,28 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             with trio.move_on_at(min(self._look_at, self._own_end, self._observations.next_due)):
                 await self._signal.wait()
 
-    def _is_time_to_look(self) -> bool:
-        if trio.current_time() >= self._own_end:
+    def _look_if_a_timer_has_come(self) -> None:
+        """Sets `_must_look` and uses up the timer."""
+        now = trio.current_time()
+        if now >= self._own_end:
             self._own_end = math.inf
             self._must_look = True
-        if self._must_look:
-            return True
-        if trio.current_time() < self._look_at:
-            return False
+        if self._must_look or now < self._look_at:
+            return
         self._look_at = math.inf
         watched, self._watched = self._watched, set()
-        return not self._waits_for_events or bool(self._observations) or not all(is_idle() for is_idle in watched)
+        # In virtual time only while there is a claim to see: otherwise an idle month would be a million looks.
+        self._must_look = (
+            not self._waits_for_events or bool(self._observations) or not all(is_idle() for is_idle in watched)
+        )
 
     async def _look(self, *, at_start: bool) -> bool:
-        # Before the look: what is announced while it is under way may or may not be in its answer.
+        # Cleared before the look: a request that comes during it may concern a claim that its answer does not show.
         self._must_look = False
         self._look_at = math.inf
         self.progress.ask()
         try:
-            seen = await self._source.observe(self._held())
+            seen = await self._source.observe(self._own())
         except Exception as error:
             if not self._source.is_transient(error):
                 raise
@@ -157,15 +148,16 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             await self._after_fault(error)
             return False
         self.progress.answered()
-        answered = trio.current_time()
+        answered = trio.current_time()  # After the answer, see above: the lease of what it shows begins here.
         self._observations.update(seen, answered, at_start=at_start)
-        # In virtual time it needs to see no sign of life but the last before a claim may be taken.
+        # In virtual time only the last sign of life before a claim may be taken matters; looks before it are skipped.
         watched_from = self._observations.watched_from if self._waits_for_events else answered
         self._look_at = min(self._look_at, max(watched_from, answered + self._pause))
         return True
 
     async def _rescue(self) -> bool:
-        # What was sent and not answered is sent again, whatever a look has shown since: it may have been applied.
+        # What was sent and not answered is sent again, whatever a look has shown since. Without this, a first attempt
+        # that was applied and whose answer was lost would never be reported and counted.
         while dead := self._unanswered or self._observations.due(trio.current_time(), MOST_AT_ONCE):
             await trio.lowlevel.checkpoint_if_cancelled()
             self._unanswered = dead
@@ -179,14 +171,15 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
                 return False
             self.progress.answered(len(rescued))
             self._unanswered = ()
-            # Whatever was not rescued has changed: if it is a claim still, the next look begins to observe it anew.
+            # All of them: a claim that was not rescued has changed. If it still exists, the next look observes it anew.
             self._observations.forget(dead)
             if rescued:
                 self._observer.claims_rescued(rescued)
         return True
 
     async def _ask_for(self, dead: Sequence[Sighting[SeenT]]) -> Sequence[RescuedT]:
-        """Rescue these claims. Cancelled, wait for the answer all the same (see `grace`): it says what was done."""
+        # Cancelled, it still waits for the answer, until `end_grace`. Without this, a shutdown during a rescue would
+        # leave it open which claims it took, and no one would report them.
         scope = trio.CancelScope()
         with self._grace.waiting(scope), scope:
             self._grace.shield(scope)
@@ -196,4 +189,4 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
     async def _after_fault(self, error: Exception) -> None:
         if self.progress.fail(error):
             self._observer.rescue_delayed(error)
-        await self._pauses.after_fault(min(self._interval * RETRY_SHARE, LONGEST_RETRY))
+        await self._pauses.after_failed_beat(self._interval)

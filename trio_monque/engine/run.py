@@ -1,4 +1,14 @@
-"""One run: its cancel scope, its deadlines, and why it was cancelled."""
+"""One run: its cancel scope, its deadlines, and why it was cancelled.
+
+A run ends by itself, or is cancelled at the earliest of these moments, all on trio's clock:
+
+- `lease_deadline`: its claim was not renewed in time. Every renewal moves it, see `lease`. Reason: LOST.
+- `deadline`: its time limit, or the limit on one claim. Reason: TIMEOUT.
+- when something calls `cancel` (USER, SHUTDOWN) or `lose` (LOST).
+
+Then its clean-ups, and the answers that it awaits, may go on under shields: for `cleanup_timeout` at most, and never
+beyond the end of the lease. Work that no scope can cancel (a thread) is awaited inside `shielded_wait`.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +29,7 @@ ClaimT = TypeVar("ClaimT")
 
 @dataclass(slots=True, eq=False)
 class _Cleanup:
-    """A shield of the handler's: it asked for so much, and gets no more than `timeout` after its cancellation."""
+    """A shield that the handler asked for: until `asked_until`, at most `timeout` seconds after the cancellation."""
 
     scope: trio.CancelScope
     asked_until: float
@@ -32,15 +42,15 @@ class Run(Generic[ClaimT]):
     Attributes:
         claim: What is run.
         scope: Everything of the handler happens inside.
-        abandoned: The engine's hard end came before the thread had ended.
+        abandoned: The engine stopped waiting for a thread of this run, which goes on.
         task: The one that it runs in, from its start on.
         claimed_at: When its claim was asked for, on trio's clock.
-        is_gone: The claim is known to be another's, or free.
-        is_settled: Its claim was settled while its handler goes on: nothing is left to write.
-        is_settling: That is being written, and the outcome is not known: whether its claim is there proves nothing.
+        is_gone: An answer of the source showed that the claim is free, or another instance's.
+        is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
+        is_settling_early: That settlement is on its way, and its outcome unknown.
     """
 
-    # There may be ten thousand of them, so what few of them need is made when it is needed.
+    # An instance may have ten thousand runs: slots keep them small, and what few of them need is made on demand.
     __slots__ = (
         "_cancelled_at",
         "_cleanups",
@@ -48,12 +58,13 @@ class Run(Generic[ClaimT]):
         "_clock",
         "_ends_at",
         "_extensions",
-        "_fenced_at",
         "_grace",
-        "_hold_limit",
-        "_is_fenced",
+        "_is_past_lease_deadline",
+        "_lease_deadline",
         "_reason",
+        "_renewal_limit",
         "_sent",
+        "_shielded_wait",
         "_shielded_wait",
         "_started",
         "_terms",
@@ -62,23 +73,23 @@ class Run(Generic[ClaimT]):
         "claim",
         "claimed_at",
         "is_gone",
-        "is_settled",
-        "is_settling",
+        "is_settled_early",
+        "is_settling_early",
         "scope",
         "task",
     )
 
     def __init__(
-        self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, hold_limit: float = math.inf
+        self, claim: ClaimT, time_limit: float, *, terms: LeaseTerms, sent: float, renewal_limit: float = math.inf
     ) -> None:
-        """`sent` is when the claim was asked for, on trio's clock; the limits are seconds."""
+        """`sent` is when the claim was asked for, on trio's clock; the limits are seconds (see `RunSource`)."""
         self.claim = claim
         self.abandoned = False
         self.task: trio.lowlevel.Task | None = None
         self.is_gone = False
-        self.is_settled = False
-        self.is_settling = False
-        self._is_fenced = False
+        self.is_settled_early = False
+        self.is_settling_early = False
+        self._is_past_lease_deadline = False
         self._terms = terms
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
@@ -91,28 +102,30 @@ class Run(Generic[ClaimT]):
         self._started = self._clock.current_time()
         # The limits, and not the moments: they are one number for all.
         self._time_limit = time_limit
-        self._hold_limit = hold_limit
+        self._renewal_limit = renewal_limit
         self.claimed_at = self._sent = sent
-        self._fenced_at = terms.cancelled_at(sent)
-        self._ends_at = min(self.deadline, self._fenced_at)
+        self._lease_deadline = terms.lease_deadline(sent)
+        self._ends_at = min(self.deadline, self._lease_deadline)
         self._cleanups_end = math.inf
         self.scope = trio.CancelScope(deadline=self._ends_at)
         self._grace: Grace | None = None
 
     @property
     def shielded_wait(self) -> trio.CancelScope:
-        """A scope for a wait, such as for a thread, that the engine's hard end ends, and not the run's cancellation."""
+        """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine abandons it,
+        shortly before the hard end (see the timeline in `nursery`).
+        """
         if self._shielded_wait is None:
             self._shielded_wait = trio.CancelScope(shield=True)
         return self._shielded_wait
 
     def forget_shielded_wait(self) -> None:
-        """No thread was started. The next wait needs a new scope, as a scope can be entered only once."""
+        """The next wait gets a new scope, as trio enters each scope only once. For a thread that could not start."""
         self._shielded_wait = None
 
     @property
     def grace(self) -> Grace:
-        """How long the run, once cancelled, waits for answers of the database: as long as a clean-up may take."""
+        """How long a cancelled run still awaits the answer to what it sent to the database: as long as a clean-up."""
         if self._grace is None:
             self._grace = Grace(self._grace_end)
         return self._grace
@@ -121,53 +134,50 @@ class Run(Generic[ClaimT]):
 
     @property
     def deadline(self) -> float:
-        """When it will be cancelled for taking too long, on trio's clock; infinity for never.
-
-        Its lease does not count here: that moves with every heartbeat.
-        """
-        return min(self._started + self._time_limit, self.held_until - self._terms.cleanup_timeout)
+        """When it is cancelled for taking too long, on trio's clock; infinity for never. The lease does not count."""
+        return min(self._started + self._time_limit, self.renewable_until - self._terms.cleanup_timeout)
 
     @property
     def duration(self) -> float:
         return max(0.0, self._clock.current_time() - self._started)
 
     def wait_to_begin(self) -> None:
-        """Its handler waits before the work: none of its time passes until `begin`."""
+        """Its handler waits before the work: its time limit does not run until `begin`."""
         self._started = math.inf
         self._new_ends()
 
     def begin(self) -> None:
-        """From now on it takes time."""
+        """Its time limit runs from now on."""
         self._started = self._clock.current_time()
         self._new_ends()
 
     @property
-    def held_until(self) -> float:
-        """Until when its claim is renewed, on trio's clock: the absolute limit on one run."""
-        return self.claimed_at + self._hold_limit
+    def renewable_until(self) -> float:
+        """When the heartbeat stops renewing its claim, on trio's clock: the absolute limit on one claim."""
+        return self.claimed_at + self._renewal_limit
 
     @property
-    def is_held(self) -> bool:
-        """Whether its claim is renewed."""
-        return self._clock.current_time() < self.held_until
+    def is_renewable(self) -> bool:
+        """Whether the heartbeat still renews its claim."""
+        return self._clock.current_time() < self.renewable_until
 
     def renewed(self, sent: float) -> None:
-        """Its claim was renewed, by a renewal that was sent at that moment.
-
-        A run that has fenced itself stays cancelled: its clean-up may end beside another's run as it is.
-        """
+        """Its claim was renewed, by a renewal that was sent at that moment."""
+        # Without this, an answer that comes late would move the deadline at which the run was cancelled already: the
+        # run would have no reason any more, and its clean-up more time than it may take.
         if self.reason is not CancelReason.LOST:
+            # The greatest: two renewals may overlap, and the answer to the older one may come last.
             self._sent = max(self._sent, sent)
-            self._fenced_at = self._terms.cancelled_at(self._sent)
+            self._lease_deadline = self._terms.lease_deadline(self._sent)
             self._new_ends()
 
     def outlive_lease(self) -> None:
         """Its claim is settled: its handler may go on for as long as it may run, and no lease binds it any more."""
-        self._fenced_at = math.inf
+        self._lease_deadline = math.inf
         self._new_ends()
 
     def _new_ends(self) -> None:
-        self._ends_at = min(self.deadline, self._fenced_at)
+        self._ends_at = min(self.deadline, self._lease_deadline)
         self._set_deadlines()
 
     def _set_deadlines(self) -> None:
@@ -180,9 +190,9 @@ class Run(Generic[ClaimT]):
             self._grace.end_at(self._grace_end)
 
     @property
-    def fenced_at(self) -> float:
-        """When it is cancelled unless its claim is renewed before, or was; on trio's clock."""
-        return self._fenced_at
+    def lease_deadline(self) -> float:
+        """When it is, or was, cancelled because its claim was not renewed, on trio's clock (self-fencing)."""
+        return self._lease_deadline
 
     # --- Its cancellation ---
 
@@ -195,26 +205,28 @@ class Run(Generic[ClaimT]):
     def reason(self) -> CancelReason | None:
         """Why the run is cancelled; None while it is not.
 
-        Ours, and not the scope's: with several cancellations, trio keeps the first reason.
+        Our own record: of several cancellations of one scope, trio keeps the first reason only.
         """
         return self._reason_at(self._clock.current_time())
 
     def _reason_at(self, now: float) -> CancelReason | None:
-        if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_fenced):
-            return None  # Asked several times of every run, and nearly always so.
-        # Once it has fenced itself, a renewal that is answered late changes nothing.
-        self._is_fenced = self._is_fenced or now >= self._fenced_at
-        if self.is_gone or self._is_fenced:
+        if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_past_lease_deadline):
+            return None  # First, because every run is asked several times, and this is nearly always the answer.
+        # Remembered: an early settlement that is answered late lifts the deadline (`outlive_lease`), and must not take
+        # the reason from a run that was cancelled at it.
+        self._is_past_lease_deadline = self._is_past_lease_deadline or now >= self._lease_deadline
+        if self.is_gone or self._is_past_lease_deadline:
             return CancelReason.LOST
         return self._reason_but_lost_at(now)
 
     @property
     def reason_but_lost(self) -> CancelReason | None:
-        """Why it was cancelled, but for losing its claim: what its end means where the claim turns out to be ours."""
+        """Why it was cancelled beside LOST. It decides what the end means if the claim turns out to be still ours."""
         return self._reason_but_lost_at(self._clock.current_time())
 
     def _reason_but_lost_at(self, now: float) -> CancelReason | None:
-        if self._reason is None and self.deadline <= min(now, self._fenced_at):
+        # Only a deadline that came before that of the lease: whichever was first has cancelled the scope.
+        if self._reason is None and self.deadline <= min(now, self._lease_deadline):
             self._reason = CancelReason.TIMEOUT
         return self._reason
 
@@ -226,7 +238,7 @@ class Run(Generic[ClaimT]):
         self._cancel()
 
     def lose(self) -> None:
-        """Its claim is gone: nothing that it does may be written."""
+        """Its claim is gone: cancels the run, and nothing of it may be written."""
         self.is_gone = True
         self._cancel()
 
@@ -238,7 +250,7 @@ class Run(Generic[ClaimT]):
 
     @contextmanager
     def extended(self) -> Iterator[trio.CancelScope]:
-        """For a part of the run that is in no task of its scope: a scope to enter, cancelled with the run's."""
+        """A scope to enter, cancelled with the run's. For a part of the run in a task outside the run's scope."""
         scope = trio.CancelScope(deadline=self._ends_at)
         if self.scope.cancel_called:
             scope.cancel(reason=str(self.reason))
@@ -252,9 +264,9 @@ class Run(Generic[ClaimT]):
 
     @contextmanager
     def cleaning_up(self, seconds: float, timeout: float) -> Iterator[trio.CancelScope]:
-        """Shields its body for this many seconds, and no longer than `timeout` after the run is cancelled.
+        """Shields its body for this many seconds, at most `timeout` after the run is cancelled, and within the lease.
 
-        Also where it is cancelled only later, while the body runs. And never beyond its lease.
+        The run may already be cancelled, or be cancelled while the body runs.
         """
         scope = trio.CancelScope(shield=True)
         cleanup = _Cleanup(scope, self._clock.current_time() + seconds, timeout)
@@ -274,11 +286,12 @@ class Run(Generic[ClaimT]):
         return self._shields_end(self._terms.cleanup_timeout)
 
     def _shields_end(self, timeout: float) -> float:
-        """Until when at most anything is shielded that may go on for `timeout` seconds after its cancellation."""
+        """When a shield ends that may last for `timeout` seconds after the cancellation."""
+        # Clipped to the lease: the next holder may start right after it, and must not meet this clean-up.
         return min(self.cancelled_at + timeout, self._terms.cleaned_up_by(self._sent), self._cleanups_end)
 
     def end_cleanups(self) -> None:
-        """Takes their shields from the clean-ups, those that are under way and those to come."""
+        """Ends the shields of all clean-ups, of those under way and of those to come."""
         self._cleanups_end = -math.inf
         self._set_deadlines()
 
@@ -290,13 +303,13 @@ class Run(Generic[ClaimT]):
         return self._grace is not None and self._grace.is_dismissed
 
     def dismiss(self) -> None:
-        """Its handler has ended: what was started there, and goes on elsewhere, is bound by it no more."""
+        """Its handler has ended. Tasks that it started, and that go on elsewhere, no longer wait by its deadlines."""
         if self._grace is None:
             self._grace = DISMISSED
         else:
             self._grace.dismiss()
 
     def ended(self, error: BaseException | None, value: object) -> RunEnd:
-        """How it ended, now: with what its handler raised, or returned."""
+        """How it ended, if its handler ends now with what it raised, or returned."""
         now = self._clock.current_time()
         return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))

@@ -10,7 +10,7 @@ class CancelReason(StrEnum):
     """Why a run is cancelled."""
 
     LOST = "lost"
-    """The claim is gone, or could not be renewed in time: from now on another may have it."""
+    """The claim is gone, or was not renewed in time: another instance may have it from now on."""
     USER = "user"
     """A user asked for it."""
     TIMEOUT = "timeout"
@@ -19,7 +19,7 @@ class CancelReason(StrEnum):
     """The scheduler leaves."""
 
 
-# Of the reasons beside LOST, which is stronger than all.
+# From the weakest to the strongest; LOST is stronger than all of these.
 PRECEDENCE: Final = (CancelReason.SHUTDOWN, CancelReason.TIMEOUT, CancelReason.USER)
 
 
@@ -42,5 +42,5 @@ class RunEnd(NamedTuple):
 
     @classmethod
     def by_cancellation(cls, reason: CancelReason | None, duration: float = 0.0) -> RunEnd:
-        """The end of a run whose handler did neither return nor raise: it may never have been called."""
+        """The end of a run whose handler neither returned nor raised: it may never have been called."""
         return cls(None, None, cancelled=True, reason=reason, duration=duration)

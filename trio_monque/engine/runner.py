@@ -1,18 +1,10 @@
-"""One claim's way: start, run inside its scope, conclude, settle.
+"""One claim's way: hold it, start its run, conclude the run, settle the claim.
 
-Races that this file closes:
+A claim is *held* from the grant until its settlement is written, and renewed all that time: also before its handler
+starts and after it has ended. A slot is taken for less: until the handler has ended.
 
-- A claim is held, and so renewed, from the moment it is granted until its settlement is written: before the handler
-  starts and after it has ended, too.
-- Two claims on one item, because another instance freed the item while our handler goes on. `_going_on` has the first
-  run of each item; a later one does not start, and is given back.
-- The end is asked for between the claim and the start. `_may_start` looks at the stop and at the run's own reason in
-  the task of the run: from there to the call of the handler there is no checkpoint.
-- The run has fenced itself, and its claim turns out to be ours. Its end is written all the same: as what it was
-  cancelled for before, or as a release. If the claim is another's, the fenced write finds nothing.
-- The claim is known to be another's. Nothing is written: the settlement of the next holder must stand.
-- A bug in the source or the observer at any of these points ends the engine in order. It must not end as the failure of
-  the job, and must not stop the settler.
+A bug in the source or in the observer, at any of these points, ends the engine in order (`end_for_bug`). It must
+neither end as a failed attempt of the job nor stop the settler, which calls back into this file.
 """
 
 from __future__ import annotations
@@ -25,10 +17,9 @@ from typing import Generic, TypeVar
 import trio
 
 from ..grace import clear_grace, set_grace
-from ..log import logger_of
 from .early_settlements import EarlySettlements
 from .exceptions import LeakedCancellationError, interrupt_in, without_cancellations
-from .guard import Stop
+from .guard import Stop, end_for_bug
 from .lease import LeaseTerms
 from .observer import RunObserver
 from .progress import Spread
@@ -37,9 +28,7 @@ from .run_end import CancelReason, RunEnd
 from .settler import SettlementQueue
 from .slots import Slots
 from .source import RunSource
-from .wake import WakeSignal
-
-logger = logger_of("engine")
+from .waker import WakeSignal
 
 ClaimT = TypeVar("ClaimT")
 SettlementT = TypeVar("SettlementT")
@@ -49,8 +38,8 @@ class Runner(Generic[ClaimT, SettlementT]):
     """Starts runs and sees them through to their settlement.
 
     Attributes:
-        held: The runs whose claims are ours: running, or their settlement not yet acknowledged. Renewed
-            by the heartbeat; those left at the end were not settled.
+        held: The runs whose claims this instance holds: their handlers run, or their settlements are not written yet.
+            The heartbeat renews these claims. At the end of the engine, here are those that were not settled.
         start_lags: Seconds from asking for a claim to the start of its handler.
     """
 
@@ -71,13 +60,15 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._settler = settler
         self._wake = wake
         self._stop = stop
-        # An ordered set: what happens to all of them happens in the order in which they were claimed.
+        # An ordered set, in the order of the claims.
         self.held: dict[Run[ClaimT], None] = {}
-        # By their items, whose claims others may take and free while our handlers go on. At most one runs of each.
+        # The first run of each item whose handler has not ended. Another instance may take its claim away and free the
+        # item, and this instance may claim the item again meanwhile: that later run must not start.
         self._going_on: dict[Hashable, Run[ClaimT]] = {}
+        # Items that a look saw and passed over for such a run.
         self._withheld: set[Hashable] = set()
         self.start_lags = Spread()
-        self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none does.
+        self._changed: trio.Event | None = None  # Made by the task that waits for it: mostly none waits.
         self._wakes_when_settled = False
         self._early: EarlySettlements[ClaimT, SettlementT] = EarlySettlements(
             settler,
@@ -89,11 +80,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         )
 
     def wake_when_settled(self) -> None:
-        """The claimer waits for the settler: it is woken by the next settlement."""
+        """Wakes the claimer after the next settlement: it waits for the settler."""
         self._wakes_when_settled = True
 
     def changed(self) -> None:
-        """Wakes the tasks that wait for a claim, a settlement, or an attempt at one."""
+        """Wakes the tasks in `wait_changed`: something was claimed, settled or released, or an attempt at it failed."""
         if self._changed is not None:
             self._changed.set()
             self._changed = None
@@ -105,13 +96,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         await self._changed.wait()
 
     def hold(self, claim: ClaimT, sent: float) -> Run[ClaimT]:
-        """From now on the claim, which was asked for at that moment, is renewed, and takes a slot."""
+        """Holds a granted claim: from now on it is renewed and has a slot. `sent` is when the claim was asked for."""
         run = Run(
             claim,
             self._source.time_limit(claim),
             terms=self._terms,
             sent=sent,
-            hold_limit=self._source.hold_limit(claim),
+            renewal_limit=self._source.renewal_limit(claim),
         )
         self.held[run] = None
         key = self._source.key_of(claim)
@@ -122,11 +113,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         return run
 
     def has_another_run(self, run: Run[ClaimT]) -> bool:
-        """Whether an earlier run of its item goes on: this one must not start."""
+        """Whether an earlier run of its item goes on, so that this one must not start."""
         return self._going_on.get(self._source.key_of(run.claim)) is not run
 
     def withholds(self, key: Hashable) -> bool:
-        """Whether a run of this item goes on, so that it must not be claimed. Then the claimer looks at its end."""
+        """Whether a run of this item goes on, so that it must not be claimed. If so, the claimer looks at its end."""
         if not self._goes_on(key):
             return False
         self._withheld.add(key)
@@ -134,55 +125,56 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _goes_on(self, key: Hashable) -> bool:
         run = self._going_on.get(key)
-        # Who has settled its claim early has ended its work on the item, whatever its handler does from then on.
-        return run is not None and (run.is_gone or not run.is_settled)
+        # A run that has settled its claim early is done with the item, although its handler goes on. But if the claim
+        # is gone, that settlement was not written, and the work on the item counts as going on.
+        return run is not None and (run.is_gone or not run.is_settled_early)
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
-        """Cancels each run's own scope, never their nursery: a run must live on to settle.
-
-        Returns the claims of those that were not cancelled already.
-        """
+        """Cancels each run's own scope, and returns the claims of those that were not cancelled before."""
+        # Never their nursery: a task that is cancelled outside of its run's scope would not live to its verdict, and
+        # the claim would not be settled.
         running = self.running
-        hit = tuple(run for run in running if run.reason is None and not run.is_settled)
+        hit = tuple(run for run in running if run.reason is None and not run.is_settled_early)
         for run in running:
             run.cancel(reason)
         return tuple(run.claim for run in hit)
 
     def abandon_threads(self) -> None:
-        """Ends the waits for threads that have not ended."""
+        """Ends the waits for threads that have not ended; these runs are abandoned."""
         for run in self.running:
             run.shielded_wait.cancel(reason="the scheduler's hard end")
 
     def abandon_all(self) -> None:
-        """Ends every wait that a cancellation from outside would not reach."""
+        """Ends every wait of the runs that a cancellation from outside would not reach."""
         self.abandon_threads()
         for run in self.running:
             run.end_cleanups()
 
     def claims_to_renew(self) -> Sequence[ClaimT]:
-        """Of all that is held: a run that has taken longer than any may is renewed no longer."""
-        return [run.claim for run in self.held if run.is_held]
+        """The held claims without those past their limit, which the heartbeat does not renew any more."""
+        return [run.claim for run in self.held if run.is_renewable]
 
     @property
     def is_at_work(self) -> bool:
-        """Whether anything is held, or some handler goes on after its claim was settled."""
+        """Whether a claim is held, or a handler goes on after its claim was settled."""
         return bool(self.held or self._early.outliving)
 
     @property
     def running(self) -> Sequence[Run[ClaimT]]:
-        """Those whose handlers have not ended."""
-        held = (*tuple(self.held), *tuple(self._early.outliving))  # The watchdog's thread asks, too.
-        return tuple(run for run in held if not run.has_ended)
+        """The runs whose handlers have not ended. May be called from any thread."""
+        runs = (*tuple(self.held), *tuple(self._early.outliving))  # Copies: the run's own thread changes both.
+        return tuple(run for run in runs if not run.has_ended)
 
-    # Guarded as the loops are, and protected from Ctrl-C, by itself: a coroutine around each run would be a tenth of
-    # what a running job takes.
+    # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
+    # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
     async def see_through(self, run: Run[ClaimT]) -> None:
         """From the start of the handler to its verdict, in a task of its own. Never raises what a handler raises.
 
         A bug of ours, or of the source, ends the scheduler in order.
         """
-        # What is named or nested here is held twice for as long as the handler runs, so the rest is in functions.
+        # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
+        # in plain functions.
         value: object = None
         if not self._starts(run, trio.lowlevel.current_task()):
             return
@@ -190,7 +182,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             with run.scope:
                 value = await self._source.execute(run)
         except BaseException as raised:
-            # Whatever it is, the job's fate is decided by it, and no other's.
+            # Of any kind: without this, one handler's exception would cancel the nursery of all runs.
             if not self._failed(run, raised):
                 raise
         else:
@@ -198,7 +190,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             self._conclude(run, None, value)
 
     def _starts(self, run: Run[ClaimT], task: trio.lowlevel.Task) -> bool:
-        """Whether its handler is to be called in this task; where it is not, the run is over."""
+        """Whether to call its handler in this task. If not, the run is concluded."""
         run.task = task
         set_grace(task, run)
         if self._may_start(run):
@@ -208,13 +200,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         return False
 
     def _failed(self, run: Run[ClaimT], raised: BaseException) -> bool:
-        """The end of a run whose handler raised; False where that end decides nothing."""
+        """Concludes a run whose handler raised; False if the engine itself is being cancelled."""
         try:
             error = without_cancellations(raised)
         finally:
             self._over(run)
         if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
-            return False  # Not leaked: the engine's hard end. Nothing waits for this run any more.
+            return False  # Not leaked by the handler: the hard end cancels all. Nothing writes this end any more.
         self._conclude(run, error, None)
         if (interrupt := interrupt_in(error)) is not None:
             self._stop.crash(interrupt)
@@ -228,6 +220,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         key = self._source.key_of(run.claim)
         if self._going_on.get(key) is run:
             del self._going_on[key]
+            # A look passed over this item. Without a wake, it would wait for the next poll.
             if key in self._withheld:
                 self._withheld.discard(key)
                 self._wake.set()
@@ -240,27 +233,25 @@ class Runner(Generic[ClaimT, SettlementT]):
         self._slots.take(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
-        """Free at the verdict, so that the next claim overlaps this settlement."""
+        # At the verdict, before the settlement is written: the next claim overlaps this settlement.
         self._slots.free(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
 
     def _may_start(self, run: Run[ClaimT]) -> bool:
-        """Whether it is not cancelled yet. Then the start is reported; if the report fails, nothing starts any more."""
+        """Whether its handler may be called. If so, reports the start."""
         try:
+            # In the run's own task: from here to the call of the handler there is no checkpoint. A cut sets the event
+            # first, and cancels the runs a moment later: without this, a handler could start in between.
             if self._stop.cutting.is_set():
                 run.cancel(CancelReason.SHUTDOWN)
             if run.reason is not None:
                 return False
             self.start_lags.add(trio.current_time() - run.claimed_at)
             self._observer.run_started(run.claim)
-        except Exception as bug:  # noqa: BLE001  # Not the handler's: it would be its job's failure.
-            self._crash("a run could not be started", bug)
+        except Exception as bug:  # noqa: BLE001  # Not the handler's bug: it must not be a failed attempt.
+            end_for_bug(self._stop, "a run could not be started", bug)
             return False
         return True
-
-    def _crash(self, what: str, bug: Exception) -> None:
-        logger.error("%s: the scheduler ends", what, exc_info=bug)
-        self._stop.crash(bug)
 
     def _conclude(self, run: Run[ClaimT], error: BaseException | None, value: object, *, started: bool = True) -> None:
         self._conclude_with(run, run.ended(error, value) if started else RunEnd.by_cancellation(run.reason))
@@ -269,26 +260,32 @@ class Runner(Generic[ClaimT, SettlementT]):
         try:
             self._hand_over(run, end)
         except Exception as bug:  # noqa: BLE001  # Not the handler's.
-            self._crash("the end of a run could not be concluded", bug)
+            end_for_bug(self._stop, "the end of a run could not be concluded", bug)
 
     def _hand_over(self, run: Run[ClaimT], end: RunEnd) -> None:
         """To the settler, unless this instance must not write the end."""
+        # The run has settled its own claim early, or is doing so: a second settlement would find the claim gone, and
+        # report it as lost.
         if self._early.decides(run, end):
             return
         if run.is_gone:
+            # Another instance may have the item: its settlement must stand, so nothing is written.
             self._lost(run)
         elif run.abandoned:
-            return  # Its thread runs on: the claim is kept, and ends with its lease.
+            # Its thread goes on. Released now, the item would run elsewhere beside that thread: the claim stays, and
+            # ends with its lease.
+            return
         else:
-            fenced = end.reason is CancelReason.LOST
-            if fenced:
-                # It fenced itself. Where the claim turns out to be still ours, its end is written: it is given back,
-                # or what it had been cancelled for before.
+            # The run missed its lease deadline, and the claim may still be ours: no other instance need have taken it.
+            # So its end is written, as what cancelled it before, or as a release. If another instance has taken the
+            # item, the condition of the write (the fence) matches nothing.
+            missed_lease = end.reason is CancelReason.LOST
+            if missed_lease:
                 self._observer.claim_lost(run.claim)
                 end = end._replace(reason=run.reason_but_lost or CancelReason.LOST)
             settlement = self._source.conclude(run.claim, end)
-            # Where the settler is gone it stays held: the engine's last act gives it back.
-            self._settler.settle(settlement, partial(self._settled, run, settlement, fenced))
+            # If the settler has crashed, the claim stays in `held`: `Engine._give_back` releases it.
+            self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease))
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
@@ -301,8 +298,8 @@ class Runner(Generic[ClaimT, SettlementT]):
                 self._observer.run_settled(settlement)
             else:
                 self._lost(run, is_reported=is_reported)
-        except Exception as bug:  # noqa: BLE001  # Not the settler's: it goes on, and the other ends are reported.
-            self._crash("the end of a run could not be reported", bug)
+        except Exception as bug:  # noqa: BLE001  # The settler calls this: it must go on with the rest of the batch.
+            end_for_bug(self._stop, "the end of a run could not be reported", bug)
 
     def _lost(self, run: Run[ClaimT], *, is_reported: bool = False) -> None:
         self._let_go(run)

@@ -1,17 +1,6 @@
 """Group commit: the settlements that arrive while one batch is in flight are the next batch.
 
 No timer gathers them: a settlement that is alone is sent at once.
-
-Races that this file closes:
-
-- The answer to a batch is lost. The batch was prepared once, and is sent again as it is: with the receipts in it, the
-  source can tell what the first attempt has written. A batch that was prepared anew would find its own claims gone, and
-  report them as lost.
-- The settler crashes, or the engine ends, while a handler awaits an early settlement. Every awaited event is set when
-  the loop ends, by whatever cause: a handler must not wait for an answer that cannot come.
-- `prepare` itself fails for want of memory. It is inside the retry, as this is the only loop that writes ends.
-- Settlements arrive while the engine waits for the last one. `wait_all_written` looks at what waits and what is
-  being written after each batch.
 """
 
 from __future__ import annotations
@@ -24,7 +13,7 @@ import trio
 
 from ..log import logger_of
 from .observer import LoopObserver
-from .pauses import Pauses
+from .pauses import FIRST_RETRY, LONGEST_RETRY, Pauses
 from .progress import Progress
 from .source import SettlementSource
 
@@ -35,11 +24,6 @@ SettlementT_contra = TypeVar("SettlementT_contra", contravariant=True)
 BatchT = TypeVar("BatchT")
 
 MOST_IN_A_BATCH: Final = 1000
-
-# After a failed write: long enough not to hammer a server that elects, short enough to be in time for
-# what it returns to. Not measured.
-FIRST_RETRY: Final = 0.1
-LONGEST_RETRY: Final = 2.0
 
 
 class SettlementQueue(Protocol[SettlementT_contra]):
@@ -58,14 +42,17 @@ class SettlementQueue(Protocol[SettlementT_contra]):
         ...
 
 
-@dataclass(slots=True)  # Not frozen: that would make it dearer, and there is one for each run.
+@dataclass(slots=True)  # Not frozen: a frozen one takes longer to make, and each run makes one.
 class _Ticket(Generic[SettlementT]):
     settlement: SettlementT
     written: Callable[[bool | None], None]
 
 
 class Settler(Generic[SettlementT, BatchT]):
-    """Writes the ends of runs, in groups. No task waits for that: a task that does costs as much as its run did."""
+    """The loop that writes the ends of runs, in batches, and calls back.
+
+    No task waits for its settlement, except after an early one: a waiting task would cost as much as the run did.
+    """
 
     def __init__(
         self,
@@ -81,33 +68,34 @@ class Settler(Generic[SettlementT, BatchT]):
         self._is_short_of_time = is_short_of_time
         self._waiting: list[_Ticket[SettlementT]] = []
         self._arrived = trio.Event()
-        self._is_gone = False
+        self._has_ended = False
         self._written = trio.Event()
         self._awaited: set[trio.Event] = set()
         self._is_writing = False
         self.progress = Progress("settler")
 
     def settle(self, settlement: SettlementT, written: Callable[[bool | None], None]) -> None:
-        """Calls `written` when it is known whether the settlement was written under the claim; see `Source.settle`.
+        """Calls `written` when the source knows whether the settlement was written; see `SettlementSource.settle`.
 
-        In the order in which they were given, and never after the settler has ended. It must not raise.
+        In the order of these calls, and never after the settler has ended. `written` must not raise.
         """
         self._waiting.append(_Ticket(settlement, written))
         self._arrived.set()
 
     async def wait_all_written(self) -> None:
         """Returns when nothing is left to write, or the settler has ended."""
-        while (self._waiting or self._is_writing) and not self._is_gone:
+        # After each batch again: settlements arrive while the last batch is written.
+        while (self._waiting or self._is_writing) and not self._has_ended:
             await self._written.wait()
 
     def await_answer(self, answered: trio.Event) -> None:
-        """A task waits for this event: it is set as well when the settler ends."""
+        """Sets the event that a task waits for when the settler ends; its own callback sets it before that."""
         self._awaited.add(answered)
-        if self._is_gone:
+        if self._has_ended:
             answered.set()
 
     def forget_answer(self, answered: trio.Event) -> None:
-        """The task waits no longer."""
+        """The task does not wait any more."""
         self._awaited.discard(answered)
 
     async def run(self) -> None:
@@ -124,7 +112,9 @@ class Settler(Generic[SettlementT, BatchT]):
                 self._is_writing = False
                 self._wake_those_who_wait()
         finally:
-            self._is_gone = True
+            # By any cause, a crash too. Without this, a handler that awaits its early settlement, or the engine in
+            # `wait_all_written`, would wait for an answer that cannot come.
+            self._has_ended = True
             for answered in self._awaited:
                 answered.set()
             self._wake_those_who_wait()
@@ -139,7 +129,10 @@ class Settler(Generic[SettlementT, BatchT]):
         while True:
             self.progress.ask()
             try:
-                # Inside as well: too little memory for a moment must not end the only loop that writes ends.
+                # Prepared once. A batch that was applied and whose answer was lost is sent again as it is: it has the
+                # receipts by which the source finds what was written. Prepared anew, it would find its own claims gone,
+                # and report them as lost. And inside the `try`, because this is the only loop that writes ends: a
+                # moment without memory must not end it.
                 if batch is None:
                     batch = await self._source.prepare(settlements)
                 written = list(await self._source.settle(batch))
@@ -152,5 +145,5 @@ class Settler(Generic[SettlementT, BatchT]):
                 self.progress.answered(len(written))
                 return written
             await self._pauses.after_fault(delay)
-            # What is not written by the hard end is left to its lease, and done again.
+            # After a cut there is little time: what is not written by the hard end runs again after its lease.
             delay = FIRST_RETRY if self._is_short_of_time() else min(2 * delay, LONGEST_RETRY)

@@ -10,7 +10,7 @@ Which calls come when:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
      nothing behind. `claim` sees a demand that no other claim in flight has been given.
-   - *Runner*, for each claim that was granted: `time_limit`, `hold_limit`, `key_of`, `group_of`, `is_suspect`, then
+   - *Runner*, for each claim that was granted: `time_limit`, `renewal_limit`, `key_of`, `group_of`, `is_suspect`, then
      `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without `execute` if the
      run was cancelled before its start; neither is called again for the same claim.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
@@ -152,7 +152,7 @@ class RunSource(Protocol[ClaimT, SettlementT_co]):
         """Seconds that its run may take; infinity for no limit."""
         ...
 
-    def hold_limit(self, claim: ClaimT) -> float:
+    def renewal_limit(self, claim: ClaimT) -> float:
         """Seconds after which the engine stops renewing its claim, even if it still runs; infinity for no limit."""
         ...
 

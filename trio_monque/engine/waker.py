@@ -1,9 +1,14 @@
-"""When to look next: when the next item is due, as far as anybody knows, and when the next poll is."""
+"""When to claim next: when something is announced, when the next item is due, and when the next poll is.
+
+Two classes: `WakeSignal` is what the claimer waits for, and `Waker` is the loop that sets it on time. Other parts of
+the engine set the signal too: the runner when a slot is free, and the engine at its end.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Set
+from dataclasses import dataclass, replace
 from typing import Final, NoReturn
 
 import trio
@@ -13,42 +18,115 @@ from .observer import LoopObserver
 from .pauses import Pauses
 from .progress import Progress
 from .source import DueSource
-from .wake import WakeSignal
 
-# After a failed question: a server that elects returns within seconds.
+# Seconds after a failed question: a server that elects returns within seconds.
 RETRY: Final = 1.0
 
-# A question costs as much as a poll. Where polls are closer than this, not each of them is followed by one.
+# A question ("what is due next?") costs as much as a poll. If polls are closer than this, not each has a question.
 SECONDS_BETWEEN_QUESTIONS: Final = 5.0
 
-NEVER: Final = Due(math.inf)
+NOTHING_DUE: Final = Due(math.inf)
+
+
+@dataclass(frozen=True, slots=True)
+class Wake:
+    """Why the claimer was woken. Without any of these it goes on with what it had begun.
+
+    Attributes:
+        look: Something may be due; a look must find out what.
+        item: This item is due, and no other if `look` is false.
+        room: A slot is free again.
+    """
+
+    look: bool = False
+    item: KnownItem | None = None
+    room: bool = False
+
+
+LOOK: Final = Wake(look=True)
+ROOM: Final = Wake(room=True)
+GO_ON: Final = Wake()
+
+
+class WakeSignal:
+    """Level-triggered: however often it is set before a wait, it wakes one waiting task, once."""
+
+    def __init__(self) -> None:
+        self._event = trio.Event()
+        self._wake = GO_ON
+
+    def set(self) -> None:
+        """Something may be due."""
+        self._wake = LOOK
+        self._event.set()
+
+    def set_item(self, item: KnownItem) -> None:
+        """This item is due. Two items in one wake become a look."""
+        if self._wake.item not in (None, item):
+            self.set()
+        elif not self._wake.look:
+            self._wake = Wake(item=item, room=self._wake.room)
+            self._event.set()
+
+    def make_room(self) -> None:
+        """A slot is free: items that were left behind for lack of slots may be claimed."""
+        if self._wake == GO_ON:
+            self._wake = ROOM
+        elif self._wake.item is not None and not self._wake.room:
+            self._wake = replace(self._wake, room=True)
+        self._event.set()
+
+    def go_on(self) -> None:
+        """The claimer has more to do, for a reason that it knows."""
+        self._event.set()
+
+    async def wait(self) -> Wake:
+        """Returns when set, and re-arms the signal.
+
+        Before the caller looks: without this, a wake that arrives during the look would be lost with it.
+        """
+        while True:
+            event = self._event
+            await event.wait()
+            # Otherwise another task has been woken by this event before, and has taken the wake.
+            if event is self._event:
+                return self.take()
+
+    def take(self) -> Wake:
+        """Returns what has been set until now, and re-arms the signal. Does not wait."""
+        # Only a set event is replaced: other tasks may wait for this one.
+        if self._event.is_set():
+            self._event = trio.Event()
+        wake, self._wake = self._wake, GO_ON
+        return wake
 
 
 class Waker:
-    """Wakes the claimer when something is due, and not before.
+    """The loop that wakes the claimer when something is due, and not before.
 
-    It knows the earliest moment of all that was announced since it asked the source, and what the
-    source answered. That is asked once after each moment that has come, and after each poll: whatever
-    else changes in this run is announced (`expect`). What others change is found by polls.
+    It keeps one moment: the earliest that the source answered when it was asked, or that was announced since then
+    (`expect`). It asks the source after each such moment and after each poll. Changes that are not announced, such as
+    those by other processes, are found by polls.
 
-    Where one item alone is due at that moment and is known, it is claimed by itself, without a look. What else has
-    come to be due meanwhile is in the answer to the question that follows, and is looked for.
+    If one known item alone is due at that moment, the claimer takes it by its key, without a look. The question that
+    follows finds items that have come due meanwhile, and a look then takes them.
 
     Attributes:
-        hears_others: What others change is announced at once, too: then polls are for safety, or not needed at all.
-        never_polls: The engine waits for announcements alone: in virtual time.
+        signal: Wakes the claimer.
+        hears_others: Other instances' changes are announced at once too. Then polls are rare, or there are none.
+        never_polls: The engine waits for announcements alone, in virtual time.
 
     Args:
-        poll_interval: Seconds from one poll to the next; infinity for none. Jobs of open transactions
-            are polled for all the same, every `transaction_interval`, until these have ended. So is what could
-            not be taken.
+        poll_interval: Seconds from one poll to the next; infinity for no polls.
+        transaction_interval: Seconds from one poll to the next while a transaction is open (see `look_while`), and
+            after due items could not be taken.
     """
 
     def __init__(
         self,
         source: DueSource,
         observer: LoopObserver,
-        wake: WakeSignal,
+        signal: WakeSignal,
         pauses: Pauses,
         *,
         poll_interval: float,
@@ -57,42 +135,46 @@ class Waker:
         self._source = source
         self._observer = observer
         self._pauses = pauses
-        self._wake = wake
+        self.signal = signal
         self._poll_interval = poll_interval
         self._transaction_interval = transaction_interval
         self.hears_others = self.never_polls = math.isinf(poll_interval)
         self._open: list[Callable[[], bool]] = []
-        self._next = NEVER
+        self._next = NOTHING_DUE
+        # The item that was last claimed by its key. If it turns up again, a look must take it.
         self._tried: KnownItem | None = None
         self._poll_at = math.inf
+        # Whether `_next` is the earliest moment. If not, the loop asks the source, but only after `_looked`: the answer
+        # leaves out what the claimer's last look could see.
         self._is_known = False
-        self._asked_at = -math.inf
-        self._asked_for: Set[str] = frozenset()
-        self._groups: Set[str] = frozenset()
-        self._changed = trio.Event()
         self._looked = trio.Event()
+        self._asked_at = -math.inf
+        # The groups that had free slots at the last look, and those that the last question was for.
+        self._groups: Set[str] = frozenset()
+        self._asked_for: Set[str] = frozenset()
+        self._changed = trio.Event()
         self.progress = Progress("waker")
 
     def look(self) -> None:
-        """Something may be due now, and later, too: a look and a question must find out."""
+        """Something may be due now or later: a look and a question must find out."""
         self._ask_after_claim()
         self._changed.set()
-        self._wake.set()
+        self.signal.set()
 
     def poll_every(self, seconds: float, *, hears_others: bool = False) -> None:
-        """From now on, and first of all now."""
+        """Polls now, and from now on at this interval."""
         self.hears_others = hears_others
         self._poll_interval = seconds
         self._poll_at = math.inf
         self.look()
 
     def expect(self, moment: float, item: KnownItem | None = None) -> None:
-        """Something is due then, on trio's clock: this one, where only one is."""
+        """Something is due at that moment on trio's clock; only this item, if one is named."""
         if moment <= trio.current_time():
             if item is None:
-                self._wake.set()
+                self.signal.set()
             else:
-                self._wake.set_item(item)
+                self.signal.set_item(item)
         else:
             self._plan(Due(moment, item))
 
@@ -101,22 +183,22 @@ class Waker:
             self._next = due
             self._changed.set()
         elif due.moment == self._next.moment and due.item != self._next.item:
-            self._next = Due(due.moment)  # Two of them are worth a look.
+            self._next = Due(due.moment)  # Two items at one moment: a look takes both.
 
     def look_while(self, is_open: Callable[[], bool]) -> None:
-        """Something may appear without an announcement for as long as `is_open`, and right after."""
+        """Items may appear without an announcement while `is_open`, and right after it: a transaction commits them."""
         self._open.append(is_open)
         self._changed.set()
 
     def look_again(self) -> None:
-        """Something was seen and could not be taken: soon, also where polls are rare; not where there are none."""
+        """Items were seen and could not be taken: plans a look soon, although polls may be rare. Not without polls."""
         if not self.never_polls:
             self.expect(trio.current_time() + self._transaction_interval)
 
     def looked(self, groups: Set[str]) -> None:
-        """The claimer has found what is due now, and these groups have room for what is due later.
+        """The claimer has looked, and these groups have free slots.
 
-        Nothing is asked for the others: when one of them has room again, there is a look, too.
+        The question is for these groups only: when another group has a free slot again, the claimer looks.
         """
         if not groups <= self._asked_for:
             self._is_known = False
@@ -125,10 +207,10 @@ class Waker:
         self._looked.set()
 
     def took(self) -> None:
-        """The claimer has asked for the one item that was announced, and not looked for others.
+        """The claimer has claimed the one announced item by its key, and not looked for others.
 
-        The question is for the groups that had room at the last look, all of them: where one that is full now has room
-        again, a look is not needed.
+        The groups of the last look stay as they are, even if one of them is full now: a free slot alone causes no look
+        after such a claim, so the question must cover that group.
         """
         self._looked.set()
 
@@ -158,18 +240,18 @@ class Waker:
     def _wake_for_what_has_come(self, now: float) -> None:
         is_due, is_poll, item = now >= self._wake_for_next_at, now >= self._poll_at, self._next.item
         if is_due and item is not None and not is_poll:
-            # The poll stays where it is: a claim of one item does not look for others.
-            self._tried, self._next = item, NEVER
+            # The next poll is not put off, as a claim of one item does not look for others.
+            self._tried, self._next = item, NOTHING_DUE
             self._ask_after_claim()
-            self._wake.set_item(item)
+            self.signal.set_item(item)
         elif is_due or (is_poll and self._is_worth_asking(now)):
-            self._poll_at, self._next = math.inf, NEVER
-            # One that has just ended was open when the look before this one was made.
+            self._poll_at, self._next = math.inf, NOTHING_DUE
+            # Only now is a transaction that has ended dropped: the look before this one came before its commit.
             self._open = [is_open for is_open in self._open if is_open()]
             self.look()
         elif is_poll:
             self._poll_at = math.inf
-            self._wake.set()
+            self.signal.set()
 
     def _ask_after_claim(self) -> None:
         self._is_known = False
@@ -180,7 +262,8 @@ class Waker:
         return bool(self._open) or now >= self._asked_at + SECONDS_BETWEEN_QUESTIONS
 
     async def _ask(self) -> None:
-        # Before the question: what is announced while it is under way may or may not be in the answer.
+        # Before the question: its answer may miss an announcement that comes meanwhile, which must then cause another
+        # question. Set after it, this would overwrite the False of that announcement.
         self._is_known = True
         self._asked_at = trio.current_time()
         self._asked_for = self._groups
@@ -203,6 +286,7 @@ class Waker:
             self.progress.go_on()
         if due is None:
             return
+        # By a look, and not by its key: other items may be due beside it by now, or a claim by its key has just failed.
         if due.moment <= trio.current_time() or due.item == self._tried:
-            due = Due(due.moment)  # A claim of it was in vain, or it has come to wait, perhaps with others.
+            due = Due(due.moment)
         self._plan(due)

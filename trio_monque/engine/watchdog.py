@@ -93,37 +93,37 @@ class Watchdog:
 
     def _watch(self, thread: TrioThread, ident: int) -> None:
         looked_at = time.monotonic()
-        asked_at = told_at = self._answered_at = 0.0
+        asked_at = logged_at = self._answered_at = 0.0
         slept = seconds_suspended()
         while not self._ended.wait(LOOK_INTERVAL):
             now = time.monotonic()
             before, slept = slept, seconds_suspended()
             if slept - before > MOST_DISAGREEMENT:
-                self._tell_resumed(thread, slept - before)
+                self._log_resumed(thread, slept - before)
             stood_still = now - looked_at > LOOK_INTERVAL + BLOCKED_AFTER / 2
             looked_at = now
             if self._answered_at >= asked_at:
-                self._tell_answer(self._answered_at - asked_at, was_told=told_at > 0.0)
-                told_at, asked_at = 0.0, now
+                self._log_answer(self._answered_at - asked_at, was_logged=logged_at > 0.0)
+                logged_at, asked_at = 0.0, now
                 self._asked_at = asked_at
                 thread.call_soon(self._answer, idempotent=True)
             elif stood_still:
                 continue  # So did this thread: the answer may be on its way.
-            elif now - asked_at >= BLOCKED_AFTER and self._is_worth_telling(now, asked_at, told_at):
-                if told_at == 0.0:
+            elif now - asked_at >= BLOCKED_AFTER and self._is_worth_logging(now, asked_at, logged_at):
+                if logged_at == 0.0:
                     self.blocked += 1
-                told_at = now
-                self._tell(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001  # For exactly this.
+                logged_at = now
+                self._log_block(sys._current_frames().get(ident), now - asked_at)  # noqa: SLF001  # For exactly this.
 
-    def _tell_resumed(self, thread: TrioThread, seconds: float) -> None:
+    def _log_resumed(self, thread: TrioThread, seconds: float) -> None:
         logger.warning(
             "the machine was suspended for %.1f s; no claim was renewed meanwhile, and jobs that came due start now",
             seconds,
         )
         thread.call_soon(self._resumed)
 
-    def _tell_answer(self, seconds: float, *, was_told: bool) -> None:
-        if was_told:
+    def _log_answer(self, seconds: float, *, was_logged: bool) -> None:
+        if was_logged:
             logger.warning("the event loop goes on: it was blocked for %.1f s", seconds)
         elif seconds >= BLOCKED_AFTER:
             self.blocked += 1
@@ -133,13 +133,13 @@ class Watchdog:
                 seconds,
             )
 
-    def _is_worth_telling(self, now: float, asked_at: float, told_at: float) -> bool:
+    def _is_worth_logging(self, now: float, asked_at: float, logged_at: float) -> bool:
         """After one second, two, four and so on; while the scheduler leaves, every second."""
-        if told_at == 0.0 or self._is_leaving():
-            return now - told_at >= BLOCKED_AFTER
-        return now - asked_at >= 2 * (told_at - asked_at)
+        if logged_at == 0.0 or self._is_leaving():
+            return now - logged_at >= BLOCKED_AFTER
+        return now - asked_at >= 2 * (logged_at - asked_at)
 
-    def _tell(self, frame: FrameType | None, seconds: float) -> None:
+    def _log_block(self, frame: FrameType | None, seconds: float) -> None:
         stack = [] if frame is None else list(_outwards(frame))
         culprit = _run_of(stack, self._running())
         logger.error(
@@ -174,7 +174,7 @@ def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any]
     return None
 
 
-async def name_the_unwilling(running: Callable[[], Sequence[Run[Any]]]) -> None:
+async def log_unending_runs(running: Callable[[], Sequence[Run[Any]]]) -> None:
     """Names every second the runs that do not end although all their time is up, until cancelled.
 
     Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only

@@ -1,4 +1,8 @@
-"""Follows the stream of hints: opens it, opens it again, and passes on what it tells."""
+"""Follows the stream of hints: opens it, opens it again after a failure, and passes each hint on.
+
+A hint is never proof: it says where to look, or which claims to renew now. So a stream that is late or misses something
+costs time (until the next poll or heartbeat), and breaks nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +13,10 @@ import trio
 
 from .claimer import Claimer
 from .demand import Hints, StreamFailedError
-from .heartbeat import renew
+from .heartbeat import Heartbeat
 from .observer import LoopObserver
 from .progress import Progress
-from .runner import Runner
-from .source import HintStream, RenewalSource
+from .source import HintStream
 from .waker import Waker
 
 ClaimT = TypeVar("ClaimT")
@@ -21,44 +24,44 @@ SettlementT = TypeVar("SettlementT")
 
 FIRST_DELAY: Final = 1.0
 LONGEST_DELAY: Final = 30.0
-"""Seconds between two attempts while the stream is broken: doubled from the first to the longest; it never gives up."""
+"""Seconds between two attempts to open a broken stream: doubled from the first to the longest, without an end."""
 
-FAILURES_TO_TELL: Final = 3
+FAILURES_TO_REPORT: Final = 3
 """After this many failures in a row, the observer reports the fallback to polling."""
 
-# A second answer is asked for so much later than the last one came: what happens meanwhile shares it, and one look.
-# Not a debounce: nothing that happens puts the next answer off.
+# Seconds from an answer with hints to the next question: the hints of that time share one answer and one look. Not a
+# debounce: no hint delays the next question.
 PACE: Final = 0.01
 
-# After a single new item, which costs no look: at 200 a second, each would wait five milliseconds for the one before.
+# After an answer with a single new item, which costs no look. With PACE, of 200 items a second each would wait five
+# milliseconds for the one before.
 PACE_OF_ONE: Final = 0.002
 
-# While more is due than can start, hints about more are not needed, and each claim and each settlement would wake a
-# wait that is open on the server, for nothing. So the stream is asked at this interval, without a wait: a request to
-# end, which matters then as ever, is heard within that time.
+# While more is due than can start, nothing needs hints about new items, and each claim and each settlement would wake a
+# wait that is open on the server. So the watcher then asks at this interval, without a wait: a request to cancel
+# arrives within that time.
 PACE_BEHIND: Final = 0.02
 
-# How many seconds the server waits for a change. Long only if there was none during the short wait: a wait
-# that has begun cannot be made shorter once the answer shows a backlog.
+# Seconds that the server waits for a change. Long only if there was none during the short wait: once a wait has begun,
+# it cannot be made shorter when a backlog appears.
 SHORT_WAIT: Final = 0.1
 LONG_WAIT: Final = math.inf
 
-# Seconds that a request to end waits for a claim in flight, which may be the one that it concerns.
+# Seconds that a request to cancel waits for the claims in flight: one of them may be the claim that it concerns.
 CLAIM_TIMEOUT: Final = 1.0
 
-# Seconds to get out of the wait for hints when the end has come. Well within the engine's hard bound.
+# Seconds to end the wait for hints at the end of the engine. Well before its hard end.
 LEAVING_TIMEOUT: Final = 0.5
 
 
 class Watcher(Generic[ClaimT, SettlementT]):
-    """The loop over the stream; and while that is up, polls are rare."""
+    """The loop over the stream. While the stream is open, polls are rare."""
 
     def __init__(
         self,
         stream: HintStream[ClaimT],
-        source: RenewalSource[ClaimT],
         observer: LoopObserver,
-        runner: Runner[ClaimT, SettlementT],
+        heartbeat: Heartbeat[ClaimT, SettlementT],
         claimer: Claimer[ClaimT, SettlementT],
         waker: Waker,
         *,
@@ -67,9 +70,8 @@ class Watcher(Generic[ClaimT, SettlementT]):
     ) -> None:
         self.progress = Progress("watcher")
         self._stream = stream
-        self._source = source
         self._observer = observer
-        self._runner = runner
+        self._heartbeat = heartbeat
         self._claimer = claimer
         self._waker = waker
         self._poll_interval = poll_interval
@@ -80,7 +82,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
         self._ended = trio.Event()
 
     async def run(self) -> None:
-        """Returns when the end was asked for, or where there is no stream to be had."""
+        """Returns when the end was asked for, or if the server offers no stream."""
         try:
             while not self._ending.is_set():
                 try:
@@ -89,7 +91,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
                     await self._stream.open()
                     self.progress.answered()
                     await self._follow()
-                    # Whatever ends it again and again must not make a busy loop of this one.
+                    # Without this, a stream that opens and ends again and again makes this a busy loop.
                     with trio.move_on_at(opened_at + FIRST_DELAY):
                         await self._ending.wait()
                 except StreamFailedError as failure:
@@ -101,7 +103,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
             self._ended.set()
 
     async def end(self) -> None:
-        """Ends the loop, and the wait in a thread that it may be in; bounded."""
+        """Ends the loop, and the wait in a thread that it may be in. Takes `LEAVING_TIMEOUT` at most."""
         self._ending.set()
         with trio.move_on_after(LEAVING_TIMEOUT):
             if self._is_waiting:
@@ -113,7 +115,8 @@ class Watcher(Generic[ClaimT, SettlementT]):
 
     async def _follow(self) -> None:
         self._observer.stream_connected()
-        # The stream does not report what happened before it was open: this looks for it; and then for requests.
+        # The stream does not report what happened before it was open. This looks for new items, and the renewal of all
+        # claims finds requests to cancel.
         self._waker.poll_every(self._safety_poll_interval, hears_others=True)
         try:
             await self._pass_on(Hints(is_asked_to_end=lambda _: True))
@@ -122,7 +125,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
             while not self._ending.is_set():
                 hints = await self._next(wait)
                 self.progress.answered()
-                # Not already when it was opened: one that breaks at the first answer, again and again, is not up.
+                # Here, and not when it was opened: a stream that breaks at each first answer still fails.
                 self._failures = 0
                 await self._pass_on(hints)
                 if hints.ended:
@@ -144,40 +147,39 @@ class Watcher(Generic[ClaimT, SettlementT]):
             self._is_waiting = False
 
     async def _until_next(self, wait: float) -> float:
-        """For how long the next answer is worth a wait. While there is more than can start, it returns in pace."""
+        """Returns when to ask next: for how many seconds the server shall wait for a change."""
         if not self._claimer.is_behind:
             return wait
         with trio.move_on_after(PACE_BEHIND):
-            # The first item after a backlog is to start at once, too.
-            await self._wait_caught_up()
+            # Without this, the first item after a backlog would wait for the rest of the interval.
+            await self._claimer.wait_caught_up()
             return SHORT_WAIT
         return 0.0
 
-    async def _wait_caught_up(self) -> None:
-        while self._claimer.is_behind:
-            await self._runner.wait_changed()
-
     async def _pass_on(self, hints: Hints[ClaimT]) -> None:
-        # A wake alone finds what is due now; where something is due later, too, that must be asked for.
+        # `expect` alone keeps one moment. If other moments follow it, the waker must ask for them after a look.
         if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
         if hints.due < math.inf:
             self._waker.expect(hints.due, hints.item)
         if hints.is_asked_to_end is not None:
-            # The claim decides, not the hint. Where it cannot be asked now, the next beat asks.
-            await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
+            # The hint only says which claims to renew now: the renewal finds the request. If it fails, the next
+            # heartbeat finds it.
+            await self._heartbeat.renew(self.progress, hints.is_asked_to_end)
+            # A claim in flight may be the one that the user asked to cancel. The renewal above does not have it yet,
+            # and its own answer may be older than the request. Without this, the run would go on until the next
+            # heartbeat.
             if self._claimer.is_claiming:
-                # It may be about what is claimed in this very moment, and not held yet.
                 with trio.move_on_after(CLAIM_TIMEOUT):
                     await self._claimer.wait_claimed()
-                await renew(self._source, self._observer, self._runner, self.progress, hints.is_asked_to_end)
+                await self._heartbeat.renew(self.progress, hints.is_asked_to_end)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1
         self.progress.fail(failure.error)
         if self._failures == 1:
             self._observer.stream_failed(failure.error)
-        if self._failures == FAILURES_TO_TELL:
+        if self._failures == FAILURES_TO_REPORT:
             self._observer.stream_fallback(failure.error)
         with trio.move_on_after(min(FIRST_DELAY * 2 ** min(self._failures - 1, 10), LONGEST_DELAY)):
             await self._ending.wait()

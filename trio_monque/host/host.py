@@ -38,7 +38,7 @@ ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
 
 LAST_WORDS: Final = 0.5 - STOP_TIMEOUT
-"""Seconds for listeners to receive the last events. Together with the engine's hard bound: two seconds."""
+"""Seconds for listeners to receive the last events, after the engine's hard end: two seconds after the clean-ups."""
 
 
 async def _nothing() -> None:

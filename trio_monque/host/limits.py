@@ -37,13 +37,13 @@ def leased_timeout(options: HostOptions) -> float:
     return min(options.operation_timeout, options.heartbeat_interval)
 
 
-def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced: bool = True) -> EngineLimits:
+def engine_limits(options: HostOptions, *, concurrency: int | None, has_local_wakeups: bool = True) -> EngineLimits:
     """Return the limits of an engine. A kind of work may replace some of them.
 
     Args:
         options: The times.
         concurrency: How many runs may go on at once; None for no limit but that of each group.
-        is_announced: See EngineLimits.
+        has_local_wakeups: See EngineLimits.
     """
     return EngineLimits(
         poll_interval=options.poll_interval,
@@ -51,7 +51,7 @@ def engine_limits(options: HostOptions, *, concurrency: int | None, is_announced
         shutdown_timeout=options.shutdown_timeout,
         cleanup_timeout=options.cleanup_timeout,
         concurrency=concurrency,
-        is_announced=is_announced,
+        has_local_wakeups=has_local_wakeups,
         # A command may take the timeout twice if it is sent again; a heartbeat has its own bound.
         stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
     )

@@ -52,7 +52,7 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
     def time_limit(self, _claim: ClaimT) -> float:
         return math.inf
 
-    def hold_limit(self, _claim: ClaimT) -> float:
+    def renewal_limit(self, _claim: ClaimT) -> float:
         return math.inf
 
     async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[ClaimT]:
@@ -98,7 +98,7 @@ def one_group_host(
 
     Its instances poll, also in virtual time, because they do not announce items to each other.
     """
-    limits = engine_limits(options, concurrency=concurrency, is_announced=False)
+    limits = engine_limits(options, concurrency=concurrency, has_local_wakeups=False)
     engine = Engine(source, reporter, limits)
     engine.slots.set_limit(GROUP, concurrency)
     return Host(engine, reporter, life, start_timeout=options.start_timeout)

@@ -115,7 +115,7 @@ class JobSource:
         own = worker.settings.timeout if claim.timeout is None else claim.timeout
         return self._longest_run if own is None else min(own, self._longest_run)
 
-    def hold_limit(self, claim: Job) -> float:
+    def renewal_limit(self, claim: Job) -> float:
         return self._longest_hold
 
     def _worker(self, claim: Job) -> Worker[Any]:

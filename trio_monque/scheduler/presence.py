@@ -46,7 +46,7 @@ PRUNED_AFTER_BEATS: Final = 10
 RETRY_SHARE: Final = 1 / 10
 LONGEST_RETRY: Final = 1.0
 
-# Seconds to remove the entry at the end. After a cut, well within the engine's hard bound; a drain has more time.
+# Seconds to remove the entry at the end. After a cut, well before the engine's hard end; a drain has more time.
 LEAVE_TIMEOUT_IN_A_CUT: Final = 0.5
 LEAVE_TIMEOUT: Final = 2.0
 

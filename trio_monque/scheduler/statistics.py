@@ -111,7 +111,7 @@ def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
         renewals=int(renewals.total),
         running=number_running,
         running_by_name=running,
-        unsettled=max(0, engine.held - number_running),
+        unsettled=max(0, engine.number_held - number_running),
         free_slots=engine.slots.demand().total,
         claim_batches=claims.count,
         largest_claim_batch=int(claims.largest),

@@ -17,7 +17,7 @@ from ..engine.run import Run
 from ..engine.run_end import CancelReason, RunEnd
 from ..engine.runner import Runner
 from ..engine.slots import Slots
-from ..engine.wake import WakeSignal
+from ..engine.waker import WakeSignal
 from ..errors import MonqueError, UnreadablePayloadError
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job

@@ -40,7 +40,7 @@ def _settling_without(*fields: str) -> Mutation:
 
 def _without_lease(patch: pytest.MonkeyPatch) -> None:
     """A run goes on until a write shows that its claim is gone."""
-    patch.setattr(LeaseTerms, "cancelled_at", lambda self, sent: math.inf)
+    patch.setattr(LeaseTerms, "lease_deadline", lambda self, sent: math.inf)
     patch.setattr(LeaseTerms, "cleaned_up_by", lambda self, sent: math.inf)
 
 

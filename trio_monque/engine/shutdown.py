@@ -1,0 +1,125 @@
+"""The end of an engine: its timeline, and the tasks that keep to it.
+
+    drain           The claimer ends; claims in flight are given back. Runs go on.
+      |  shutdown_timeout, or until a cut is asked for
+    cut             The engine cancels each run, which may clean up.
+      |  cleanup_timeout
+    clean-ups over  No run has a shield any more. Settlements and releases go on.
+      |  HARD_END_AFTER / 2
+    abandonment     The engine waits no longer for threads, nor for the answer to a rescue.
+      |  HARD_END_AFTER / 2
+    hard end        The engine cancels everything else: settlements, releases, waits. What is not settled by now is left
+                    to its lease.
+
+The engine ends at any point of this line when its last run is settled. A cancellation from outside, a Ctrl-C and a
+crash begin with the cut. Only a handler that swallows its cancellation can outlast the hard end, because trio cannot
+leave a task behind: `report_unending_runs` logs it each second.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, Generic, TypeVar
+
+import trio
+
+from ..log import logger_of
+from .guard import Stop, end_for_bug
+from .health import Vitals
+from .limits import EngineLimits
+from .observer import EndObserver
+from .reaper import Reaper
+from .run_end import CancelReason, RunEnd
+from .runner import Runner
+from .source import Source
+from .watchdog import log_unending_runs
+
+logger = logger_of("engine")
+
+ClaimT = TypeVar("ClaimT")
+SettlementT = TypeVar("SettlementT")
+BatchT = TypeVar("BatchT")
+
+HARD_END_AFTER: Final = 1.5
+"""Seconds from the end of the clean-ups to the hard end."""
+
+
+class Shutdown(Generic[ClaimT]):
+    """Waits for the drain, and then keeps to the timeline.
+
+    Args:
+        box: The scope around all of the engine except `report_unending_runs`; the hard end cancels it.
+    """
+
+    def __init__(
+        self,
+        stop: Stop,
+        limits: EngineLimits,
+        observer: EndObserver[ClaimT],
+        runner: Runner[ClaimT, Any],
+        reaper: Reaper[ClaimT, Any, Any],
+        vitals: Vitals,
+        box: trio.CancelScope,
+    ) -> None:
+        self._stop = stop
+        self._limits = limits
+        self._observer = observer
+        self._runner = runner
+        self._reaper = reaper
+        self._vitals = vitals
+        self._box = box
+
+    @trio.lowlevel.enable_ki_protection
+    async def run(self) -> None:
+        """From the drain to the abandonment. The engine cancels it when its last run is settled."""
+        await self._stop.draining.wait()
+        self._report(lambda: self._observer.draining(self._stop.cause))
+        with trio.move_on_after(self._limits.shutdown_timeout):
+            await self._stop.cutting.wait()
+        self._stop.cut()
+        clean_ups_over = trio.current_time() + self._limits.cleanup_timeout
+        self._vitals.leave_by = self._box.deadline = clean_ups_over + HARD_END_AFTER
+        cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
+        if cut_short:
+            self._report(lambda: self._observer.runs_cut_short(cut_short))
+        try:
+            await trio.sleep_until(clean_ups_over + HARD_END_AFTER / 2)
+        finally:
+            # Also if the hard end came first: a process that stood still (SIGSTOP) wakes up behind all its deadlines.
+            # These waits are shielded from the box, so without this nothing would end them.
+            self._runner.abandon_threads()
+            self._reaper.end_grace()
+
+    def _report(self, report: Callable[[], None]) -> None:
+        # Without this, the observer's error would leave this task, and cancel the settler, the heartbeat and all runs
+        # beside it. And not `guard`, which would end this task and with it the timeline.
+        try:
+            report()
+        except Exception as bug:  # noqa: BLE001  # A bug of the observer ends the engine in order, by a cut.
+            end_for_bug(self._stop, "the end could not be reported", bug)
+
+    @trio.lowlevel.enable_ki_protection
+    async def report_unending_runs(self) -> None:
+        """Logs the runs that outlast the hard end, until cancelled. To be run outside the box."""
+        await self._stop.cutting.wait()
+        await trio.sleep(self._limits.cleanup_timeout + HARD_END_AFTER)
+        await log_unending_runs(lambda: self._runner.running)
+
+
+async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runner: Runner[ClaimT, SettlementT]) -> None:
+    """Releases what is still held after the settler has crashed: the last act of the engine."""
+    # A run whose thread goes on keeps its claim until its lease ends.
+    left = [run for run in runner.held if not run.abandoned]
+    if not left:
+        return
+    # As if they had been cut short, for their real ends could not be written.
+    ends = [(run.claim, RunEnd.by_cancellation(CancelReason.SHUTDOWN, run.duration)) for run in left]
+    given_back = [source.conclude(claim, end) for claim, end in ends]
+    try:
+        written = await source.settle(await source.prepare(given_back))
+    except Exception:
+        logger.exception("%d claims could not be given back: they end with their leases", len(left))
+        return
+    for run, was_written in zip(left, written, strict=True):
+        if was_written:
+            del runner.held[run]
