@@ -1,19 +1,4 @@
-"""Claim: a document under a lock, as the code that works on it sees it.
-
-What each condition of `finish` and of `async with claim` closes:
-
-- The lock was lost and the work does not know it yet. `finish` raises before it writes, and the write itself has the
-  fence of the claim: a second instance that holds the document now keeps its claim.
-- The answer to `finish` is lost. The engine sends the same settlement again. If the lease ends meanwhile, another
-  instance may have claimed and finished the document. Then no read can tell whose write took the lock away, and the
-  error has `unknown_outcome`.
-- The server refuses the update, for example by a validator. The claim is still held, so the handler may finish with
-  another update.
-- `finish` is called while an end is being written. Both would be fenced by the same claim, and the second would look
-  like a lost lock. So it raises at once.
-- The block is left by an error and by the cancellation of its scope at the same time. The error decides: a failure must
-  not count as a released document.
-"""
+"""Claim: a document under a lock, as the code that works on it sees it."""
 
 from __future__ import annotations
 
@@ -133,6 +118,8 @@ class Claim(Generic[DocT]):
     def _check_held(self) -> None:
         if self._run.reason is CancelReason.LOST and not self._run.is_settled_early:
             raise self._lost()
+        # `is_settling_early`: an end is being written. A second one would have the fence of the same claim, find the
+        # lock gone, and look like a lost lock.
         if self._work.is_over or self._run.is_settled_early or self._run.is_settling_early:
             raise MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
@@ -141,6 +128,7 @@ class Claim(Generic[DocT]):
         is_held = False
         try:
             written = await self._source.settle_early(self._run, settlement)
+            # The server refused the update, by a validator for example: the handler may finish with another one.
             is_held = written is None
         finally:
             if not is_held:
@@ -149,6 +137,8 @@ class Claim(Generic[DocT]):
             problem = None if settlement.settled is None else settlement.settled.error
             raise InvalidUpdateError(f"the server refused the update of document {shown(self.id)}: {problem}")
         if not written and settlement.is_unclear:
+            # The answer was lost, and the lease ended while the settlement was sent again. Another instance may have
+            # claimed and finished the document: no read can tell whose write removed the lock.
             raise MonqueConnectionError(
                 f"the outcome of finishing document {shown(self.id)} is unknown: its lock is gone, and the lease had "
                 "expired, so that another instance may have finished it",
@@ -203,6 +193,8 @@ class Claim(Generic[DocT]):
         """End the work. Unless the claim has ended before, the error decides what happens to the document."""
         outcome: Exception | None = None
         if left is not None:
+            # The block may be left by an error and by a cancellation at once. Then the error decides: a failure must
+            # not count as a release.
             others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
             outcome = others if isinstance(others, Exception) else UncountedReleaseError()

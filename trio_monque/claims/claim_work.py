@@ -2,16 +2,6 @@
 
 A claim has two sides, which may be in two tasks. The engine's task runs from the claim to its settlement. The user's
 task works on the document: the handler of `run_claims` in the engine's task, a block of `async with claim` in its own.
-Races, and what closes each:
-
-- The claims end while a claim waits for a task. No work has begun, so `release_unless_entered` releases the document
-  uncounted. It does nothing once a block was entered: otherwise the document would be free while the block uses it.
-- The engine's task is cancelled while the block is in another task. The engine would release the document at once, and
-  a second instance would work on it beside the clean-up of the first. So `wait_over` goes on waiting, shielded, until
-  the block has left or the engine's hard end comes. In the second case the run counts as abandoned: the lock stays, and
-  its lease ends it.
-- The block fails after `finish` has succeeded. The result is written and the lock is gone. So `end` without an error
-  comes first, and an error that follows is not kept.
 """
 
 from __future__ import annotations
@@ -69,6 +59,8 @@ class ClaimWork:
     def end(self, error: Exception | None = None) -> None:
         """The work is over. The error decides what the document's lock becomes, unless the work was over before."""
         if not self.is_over:
+            # Only the first end counts. If the block fails after `finish` has succeeded, the result is written, the
+            # lock is gone, and the error changes nothing.
             self._error = error
         self.is_over = True
         if self._over is not None:
@@ -76,6 +68,7 @@ class ClaimWork:
 
     def release_unless_entered(self) -> None:
         """Release the document uncounted, unless a task works on it or has done so."""
+        # Otherwise another instance could claim the document while a block still works on it.
         if not (self.is_entered or self.is_over):
             self.end(UncountedReleaseError())
 
@@ -89,6 +82,9 @@ class ClaimWork:
             await self._wait()
         except trio.Cancelled:
             if self.is_entered:
+                # The engine releases the document when this call ends. The block may be in another task, and still
+                # clean up: a second instance would work on the document beside it. If the block has not left at the
+                # engine's hard end, the run counts as abandoned: the lock stays until its lease ends.
                 with self._run.shielded_wait:
                     await self._wait()
                 self._run.abandoned = self.is_entered

@@ -1,13 +1,10 @@
 """How claims reach the code that works on them: one by one to an `async for`, or each to a call of a handler.
 
-Both claim ahead: while the results of some documents are being written, the engine claims the next ones. So both count
-the documents that are worked on by themselves, and both hold back what was claimed early, under its lock:
+The engine claims ahead: while the results of some documents are being written, it claims the next ones. So these
+classes count by themselves how many documents are worked on. Claims above that number wait here, under their locks:
 
 - `ClaimQueue` hands at most `concurrency` claims to the tasks that iterate over `open_claims`.
 - `HandlerSlots` lets at most `concurrency` handlers of `run_claims` run.
-
-A claim that waits here can be lost, or the claims can end. So each waiting claim is checked again when its turn comes:
-a lost one is dropped, and nothing begins once the claims are ending.
 """
 
 from __future__ import annotations
@@ -58,7 +55,7 @@ class ClaimQueue:
         while True:
             while self._offered and len(self._taken) < self._concurrency:
                 _, work, claim = heapq.heappop(self._offered)
-                # The lock of an offered claim may have been lost meanwhile.
+                # The lock of an offered claim may have been lost while it waited: drop it.
                 if not work.is_over:
                     self._taken[work] = None
                     work.begin()
@@ -102,6 +99,7 @@ class HandlerSlots:
         except trio.WouldBlock:
             work.wait_to_begin()
             await self._limiter.acquire_on_behalf_of(work)
+            # The end may have begun during the wait, and no handler starts after that.
             if work.is_draining:
                 self.leave(work)
                 raise UncountedReleaseError from None

@@ -20,18 +20,14 @@ class Finisher:
         self._source = source
 
     async def run(self) -> None:
-        """Drain the engine when it holds no document, claims none, and the database has none left.
-
-        Each condition closes a race. A document that is held is not finished yet, and may be released. A document that
-        is being claimed may be granted after the question was sent. And a claim may be granted between the question and
-        its answer, so the engine is looked at once more.
-        """
+        """Drain the engine when it works on no document, claims none, and the database has none left."""
         engine = self._engine
         while True:
             self.progress.wait_for_others()
             await engine.wait_changed()
-            # Wait also for a handler that goes on after `finish`: a drain would start its `shutdown_timeout`, and the
-            # caller has not asked for an end.
+            # A document that is worked on may be released and claimable again. A claim in flight may be granted after
+            # the question was sent. And a handler may go on after `finish`: a drain would start its `shutdown_timeout`,
+            # although the caller has not asked for an end.
             if engine.is_at_work or engine.is_claiming:
                 continue
             self.progress.ask()
@@ -41,6 +37,7 @@ class Finisher:
                 self.progress.fail(error)
                 continue  # The claimer meets the same error, retries, and reports it.
             self.progress.answered()
+            # A claim may have been granted between the question and its answer.
             if not is_anything_left and not engine.is_at_work:
                 engine.stop.drain("nothing is left")
                 return

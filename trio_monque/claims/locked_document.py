@@ -1,15 +1,8 @@
 """HeldDocument, a document under a lock of this instance, and Cycle, the claim that locked it.
 
-One claim locks many documents with one stamp. The database may have another `until` than this instance knows, as the
-answer to a renewal may be lost or late. What the Cycle keeps against that:
-
-- *Every `until` that was sent and may still be in a lock.* The fence of each write accepts all of them. With only the
-  last one, an instance whose renewal was not applied would take its own lock for a lost one.
-- *For how long no other program can have taken the lock.* If a lock is missing after a lost answer, it was this
-  instance that removed it, provided that this time is not over. Afterwards another instance may have claimed and ended
-  the document, and the outcome is unknown. The time counts from the moment at which a renewal was sent, because the
-  server may have applied it at once.
-- *That time for each document.* One renewal may find some locks of the cycle held and others gone.
+One claim locks many documents with one stamp. The answer to a renewal may be lost or late, so the database may have
+another `until` than this instance knows. A Cycle keeps every date that a lock may have, and until when no other program
+can have taken it.
 """
 
 from __future__ import annotations
@@ -40,10 +33,12 @@ class Cycle:
         """`sent` is the moment at which the claim was sent, on trio's clock."""
         self.stamp = stamp
         self.asked = asked
+        # Every date that was sent and may still be in a lock. With only the last one, an instance whose renewal was not
+        # applied would take its own lock for a lost one.
         self._untils = [stamp.until]
         self.fence = self._fenced()
         self._sure_until = self._untouched_until(sent)
-        # By key, for the documents that a renewal has found held.
+        # By key, for the documents that a renewal has found held: it may have found other locks of the cycle gone.
         self._sure_until_of: dict[bytes, float] = {}
 
     def _fenced(self) -> Fence:
@@ -62,6 +57,7 @@ class Cycle:
 
     def _untouched_until(self, sent: float) -> float:
         """Return until when no other program takes a lock that a command of that moment found held."""
+        # From the moment at which the command was sent: the server may have applied it at once.
         return sent + (LEASE_IN_BEATS - CLOCKS) * self.stamp.every
 
     def is_sure(self, key: bytes, now: float) -> bool:

@@ -1,8 +1,7 @@
 """Detects finished documents that still match the filter: the instance would claim them again without end.
 
 A document that matches later, because another program opened it again, is new work and must not count. So the guard
-looks right after the result was written. Between the result and this look, the document may be claimed again here;
-therefore a document counts from the moment at which it is finished, and stops counting when the look does not find it.
+looks right after the result was written, and decides by what this look finds.
 """
 
 from __future__ import annotations
@@ -47,6 +46,7 @@ class ReclaimGuard:
     def finished(self, documents: Iterable[HeldDocument]) -> None:
         """The results of these documents are written, and their locks are gone."""
         for one in documents:
+            # It counts from now on, before the look: this instance may claim it again in between.
             self._unseen[one.key] = one.id
             self._arrived.set()
 
@@ -62,7 +62,8 @@ class ReclaimGuard:
             ids = [self._unseen[key] for key in keys]
             self.progress.ask()
             try:
-                # The lock of this instance does not hide a document: it was claimed again because it still matched.
+                # `by`: a lock of this instance does not hide the document from this look. The document was claimed
+                # again because it still matched.
                 look = partial(documents.due.still_matching, self._locked, ids, self._by)
                 found = await self._db_threads.call(look, abandon_on_cancel=True)
             except MonqueConnectionError as error:
@@ -70,6 +71,7 @@ class ReclaimGuard:
                 found = frozenset()  # No retry: a program with a wrong filter makes the same mistake again soon.
             else:
                 self.progress.answered()
+            # A document that the look did not find stops counting: if it matches again, it is new work.
             for key in keys:
                 self._unseen.pop(key, None)
             if not self._unseen:

@@ -1,19 +1,7 @@
 """Observes the locks of other holders, and rescues documents whose holder is dead.
 
-The reaper of the engine decides whom it takes for dead; the guarded write is in `store/documents/rescuing.py`. What
-each condition here closes:
-
-- An instance of this library renews its lock each heartbeat. Clocks may differ, so the `until` of its lock alone proves
-  nothing: it is dead only if a whole lease has passed, on the clock of this instance, without a renewal. At the start
-  there was no time to observe. Then a date that has passed by more than `clock_skew` is enough (`is_stale`).
-- A program that knows only `by` and `until` never renews. All that can be known of it is that date. Its lock is
-  protected until then, plus `clock_skew` for its clock; a lock without an end is protected for ever.
-- A renewal of this instance may be in flight while it looks. `ours` excludes its own locks by document and token: a
-  lock with this instance's name and another token is that of an earlier claim, and is observed like any other.
-- The answer to a rescue is lost. Prepared anew, the second attempt would have another date, and would not recognize
-  what the first one wrote: those documents would be rescued, but neither reported nor announced. So `_unanswered`
-  keeps what was sent, and the same is sent again.
-- A rescued document that waits for its backoff is due later. Other loops do not know that, so `expect` sets a timer.
+The reaper of the engine decides which holders are dead (`observations.py`). The guarded write that takes their locks
+away is in `store/documents/rescuing.py`.
 """
 
 from __future__ import annotations
@@ -56,6 +44,8 @@ class Rescues:
     def _look(self, ours: Set[tuple[bytes, str | None]]) -> Sequence[Sighting[SeenLock]]:
         found = documents.rescuing.observe(self._locked)
         now = self._time.now()
+        # By document and token, and not by the name of this instance: a lock with this name and another token is that
+        # of an earlier claim, which this instance does not renew any more.
         return [self._sighting(one, now) for one in found if (one.key, one.lock.token) not in ours]
 
     def _sighting(self, seen: SeenLock, now: datetime) -> Sighting[SeenLock]:
@@ -64,16 +54,21 @@ class Rescues:
         left = (lock.until - now) / timedelta(seconds=1) + self._skew
         mark = (lock.by, lock.token, lock.until)
         if lock.is_ours:
-            # Dead after a whole lease without a renewal; at the start, if its own date has passed.
+            # An instance of this library renews its lock each heartbeat. Clocks differ, so the date in the lock proves
+            # nothing: the holder is dead after a whole lease without a renewal, on the clock of this instance. At the
+            # start of this instance, before it can have observed that, a date that has passed is enough (`is_stale`).
             return Sighting(seen, seen.key, mark, lock.lease, is_stale=left < 0)
-        # A program that does not renew: only its date counts.
+        # A program that knows only `by` and `until` never renews: all that is known of it is its date. Its lock is
+        # protected until then, plus `clock_skew`; without an end, for ever.
         return Sighting(seen, seen.key, mark, 0.0, protected_for=left if lock.until < NEVER else math.inf)
 
     async def rescue(self, dead: Sequence[SeenLock]) -> Sequence[RescuedDocument]:
         """Take these locks away; return the documents that had not changed since they were observed.
 
-        After a transient error, the next call sends the same as the first: see the top of this file.
+        After a transient error, the next call sends the same as the first.
         """
+        # What was sent is kept until it is answered. A second attempt with a new date could not recognize what the
+        # first one wrote: these documents would be rescued, but neither reported nor announced.
         if not self._unanswered:
             now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
             self._unanswered = [self._takeaway(one, now) for one in dead]
@@ -85,6 +80,7 @@ class Rescues:
         for one in rescued:
             until = one.becomes["until"]
             if until < NEVER:
+                # The document waits for its backoff. No look shows that, so it needs a timer.
                 self._control.expect(self._time.clock.on_run_clock(until))
         return [
             RescuedDocument(

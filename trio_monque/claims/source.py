@@ -1,18 +1,7 @@
 """DocumentSource: the port of the engine (see `engine/source.py`) for the documents of any collection.
 
-Claiming is in `claiming.py`, rescuing in `rescues.py`, decisions in `settlement.py`. This file settles and renews. The
-races between these two, and with lost answers:
-
-- A renewal is in flight while a settlement is sent. The lock may have the old `until` or the new one, so a settlement
-  takes the fence of its Cycle just before it is sent, and not when it was prepared. If a renewal overtakes it all the
-  same, the store answers MOVED, and it is sent again with the newer fence, up to MOST_ROUNDS times.
-- The answer to a settlement is lost, and the next attempt finds no lock. Either the first attempt removed it, or the
-  lease ended and another instance has claimed and ended the document. As long as the Cycle is sure that no other
-  program can have taken the lock, it was the first attempt: the settlement counts as written. Afterwards the outcome is
-  unclear, and `finish` raises MonqueConnectionError instead of a result that may be wrong.
-- A renewal finds one lock of a claim gone and the others held. Only what it found held is sure for longer.
-- The clock of a foreign program decides when it takes a lock, by `until` alone. So that date is made from the server's
-  time, measured anew if it is stale.
+Claiming is in `claiming.py`, rescuing in `rescues.py`, decisions in `settlement.py`. This file settles and renews. It
+may do both at once for one document, and either answer may be lost: `Cycle` knows which dates a lock may have then.
 """
 
 from __future__ import annotations
@@ -156,7 +145,8 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         for one in left:
             assert one.ending is not None, "prepare comes before settle"
             if one.ending.fence is not one.held.cycle.fence:
-                # A renewal was sent since: the lock may have that date, too.
+                # A renewal was sent since `prepare`, and may be in flight: the lock may have its date, too. If a
+                # renewal overtakes this write all the same, the answer is MOVED, and the next round has its date.
                 one.ending = replace(one.ending, fence=one.held.cycle.fence)
             endings.append(one.ending)
         try:
@@ -167,13 +157,17 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
             )
         except MonqueConnectionError as error:
             for one in left:
+                # The next attempt may find no lock, because this one has removed it.
                 one.may_be_written |= error.unknown_outcome
             raise
         for one, settled in zip(left, answers, strict=True):
             one.settled = settled
             one.may_be_written |= settled.may_be_written
             if settled.fate is Fate.GONE and one.may_be_written:
-                # Our own write removed the lock, as long as no other program can have taken it.
+                # Either an earlier attempt of ours removed the lock, or the lease ended and another instance has
+                # claimed and ended the document. While no other program can have taken the lock, it was ours.
+                # Afterwards no read can tell: `finish` raises MonqueConnectionError instead of a result that may be
+                # wrong.
                 one.is_unclear = not one.held.cycle.is_sure(one.held.key, trio.current_time())
                 one.settled = settled if one.is_unclear else Settled(Fate.WRITTEN)
 
@@ -188,7 +182,8 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         if not claims:
             return []
         every = self._config.heartbeat_interval
-        # Programs that know only `by` and `until` compare that date with their clock: it must be the server's time.
+        # Programs that know only `by` and `until` take a lock when its date has passed by their clock. So the date
+        # comes from the server's time, measured again if it is stale.
         now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
         until = renewed_until(self._beats.next(now), every)
         sent = trio.current_time()
@@ -197,6 +192,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
             cycles.setdefault(claim.cycle, []).append(claim)
         fences = [(cycle.fence, [one.id for one in of_cycle]) for cycle, of_cycle in cycles.items()]
         for cycle in cycles:
+            # Before the command is sent: if its answer is lost, the locks have the old date or the new one.
             cycle.renewing(until)
         lost = await self._db_threads.call(
             partial(documents.leases.renew, self._leased, fences, until),
@@ -204,6 +200,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
             abandon_on_cancel=True,
         )
         for cycle, of_cycle in cycles.items():
+            # One lock of a claim may be gone and others held. Only those that were found held are safe for longer.
             cycle.renewed(until, sent, [one.key for one in of_cycle if one.key not in lost])
         return [ClaimState.LOST if claim.key in lost else ClaimState.HELD for claim in claims]
 

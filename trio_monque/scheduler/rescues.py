@@ -1,16 +1,7 @@
 """Rescues: finds claims of dead instances and takes them away, for one scheduler.
 
-Which claim is dead is decided by observation alone (`observations.py`). The write takes a claim away only if its owner,
+Observation alone decides which claim is dead (`observations.py`). The write takes a claim away only if its owner,
 token, moment and last renewal are still those that were seen: an instance that renews after the look keeps its job.
-
-What is left is the answer of that write. If it is lost, the rescue may or may not be applied:
-
-- The same statements are sent again, and the receipts in the documents prove which changes were our own. New statements
-  would match nothing, and a job that was rescued would never be reported.
-- Until then, only the jobs whose fate is known are announced to local schedulers. One that claims and ends a job writes
-  its own receipt over ours, and the repeated rescue could not find out what it had done.
-- If the scheduler leaves meanwhile, the thread still gets the answer. It reports it, and wakes the schedulers that go
-  on: otherwise the rescued jobs would wait for a poll, and in virtual time for ever.
 """
 
 from __future__ import annotations
@@ -75,6 +66,8 @@ class Rescues:
 
     async def rescue(self, claims: Sequence[Job]) -> Sequence[Rescued]:
         """Take these claims away. After a transient error, call it again: it repeats what was sent."""
+        # If the answer is lost, the same statements are sent again: the receipts that they leave in the documents prove
+        # which changes were ours. New statements would match nothing, and the rescued jobs would never be reported.
         batch = self._unanswered = self._unanswered or self._rescuer.batch(claims)
         try:
             await self._db_threads.hand_over(
@@ -94,7 +87,11 @@ class Rescues:
         return rescued
 
     def _report_late(self, batch: RescueBatch) -> None:
-        """Runs in a database thread whose caller was cancelled: the scheduler leaves."""
+        """Runs in a database thread whose caller was cancelled: the scheduler leaves.
+
+        The other schedulers of this run must learn of the rescued jobs. Otherwise these would wait for a poll, and in
+        virtual time for ever.
+        """
         if batch.is_unknown:
             self._announce(None)
         self._control.on_trio_thread(partial(self._report, self._announced(batch)))

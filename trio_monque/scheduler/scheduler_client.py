@@ -65,12 +65,15 @@ class SchedulerClient(Monque):
     def health(self) -> Health:
         """Whether the scheduler works, and why not. Call it from any thread; it only reads memory, and does not wait.
 
-        A loop is unhealthy when its `lag` is longer than twice `operation_timeout`, and no shorter than
-        `heartbeat_interval`; the heartbeat, when it is longer than `heartbeat_interval`, and as soon as a run was
-        stopped because its claim could not be renewed, until renewals succeed. A loop that has crashed stays
-        unhealthy, and ends the scheduler. The event loop is unhealthy when it does not answer for a second, and
-        leaving, when handlers do not end in all the time that they have. The scheduler is unhealthy, too, while
-        another process, such as Monque for Node, uses its instance id.
+        The scheduler is unhealthy while one of these is true:
+
+        - A loop is late: its `lag` is longer than twice `operation_timeout` and than `heartbeat_interval`. The
+          heartbeat is late when its `lag` is longer than `heartbeat_interval`.
+        - Runs were cancelled because their claims could not be renewed, and no renewal has succeeded since.
+        - A loop has crashed, which ends the scheduler.
+        - The event loop has not answered for a second.
+        - The scheduler is shutting down, and handlers go on although their time is over.
+        - Another process, such as Monque for Node, uses the instance id of this scheduler.
         """
         found = self._engine.vitals.examine()
         found = replace(found, reasons=(*found.reasons, *self._reporter.complaints(found.now)))

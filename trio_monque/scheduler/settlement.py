@@ -1,17 +1,8 @@
 """JobSettlement: the end of a run on its way to the database, and the batches that write many ends.
 
-The verdict of a run is final. How it is written may change until the database accepts it. What each step closes:
-
-- *Another instance took the claim.* Every statement has the claim as its fence (`store/settling.py`); the fate is LOST,
-  and nothing of the run is written over the new holder's job.
-- *The answer is lost.* The batch is sent again exactly as it is. By its receipts, the second sending recognises what
-  the first one wrote, so a batch is never prepared a second time while its outcome is unknown.
-- *The schedule changed while the job ran.* The next occurrence was computed from the old one, so the statement does not
-  match (SCHEDULE_CHANGED). The source reads the schedule, and the end is decided again.
-- *The server refuses the write* (a full document, a validator). The next write stores less (`lightened`), and the last
-  one stores a failure with that reason. Otherwise the job would run again each time its lease expires.
-- *Code of the user raises while the end is decided* (a backoff function, the text of an exception). The job fails with
-  that error; otherwise one job would stop the batch that many others are in.
+The verdict of a run is final. How it is written may change until the database accepts it: `is_undecided` says when.
+Every statement has the claim as its fence (`store/settling.py`). If another instance took the claim, the fate is LOST,
+and nothing of the run is written over the job of the new holder.
 """
 
 from __future__ import annotations
@@ -86,7 +77,10 @@ class SettlementRefusedError(Exception):
 
 @dataclass(slots=True)
 class Batch:
-    """Settlements and the statements that write them. After an unknown outcome it is sent again as it is.
+    """Settlements and the statements that write them.
+
+    If its answer is lost, the batch is sent again exactly as it is: by the receipts in its statements, the source
+    recognises what the first attempt has written. So it is not prepared a second time while its outcome is unknown.
 
     Attributes:
         statements: What is still to be sent.
@@ -141,7 +135,9 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
     except MemoryError:
         raise  # Not a fault of the job: the settler tries again.
-    except BaseException as error:  # BaseException: the user's code may raise anything.
+    except BaseException as error:
+        # Code of the user (a backoff function, the text of an exception) may raise anything. It fails its own job;
+        # otherwise it would stop the settler, and the batch that many other jobs are in.
         logger.exception(
             "could not decide the end of job %s; it has failed", settlement.job, extra=log_extra(settlement.job)
         )
@@ -163,6 +159,9 @@ def _decided(settlement: JobSettlement, now: datetime) -> Transition:
 
 def is_undecided(settlement: JobSettlement, fate: Fate) -> bool:
     """Whether another write must follow: nothing is stored yet, and a different write can succeed."""
+    # SCHEDULE_CHANGED: the next occurrence was computed from a schedule that changed while the job ran.
+    # REFUSED (a full document, a validator): the next write stores less. Otherwise the job would run again each time
+    # its lease expires.
     return fate is Fate.SCHEDULE_CHANGED or (fate is Fate.REFUSED and settlement.refusals < MOST_REFUSALS)
 
 
