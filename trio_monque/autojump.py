@@ -1,7 +1,8 @@
-"""What holds virtual time still: whatever of a run goes on in real time.
+"""ClockHold: holds the virtual clock of a run while something for the run takes real time.
 
-That is invisible to trio's autojump, a thread (python-trio/trio#456) as well as a pause after a fault:
-the clock would jump over every deadline meanwhile.
+trio's autojump does not see a thread (python-trio/trio#456), or a pause in real time after a fault. It only sees that
+all tasks wait, and would jump to the next deadline: a call to the database that takes a millisecond would meet every
+timeout.
 """
 
 from __future__ import annotations
@@ -23,10 +24,10 @@ class _Autojumper(Protocol):
 
 
 class ClockHold:
-    """Holds the autojump clock of a run while something for it goes on in real time.
+    """Counts what takes real time in a run, and keeps its virtual clock from jumping meanwhile.
 
-    A larger autojump threshold would only hide the fault: it still fires on a slow call. Only touched on
-    the run's own thread: trio's setter for the threshold looks the run up there.
+    A larger autojump threshold would not do: a slow call would still exceed it. Touch it only on the trio thread,
+    because trio's setter for the threshold needs the current run.
     """
 
     def __init__(self, clock: _Autojumper | None) -> None:
@@ -47,6 +48,7 @@ class ClockHold:
         if self._holders == 1:
             self._free = trio.Event()
             if self._clock is not None:
+                # Infinity switches the autojump off. The test's own threshold comes back at the release.
                 self._threshold = self._clock.autojump_threshold
                 self._clock.autojump_threshold = math.inf
 
@@ -59,12 +61,13 @@ class ClockHold:
                 self._clock.autojump_threshold = self._threshold
 
     async def wait_free(self) -> None:
-        """Returns when the clock is not held any more, before it can jump."""
+        """Return when the clock is no longer held, before it can jump."""
         await self._free.wait()
 
     @contextmanager
     def jumping(self) -> Iterator[None]:
-        """While anybody is inside, the clock jumps when nothing else is left to do, also one that is moved by hand."""
+        """Inside, the clock jumps as soon as all tasks wait, also a clock that the test moves by hand."""
+        # Several tasks may be inside at once: the first changes the threshold, and the last restores it.
         self._jumpers += 1
         if self._jumpers == 1:
             self._before = self._set_threshold(0)
@@ -79,6 +82,7 @@ class ClockHold:
         if self._clock is None:
             return math.inf
         if self._holders:
+            # While the clock is held, only note the threshold: the release sets it.
             before, self._threshold = self._threshold, threshold
         else:
             before, self._clock.autojump_threshold = self._clock.autojump_threshold, threshold
@@ -89,7 +93,7 @@ _hold_of_run: trio.lowlevel.RunVar[ClockHold] = trio.lowlevel.RunVar("monque_clo
 
 
 def clock_hold() -> ClockHold:
-    """The hold of the current run; one that moves no clock under a real one."""
+    """Return the hold of the current run. Under a real clock it counts, and holds nothing."""
     try:
         return _hold_of_run.get()
     except LookupError:
@@ -101,10 +105,10 @@ def clock_hold() -> ClockHold:
 
 @contextmanager
 def real_timeout(seconds: float) -> Iterator[None]:
-    """Ends its body after `seconds` real seconds, in which virtual time stands still.
+    """End the body after `seconds` real seconds, in which virtual time stands still.
 
-    For what waits until a fault of the real world has passed: an outage of a third of a second must not
-    burn a virtual hour of retries.
+    For pauses after a fault of the real world: otherwise an outage of a third of a second would use up a virtual hour
+    of retries.
     """
     if not is_run_virtual():
         with trio.move_on_after(seconds):
@@ -122,7 +126,7 @@ def real_timeout(seconds: float) -> Iterator[None]:
         timer.daemon = True
         try:
             timer.start()
-        except RuntimeError:  # No thread can be started: virtual time passes instead.
+        except RuntimeError:  # No thread can be started. Virtual time passes instead, so that the pause ends.
             scope.deadline = trio.current_time() + seconds
             yield
             return
@@ -135,6 +139,6 @@ def real_timeout(seconds: float) -> Iterator[None]:
 
 
 async def real_pause(seconds: float) -> None:
-    """Sleeps for `seconds` real seconds; see `real_timeout`."""
+    """Sleep for `seconds` real seconds; see `real_timeout`."""
     with real_timeout(seconds):
         await trio.Event().wait()

@@ -1,4 +1,4 @@
-"""What time it is: the server's, or the run's virtual one.
+"""The current time: the server's time, or the virtual time of a run.
 
 `now` decides when a job is due and nothing else; no guarantee rests on it. In production it is the server's time
 at the last measurement plus the time that has passed since, by a clock that cannot be set. This machine's wall clock
@@ -47,22 +47,22 @@ class VirtualTime:
         return self._start
 
     def now(self) -> datetime:
-        """Safe from any thread: it only reads the clock."""
+        """Return the current virtual time. Any thread may call it: it only reads the clock."""
         elapsed = self._clock.current_time() - self._origin
         return self._start + timedelta(milliseconds=round(elapsed * 1000))
 
     def on_run_clock(self, moment: datetime) -> float:
-        """The moment on trio's clock, exactly: a timer set for it ends when `now` is that moment."""
+        """Return the moment on trio's clock, exactly: a timer that is set for it ends when `now` is that moment."""
         return self._origin + (moment - self._start) / timedelta(seconds=1)
 
 
 class _Unknown:
-    """A thread that is not known to work for a run."""
+    """Marks a thread that is not known to work for a run."""
 
 
 _UNKNOWN: Final = _Unknown()
 
-# Set inside threads that work for a run; the run itself is found through its RunVar.
+# Set in threads that work for a run. On the trio thread itself, the RunVar below has the time.
 _virtual_time_of_thread: ContextVar[VirtualTime | _Unknown | None] = ContextVar(
     "virtual_time_of_thread", default=_UNKNOWN
 )
@@ -71,13 +71,13 @@ _virtual_time_of_run: trio.lowlevel.RunVar[VirtualTime] = trio.lowlevel.RunVar("
 
 
 def is_virtual(clock: trio.abc.Clock) -> bool:
-    """Whether it is one that jumps, as trio.testing.MockClock does, which production code does not import."""
+    """Return whether a clock is virtual, by an attribute of MockClock: production code must not import trio.testing."""
     return hasattr(clock, "autojump_threshold")
 
 
 def virtual_time() -> VirtualTime | None:
-    """The virtual time of the current run, or of the run that this thread works for; None under a real clock."""
-    # Not in_trio_run(): with trio as a guest of another loop, that is true for the host's tasks, too.
+    """Return the virtual time of this run, or of the run that this thread works for; None under a real clock."""
+    # Not in_trio_run(): if trio is a guest of another event loop, that is also true in tasks of the host.
     if not trio.lowlevel.in_trio_task():
         known = _virtual_time_of_thread.get()
         return _virtual_time_of_worker_thread() if isinstance(known, _Unknown) else known
@@ -97,7 +97,7 @@ def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
 
 
 def is_run_virtual() -> bool:
-    """Whether the current run has a virtual clock; asking does not begin its time."""
+    """Return whether the current run has a virtual clock. Unlike `virtual_time`, this does not begin its time."""
     return is_virtual(trio.lowlevel.current_clock())
 
 
@@ -110,7 +110,7 @@ def has_virtual_time_begun() -> bool:
 
 
 def begin_virtual_time(start: datetime) -> VirtualTime:
-    """Chooses what `now` is at this instant of the run, once, before anybody has asked for it.
+    """Set what `now` is at this moment of the run. It can be set once, before anything asks for the time.
 
     Raises:
         MonqueError: The run's clock is not virtual, or its time has begun with another moment.
@@ -132,7 +132,7 @@ def begin_virtual_time(start: datetime) -> VirtualTime:
 
 
 def _virtual_time_of_worker_thread() -> VirtualTime | None:
-    """A thread of the program's own, by trio.to_thread, asks the run that it came from; any other has real time."""
+    """Ask the run that a thread of trio.to_thread came from. Any other thread has real time."""
     with suppress(RuntimeError):
         return trio.from_thread.run_sync(virtual_time)
     return None
@@ -140,7 +140,7 @@ def _virtual_time_of_worker_thread() -> VirtualTime | None:
 
 @contextmanager
 def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
-    """Inside a thread: `now` is that of the run that the thread works for."""
+    """Inside, `now` in this thread is the time of the run that the thread works for."""
     token = _virtual_time_of_thread.set(virtual)
     try:
         yield
@@ -149,15 +149,18 @@ def in_time_of(virtual: VirtualTime | None) -> Iterator[None]:
 
 
 def wall_clock() -> datetime:
-    """The time of day on this machine, which may be wrong and may step. `now` does not go by it."""
+    """Return the time of day on this machine, which may be wrong and may jump. `now` does not use it."""
     return datetime.now(UTC)
 
 
 def _steady_clock() -> Callable[[], float]:
-    """The clock of this system that cannot be set and that goes on while the machine is suspended."""
+    """Return the clock of this system that cannot be set, and that continues while the machine is suspended.
+
+    With one that stops, all jobs would be late by the time of the suspension until the next measurement.
+    """
     name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC_RAW"}.get(sys.platform)
     if name is None:
-        return time.perf_counter  # On Windows it goes on, and is far finer than time.monotonic.
+        return time.perf_counter  # On Windows it continues, and is far more precise than time.monotonic.
     clock_id = getattr(time, name)
     try:
         time.clock_gettime(clock_id)
@@ -174,12 +177,12 @@ awake_clock: Final = time.monotonic
 
 
 def seconds_suspended() -> float:
-    """Grows by the time for which the machine is suspended, from an arbitrary start; not on every system."""
+    """Return a number that grows by the seconds of each suspension of the machine, on systems that show them."""
     return steady_clock() - awake_clock()
 
 
 class ClockReadings(NamedTuple):
-    """What the clocks of this machine show at one moment, in seconds. Each has an origin of its own.
+    """The readings of this machine's clocks at one moment, in seconds. Each clock has an origin of its own.
 
     Attributes:
         steady: Cannot be set, and goes on while the machine is suspended.
@@ -197,36 +200,36 @@ class ClockReadings(NamedTuple):
 
 
 def do_clocks_agree(before: ClockReadings, now: ClockReadings) -> bool:
-    """Whether all clocks have measured the same time between two readings.
+    """Return whether all clocks measured the same time between two readings.
 
-    They have not where the wall clock was stepped, or the machine was suspended. Both also show what stops every
-    clock but the one that is then set right: a virtual machine that was paused, or moved to another host. So an offset
-    to the server's clock that was measured before is not to be relied on.
+    They differ if the wall clock was set, or the machine was suspended. A virtual machine that was paused, or moved to
+    another host, shows itself in the same way: all its clocks stopped, and then the wall clock was set right. After any
+    of these, the offset to the server's clock may be wrong, and must be measured again.
     """
     steady, awake, wall = (after - earlier for after, earlier in zip(now, before, strict=True))
     return max(steady, awake, wall) - min(steady, awake, wall) <= MOST_DISAGREEMENT
 
 
 def to_milliseconds(moment: datetime) -> datetime:
-    """What MongoDB keeps of a moment: its milliseconds."""
+    """Cut a moment to whole milliseconds, as MongoDB stores it."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)
 
 
 class _Offset(NamedTuple):
-    """What must be added to the steady clock to have the server's, and when that was measured; None for not yet."""
+    """What must be added to the steady clock to get the server's time, and when it was measured; None for not yet."""
 
     seconds: float
     measured_at: ClockReadings | None
 
 
 class ServerClock:
-    """`now` as the server sees it, in UTC with millisecond precision.
+    """The server's time, in UTC with millisecond precision; in virtual time, the time of the run.
 
-    Shared by threads: `set_offset` writes one attribute, which all others read once.
+    Threads share it without a lock: `set_offset` writes one attribute, and each other method reads it once.
     """
 
     def __init__(self) -> None:
-        # Until the first measurement: the time of day at this moment, and from then on the steady clock.
+        # Until the first measurement, the time of day of this moment stands in, and the steady clock counts on from it.
         unmeasured = ClockReadings.now()
         self._offset = _Offset(unmeasured.wall - unmeasured.steady, None)
 
@@ -237,27 +240,27 @@ class ServerClock:
         return _EPOCH + timedelta(milliseconds=int(self._seconds() * 1000))
 
     def _seconds(self) -> float:
-        """Since 1970, by the server's clock."""
+        """Return the seconds since 1970 by the server's clock."""
         return steady_clock() + self._offset.seconds
 
     def on_run_clock(self, moment: datetime) -> float:
-        """The moment on trio's clock, which may be in the past. On the run's own thread."""
+        """Return the moment on trio's clock; it may be in the past. Call it on the trio thread."""
         virtual = virtual_time()
         if virtual is not None:
             return virtual.on_run_clock(moment)
         return trio.current_time() + self.seconds_until(moment)
 
     def seconds_until(self, moment: datetime) -> float:
-        """Negative where it has passed. Exact: `now` has lost its fraction of a millisecond."""
+        """Return the seconds until a moment, negative if it has passed. Exact, while `now` is cut to milliseconds."""
         virtual = virtual_time()
         if virtual is not None:
             return (moment - virtual.now()) / timedelta(seconds=1)
         return (moment - _EPOCH) / timedelta(seconds=1) - self._seconds()
 
     def is_stale(self) -> bool:
-        """Whether the offset should be measured before `now` is used. Never in virtual time.
+        """Return whether the offset must be measured before `now` is used. Never in virtual time.
 
-        It is where it is old, and where this machine's clocks disagree since: see `do_clocks_agree`.
+        It must if it is old, or if this machine's clocks disagree since the last measurement: see `do_clocks_agree`.
         """
         if virtual_time() is not None:
             return False
@@ -269,11 +272,11 @@ class ServerClock:
         return is_old or not do_clocks_agree(measured_at, readings)
 
     def set_offset(self, seconds: float, measured_at: ClockReadings) -> float:
-        """`seconds` is what must be added to the steady clock to have the server's. Returns how far it moved.
+        """Set the offset. Return by how many seconds it moved.
 
         Args:
-            measured_at: Read before the measurement began: what happens to the clocks while it is under way then
-                shows as well.
+            seconds: What must be added to the steady clock to get the server's time.
+            measured_at: Readings from before the measurement, so that a change of the clocks during it shows too.
         """
         before = self._offset.seconds
         self._offset = _Offset(seconds, measured_at)

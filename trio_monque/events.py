@@ -55,7 +55,7 @@ class JobStarted(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobCompleted(Event):
-    """A run succeeded and that was written. `job` is as it was left; `duration` is the run's, in seconds."""
+    """A run succeeded, and that is stored. `job` is the job as stored; `duration` is that of the run, in seconds."""
 
     job: Job
     duration: float
@@ -63,7 +63,7 @@ class JobCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(Event):
-    """A run failed and that was written. `job` is as it was left; with `will_retry` it runs again by itself."""
+    """A run failed, and that is stored. `job` is the job as stored; with `will_retry` it runs again by itself."""
 
     job: Job
     error: BaseException
@@ -79,7 +79,7 @@ class JobCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobRetried(Event):
-    """A failed or cancelled job was given new attempts by hand."""
+    """A caller made a failed or cancelled job pending again."""
 
     job: Job
     previous_status: JobStatus
@@ -87,17 +87,17 @@ class JobRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobDeleted(Event):
-    """A job was deleted by hand."""
+    """A caller deleted a job."""
 
     job_id: ObjectId
 
 
 @dataclass(frozen=True, slots=True)
 class JobsCancelled(Event):
-    """Many pending jobs were cancelled by one call: how many.
+    """One call cancelled `count` pending jobs.
 
-    `by_name` tells how many of each name, of at most 100 names. Where a batch met jobs that were changed by
-    others at the same time, it may add up to less than `count`.
+    `by_name` has the count for each name, of at most 100 names. If other clients changed jobs of a batch at the same
+    time, it may add up to less than `count`.
     """
 
     count: int
@@ -106,7 +106,7 @@ class JobsCancelled(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsRetried(Event):
-    """Many failed or cancelled jobs were given new attempts by one call; see `JobsCancelled`."""
+    """One call made `count` failed or cancelled jobs pending again; see `JobsCancelled`."""
 
     count: int
     by_name: Mapping[str, int]
@@ -114,7 +114,7 @@ class JobsRetried(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobsDeleted(Event):
-    """Many jobs were deleted by one call; see `JobsCancelled`."""
+    """One call deleted `count` jobs; see `JobsCancelled`."""
 
     count: int
     by_name: Mapping[str, int]
@@ -133,7 +133,7 @@ class SchedulerErrorOccurred(Event):
 
 @dataclass(frozen=True, slots=True)
 class StaleJobsRecovered(Event):
-    """Jobs of dead instances are pending again: how many, and how many of each name."""
+    """`count` jobs of dead instances are pending again; `by_name` has the count for each name."""
 
     count: int
     by_name: Mapping[str, int]
@@ -148,7 +148,7 @@ class JobClaimLost(Event):
 
 @dataclass(frozen=True, slots=True)
 class HeartbeatFailed(Event):
-    """The claims could not be renewed; it is tried again until it succeeds. Once for each outage."""
+    """The claims could not be renewed. The scheduler retries until it succeeds. Emitted once for each outage."""
 
     error: BaseException
 
@@ -170,7 +170,7 @@ class ChangeStreamConnected(Event):
 class ChangeStreamFailed(Event):
     """The change stream broke, or could not be opened. The scheduler keeps trying to open it, and polls meanwhile.
 
-    Once, however many attempts fail until it is open again.
+    Emitted once, however many attempts fail until it is open again.
     """
 
     error: BaseException
@@ -178,7 +178,7 @@ class ChangeStreamFailed(Event):
 
 @dataclass(frozen=True, slots=True)
 class ChangeStreamClosed(Event):
-    """The change stream was open, and is so no more: it broke, or the scheduler leaves."""
+    """The change stream, which was open, broke, or the scheduler closed it because it leaves."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class ShutdownTimedOut(Event):
 
 @dataclass(frozen=True, slots=True)
 class DocumentFailed(Event):
-    """An attempt failed and that was written. `attempt` is which one it was; with `will_retry` it is claimed again."""
+    """An attempt failed, and that is stored. `attempt` is its number; with `will_retry`, it is claimed again."""
 
     document_id: Any
     attempt: int

@@ -34,11 +34,11 @@ class LoopTime:
         self.is_event_driven = is_event_driven
 
     def poll_interval(self, seconds: float) -> float:
-        """Seconds from one poll to the next; infinity where events alone count."""
+        """Return the seconds from one poll to the next; infinity if the loop waits for events alone."""
         return math.inf if self.is_event_driven else seconds
 
     def jittered(self, seconds: float, share: float) -> float:
-        """The pause, longer or shorter by at most that share of it: exactly `seconds` where events alone count."""
+        """Return `seconds`, longer or shorter by at most this share of it; exactly `seconds` under a virtual clock."""
         return seconds if self.is_event_driven else seconds * random.uniform(1 - share, 1 + share)
 
 
@@ -46,7 +46,7 @@ _loop_time_of_run: trio.lowlevel.RunVar[LoopTime] = trio.lowlevel.RunVar("monque
 
 
 def loop_time() -> LoopTime:
-    """That of the current run. Loops ask for it when they are made, on the run's own thread."""
+    """Return the LoopTime of the current run. Loops call it when they are made, on the trio thread."""
     try:
         return _loop_time_of_run.get()
     except LookupError:

@@ -1,7 +1,6 @@
-"""Every option of the library: its meaning, unit and default, and what is wrong with a wrong one.
+"""The options of clients and schedulers: meaning, unit, default and check.
 
-Validated in one place and at once, so that a mistake raises where it was made, and not in the first
-job that meets it.
+All are checked when they are passed, so that a mistake raises there, and not in the first job that meets it.
 """
 
 from __future__ import annotations
@@ -26,13 +25,13 @@ from .checks import (
 from .errors import InvalidOptionError
 
 LEASE_IN_BEATS = 3
-"""A lease is three heartbeat intervals long: two beats may fail before a claim does."""
+"""A lease is three heartbeat intervals long: two renewals may fail before the claim is lost."""
 
 SHORTEST_BEAT = 0.2
 LONGEST_BEAT = 300.0
-"""Seconds: what a heartbeat interval may be. One that another library wrote is taken for the nearest of these."""
+"""Seconds: the range of a heartbeat interval. One outside of it, by another library, counts as the nearest of these."""
 
-# A BSON document ends at 16 MiB. What is left over is for the fields beside `data`.
+# A BSON document has at most 16 MiB. 64 kB are left for the fields beside `data`.
 LARGEST_PAYLOAD = 16 * 1024 * 1024 - 64 * 1024
 
 
@@ -52,7 +51,7 @@ class Retention:
         interval: How often they are looked for, the first time at the start.
 
     Raises:
-        InvalidOptionError: A value cannot be, or nothing would ever be deleted.
+        InvalidOptionError: A value is invalid, or no value says what to delete.
     """
 
     completed: float | None = None
@@ -76,7 +75,7 @@ class Retention:
 
     @property
     def ages(self) -> Mapping[str, float]:
-        """The statuses whose jobs may go, and from which age on."""
+        """The statuses whose jobs are deleted, and from which age on."""
         given = {name: getattr(self, name) for name in _ENDED}
         ages = {status: age for status, age in given.items() if age is not None}
         return ages or dict.fromkeys(_ENDED, 0.0)
@@ -152,12 +151,12 @@ class ClientConfig:
 
     @property
     def retention(self) -> Retention | None:
-        """Who only enqueues deletes nothing."""
+        """None: a client that runs no jobs deletes none."""
         return None
 
 
 def new_instance_id() -> str:
-    """Readable in logs, and unique per incarnation."""
+    """Return an id that is readable in logs, and different for each start of a process."""
     return f"{socket.gethostname()}-{os.getpid()}-{secrets.token_hex(4)}"
 
 
@@ -264,13 +263,13 @@ class SchedulerConfig(ClientConfig):
 
 
 def client_config(given: ClientOptions) -> ClientConfig:
-    """Checks the options of a client; raises InvalidOptionError naming the wrong one."""
+    """Check the options of a client; raise InvalidOptionError for an invalid one."""
     check_known(given, ClientOptions.__annotations__, "a client")
     return ClientConfig(**given)
 
 
 def scheduler_config(given: SchedulerOptions) -> SchedulerConfig:
-    """Checks the options of a scheduler; raises InvalidOptionError naming the wrong one."""
+    """Check the options of a scheduler; raise InvalidOptionError for an invalid one."""
     values: Mapping[str, object] = {
         name: value
         for name, value in given.items()

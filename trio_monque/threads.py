@@ -1,10 +1,10 @@
-"""How a run calls into threads: they see its time, hold its clock, and may call back.
+"""How a run calls functions in threads: they see the time of the run, hold its virtual clock, and may call back.
 
-None of them passes through trio's default limiter, which belongs to the host program.
+None of them uses trio's default limiter, which belongs to the host program: its threads may all be busy, and then no
+claim would be renewed.
 
-In a test that asks for a reproducible order, threads take turns instead: the loop stands still while
-one works, so that nothing depends on which of two is faster. It is the same code in the same kind of
-thread; only what would go on beside it waits.
+If a test asks for a reproducible order, threads take turns: the event loop stops while one works, so that nothing
+depends on which of two threads is faster. It is the same code in the same kind of thread.
 """
 
 from __future__ import annotations
@@ -35,9 +35,8 @@ T = TypeVar("T")
 class HoldingLimiter:
     """A limiter for `trio.to_thread.run_sync` whose threads hold virtual time.
 
-    trio releases on behalf of a thread exactly when the thread has ended, abandoned or not, and on
-    the run's own thread. The task that waited is in the run queue by then, and the clock only jumps
-    when that is empty: so nothing slips in between.
+    trio calls `release_on_behalf_of` on the trio thread, exactly when the thread has ended, abandoned or not. By then
+    the task that waited for it is runnable, and the clock jumps only if no task is: so it cannot jump in between.
     """
 
     def __init__(self, total_tokens: float) -> None:
@@ -58,7 +57,7 @@ class HoldingLimiter:
 
 
 class Limiter(Protocol):
-    """What trio.to_thread.run_sync needs of a limiter."""
+    """The methods of a limiter that trio.to_thread.run_sync calls."""
 
     async def acquire_on_behalf_of(self, borrower: object) -> None: ...
 
@@ -66,7 +65,7 @@ class Limiter(Protocol):
 
 
 async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon_on_cancel: bool = False) -> T:
-    """What `function` returns or raises, from a thread that works for this run.
+    """Call `function` in a thread that works for this run; return what it returns.
 
     Raises:
         ShortageError: No thread could be started; `function` was not called.
@@ -82,10 +81,11 @@ async def call_in_thread(function: Callable[[], T], *, limiter: Limiter, abandon
 
 @contextmanager
 def starting_thread(call: Callable[[], T]) -> Iterator[Callable[[], T]]:
-    """Around the start of a thread for `call`, in whose place it gives what is to be called there.
+    """Put it around the start of a thread, and let the thread call the function that this yields instead of `call`.
 
-    A shortage that keeps the thread from starting becomes a ShortageError; what `call` raises itself does not.
+    If the process is short of threads or memory, so that the thread cannot start, it raises ShortageError.
     """
+    # If `call` has begun, the error is its own: a handler may run out of memory too, and that is not our shortage.
     has_begun = False
 
     def begun() -> T:
@@ -107,12 +107,12 @@ def _working_for(virtual: VirtualTime | None, function: Callable[[], T]) -> T:
         return function()
 
 
-# Whether this thread came through call_in_thread, and holds the clock.
+# Whether this thread was started by this file, and so holds the clock.
 _holds: ContextVar[bool] = ContextVar("thread_holds_the_clock", default=False)
 
 
 def work_unawaited(function: Callable[[], object]) -> None:
-    """Calls it in a thread that holds the clock; its result is not awaited."""
+    """Call it in a thread that holds the clock, without waiting for its end."""
     hold, token = clock_hold(), trio.lowlevel.current_trio_token()
 
     def has_ended(_outcome: object) -> None:
@@ -130,10 +130,10 @@ def work_unawaited(function: Callable[[], object]) -> None:
 
 
 def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
-    """From a thread that works for a run: calls a function there; an async one is awaited.
+    """Call a function on the trio thread, from a thread that works for its run; await it if it is async.
 
-    While it waits, the thread does not hold virtual time. Also from a thread that the program started by
-    trio.to_thread itself.
+    While the thread waits, it does not hold virtual time: the function may sleep. A thread that the program started by
+    trio.to_thread may call it too.
     """
     turn = _turn_of_thread.get(None)
     if turn is not None:
@@ -142,13 +142,13 @@ def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def do_on_run(function: Callable[[], None]) -> None:
-    """Does it on the run: here, or on the run that this thread works for. Elsewhere it is not done."""
+    """Call it on the trio thread of the run that this task or thread works for. Without such a run, do nothing."""
     if trio.lowlevel.in_trio_task():
         function()
     elif (turn := _turn_of_thread.get(None)) is not None:
         turn.call(partial(_awaited, function, ()))
     else:
-        with suppress(RuntimeError):  # No thread of a run, or its run is over.
+        with suppress(RuntimeError):  # This thread does not work for a run, or the run has ended.
             trio.from_thread.run_sync(function)
 
 
@@ -174,7 +174,7 @@ _calling_back: trio.lowlevel.RunVar[int] = trio.lowlevel.RunVar("monque_threads_
 
 
 def calling_back() -> int:
-    """How many threads of this run wait in `call_on_run`."""
+    """Return how many threads of this run wait in `call_on_run`."""
     return _calling_back.get(0)
 
 
@@ -186,7 +186,7 @@ _takes_turns: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_threads_
 
 
 def take_turns() -> None:
-    """From now on the threads of this run work one at a time, and the loop waits for each."""
+    """From now on, the threads of this run work one at a time, and the event loop waits for each."""
     _takes_turns.set(True)
 
 
@@ -196,7 +196,7 @@ def do_threads_take_turns() -> bool:
 
 @dataclass(eq=False)
 class _Turn(Generic[T]):
-    """One thread's turn, as a conversation: the thread asks to be called back, or says how it ended."""
+    """The turn of one thread: two queues by which it asks the event loop for calls, and reports how it ended."""
 
     from_thread: queue.SimpleQueue[outcome.Value[T] | outcome.Error | Callable[[], Awaitable[Any]]] = field(
         default_factory=queue.SimpleQueue
@@ -225,7 +225,8 @@ async def _in_turn(function: Callable[[], T]) -> T:
     trio.lowlevel.start_thread_soon(partial(copy_context().run, turn.work, function), _ignore)
     while True:
         try:
-            said = turn.from_thread.get(timeout=LONGEST_TURN)  # Blocks the loop, which is the point.
+            # Blocks the event loop on purpose: nothing else runs in this turn.
+            said = turn.from_thread.get(timeout=LONGEST_TURN)
         except queue.Empty:
             raise MonqueError(
                 f"a thread has worked for {LONGEST_TURN:g} s in its turn, in which nothing else goes on: does it wait "
@@ -239,4 +240,4 @@ async def _in_turn(function: Callable[[], T]) -> T:
 
 
 def _ignore(_outcome: object) -> None:
-    """How the thread ended was said in its turn."""
+    """Do nothing: the thread has reported its end in its turn."""

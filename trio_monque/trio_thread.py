@@ -1,4 +1,4 @@
-"""The thread of one trio run, as other threads reach it: "call this there"."""
+"""TrioThread: calls functions on the thread of one trio run, from any thread."""
 
 from __future__ import annotations
 
@@ -35,6 +35,6 @@ class TrioThread:
             self.call_soon(function)
 
     def call_soon(self, function: Callable[[], None], *, idempotent: bool = False) -> None:
-        """Calls it in one of the next turns of the loop; several idempotent calls may become one."""
+        """Call it in one of the next turns of the event loop. Several idempotent calls may become one."""
         with suppress(trio.RunFinishedError):
             self._token.run_sync_soon(function, idempotent=idempotent)

@@ -39,8 +39,7 @@ from ..scheduler.worker_settings import WorkerSettings
 from ..scheduler.workers import Workers
 from ..store.database_threads import DatabaseThreads
 from ..store.types import CodecOptions
-from .claimed_job import claimed, new_job, registered
-from .no_database import AWARE, context_without_database
+from .no_database import AWARE, claimed, context_without_database, new_job, registered
 from .recorder import RecordingScheduler
 
 T = TypeVar("T")
