@@ -1,4 +1,4 @@
-"""Makes the parts of a scheduler and connects them. Wiring only."""
+"""Constructs the parts of a scheduler and connects them. Nothing runs yet."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from .workers import Workers
 
 @dataclass(frozen=True)
 class Parts:
-    """The parts that the scheduler itself uses; these hold the others."""
+    """The parts that the scheduler itself uses. These hold the other parts."""
 
     source: JobSource
     engine: JobEngine
@@ -47,7 +47,7 @@ def assembled(
     reporter: JobReporter,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
 ) -> Parts:
-    """The parts, on what a client stands on (`context` and `db_threads`); nothing runs yet."""
+    """Construct the parts on the base that a scheduler has as a client: its context and its database threads."""
     paused, recent_ids = PausedNames(db_threads), RecentIds()
     shared = SchedulerContext(context, db_threads, workers, config, paused, reporter)
     source = JobSource(shared, running_job)

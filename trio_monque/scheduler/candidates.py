@@ -1,11 +1,12 @@
 """JobFinder: reads the jobs that are due, and chooses which of them to claim next.
 
 A look reads jobs of the names that have free slots and are not paused. The choice then shares the slots among the
-names: a higher priority first, equal names in turn, so that a name with many jobs does not starve the others. A suspect
-(a job whose holder died) is chosen alone, so that a job that kills its process takes no other job with it.
+names: a higher priority first, names of equal priority in turn, so that a name with many jobs does not starve the
+others. A suspect (a job whose holders died) is chosen alone, so that a job that kills its process takes no other job
+with it.
 
-A look decides nothing. Until the write that claims them, the jobs may be claimed, changed or paused by others; the
-races of that gap are listed in `claiming.py`.
+A look decides nothing. Before the write that claims these jobs, other programs may claim or change them, or pause their
+names; see `claiming.py`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ from .context import SchedulerContext
 
 @dataclass(frozen=True, slots=True)
 class JobKey:
-    """The one job that `JobClaims.claim_one` claims: its id, and the state in which it was seen to be due.
+    """The one job that `JobClaims.claim_one` claims: its id, and what it looked like when its timer was set.
 
     Attributes:
         id: The job's id.
@@ -42,7 +43,7 @@ class JobKey:
 
 
 class JobFinder:
-    """Called on the thread of the run; looks are sent from database threads."""
+    """The `Finder` of jobs. Used on the thread of the trio run; queries run in database threads."""
 
     def __init__(self, shared: SchedulerContext) -> None:
         self._context = shared.client
@@ -61,12 +62,12 @@ class JobFinder:
         return job.name
 
     def groups(self, demand: Demand) -> Mapping[str, int]:
-        # By the cached answer. It may be outdated: the thread that claims looks the pauses up again.
+        # By the cached answer, which may be outdated: the thread that claims looks the pauses up again.
         paused = self._paused.names
         return {name: count for name, count in demand.groups.items() if name not in paused} if paused else demand.groups
 
     def accepts(self, demand: Demand) -> Callable[[Job], bool] | None:
-        return None if demand.suspects else _is_no_suspect
+        return None if demand.suspects else _is_unsuspicious
 
     def choose(self, found: Sequence[Job], demand: Demand) -> Sequence[Job]:
         fair = self._turns.share(found, demand.total, self.group_of, self._priority_of)
@@ -104,5 +105,5 @@ class JobFinder:
         return Found(seen.jobs, asked, seen.exhausted, seen.short, with_suspects)
 
 
-def _is_no_suspect(job: Job) -> bool:
+def _is_unsuspicious(job: Job) -> bool:
     return not is_suspect(job)

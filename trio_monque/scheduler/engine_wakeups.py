@@ -25,11 +25,11 @@ MOST_REMEMBERED: Final = 10_000
 
 
 class RecentIds:
-    """The ids of the last new jobs that were announced. Written on the thread of the run, read in others too.
+    """The ids of the new jobs that were announced last. Written on the thread of the run, read in other threads, too.
 
-    A job is inserted once, and both announcements follow the insert. The first one caused a look after the insert, or
-    set a timer, so the second one has no news. Only inserts are remembered: a later change may be undone and made
-    again, so each announcement of a change counts.
+    The first announcement has caused a look or set a timer, after the insert, so the second one has nothing to add.
+    Only inserts are remembered: the same change may be made, undone and made again, so each announcement of a change
+    counts.
     """
 
     def __init__(self) -> None:
@@ -70,12 +70,13 @@ class EngineWakeups:
         self._expect = engine.waker.expect
 
     def watch(self, is_idle: Callable[[], bool]) -> None:
-        if is_idle != self.is_idle:  # This scheduler renews its own claims.
+        # A scheduler need not watch its own claims: it renews them.
+        if is_idle != self.is_idle:
             self._reaper.watch(is_idle)
 
     def look_for_pauses(self) -> None:
         self._paused.forget()
-        # In this order: a claim that the look starts must find its cached answer outdated, and ask again.
+        # In this order: the claim that this look starts must not use the cached answer.
         self.look()
 
     def expect(self, jobs: Sequence[Job], *, new: bool) -> None:

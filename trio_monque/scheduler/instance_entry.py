@@ -1,14 +1,7 @@
 """InstanceEntry: the document by which one instance owns its id in the fleet. Blocking.
 
-Claims, log lines and the fleet name an instance by its id, so two live instances must not share one. What each step
-closes:
-
-- *Two instances start at once with one id.* The id is the `_id` of the entry: the insert of one of them fails. It then
-  reads the entry, and replaces it only if the holder is dead and the entry is unchanged since the read.
-- *The holder's entry is gone, but it still runs jobs* (an operator deleted it, or the holder is Monque for Node). So
-  the start also looks for live claims under the id.
-- *The answer of the insert is lost.* The entry may exist, and the next start would collide with it. The incarnation,
-  which is one for all attempts of a start, shows that the entry is our own; after an error the entry is removed again.
+Claims, log lines and the fleet name an instance by its id, so two live instances must not share one. The id is the
+`_id` of the entry: of two instances that start at once with one id, the insert of one fails.
 """
 
 from __future__ import annotations
@@ -39,14 +32,14 @@ MOST_ROUNDS: Final = 10
 
 
 class InstanceEntry:
-    """The entry of this instance, from its start to its end. All methods but `renewed` block."""
+    """The entry of this instance, from its start to its end. All methods block, except for `renewed`."""
 
     def __init__(self, context: ClientContext, config: SchedulerConfig) -> None:
         self._context = context
         self._id = config.instance_id
         self._interval = config.heartbeat_interval
         self._beats = Beats()
-        # One for all attempts of a start: it shows that an entry is ours whose insert was not answered.
+        # One for all attempts of a start: it shows whether an entry is ours although its insert was not answered.
         self._incarnation = secrets.token_hex(8)
         self._entry: Instance | None = None
 
@@ -74,6 +67,7 @@ class InstanceEntry:
             heartbeat_interval=self._interval,
             version=_version(),
         )
+        # An instance may run jobs without an entry: an operator has deleted it, or it is Monque for Node.
         self._check_claims()
         for _ in range(MOST_ROUNDS):
             if self._has_entered(entry):
@@ -124,6 +118,7 @@ class InstanceEntry:
             raise InstanceCollisionError(
                 self._id, f"process {seen.pid} on {seen.host} has it, and sent a heartbeat {ago:.1f} s ago"
             )
+        # Unchanged since the read: the holder, or a third instance, may have written it meanwhile.
         if not instances.replace_if_unchanged(jobs, seen, entry):
             return False
         logger.info("took over the instance id of %s, which is dead", seen)

@@ -1,6 +1,6 @@
 """JobStream: turns the database's change stream into hints for the engine: when to look, and which job is due.
 
-Hints never decide anything: a lost one is made up for by polls, and a wrong one costs a look.
+A hint decides nothing. If one is lost, a poll finds the job later; if one is wrong, it costs a look.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ class JobStream:
         try:
             await self._db_threads.call(
                 partial(change_stream.end_wait, self._context.jobs, self._instance_id),
-                # The channel of renewals: everything is settled at this point, so no other command delays this one.
+                # At this point everything is settled, so no other command on this channel delays this one.
                 channel=Channel.RENEWALS,
                 abandon_on_cancel=True,
             )
@@ -122,8 +122,8 @@ class JobStream:
         try:
             return await self._db_threads.hand_over(function, orphan, channel=Channel.WATCH)
         except NoStreamError as error:
-            # If the stream was open before, the database user lost a privilege since: treated as an outage, not as
-            # final.
+            # If the stream was open before, the database user has lost a privilege since. That is an outage: an
+            # operator may give the privilege back.
             raise StreamFailedError(error, is_final=not (error.is_of_user and self._was_open)) from error
         except MonqueConnectionError as error:
             raise StreamFailedError(error) from error
@@ -134,8 +134,7 @@ class JobStream:
         for change in changes:
             match change.kind:
                 case Kind.GONE:
-                    # The collection was dropped: the claim of the next look, and each enqueue, creates the indexes
-                    # first.
+                    # The collection was dropped: the next claim, and each enqueue, creates the indexes first.
                     self._context.forget_indexes()
                     digest.is_anything = True
                 case Kind.PAUSE:

@@ -1,19 +1,7 @@
 """PausedNames: the names whose jobs must not be claimed, with a short-lived cache.
 
 The thread that sends a claim looks the pauses up first, so a pause holds for every claim that begins KNOWN_FOR seconds
-after it, on all instances. A question for each claim would double its cost; so an answer is reused for that time.
-Pauses and answers cross each other on the way, from several threads:
-
-- *A change is announced while a question is on its way.* The answer may or may not contain it. So each announcement
-  raises a counter (`forget`), an answer is stored with the counter's value from before its question, and an answer with
-  an older value is not used again.
-- *Two questions overlap, and the older answer arrives last.* It must not replace the newer one: only an answer with a
-  higher counter, or of a later question, does.
-- *A name is resumed while nothing of it is claimed.* No claim asks, so nothing would notice. Without a change stream,
-  `run` asks while a name is paused, and wakes the scheduler.
-- *A claim notices the resume first*, and so the cache already contains it when `run` asks. That claim set no timer for
-  jobs of the name that are due later. So `run` compares with all names that were ever seen paused (`_were_paused`)
-  since its last comparison, not with the cache, and wakes the scheduler all the same.
+after it, on all instances. A question for each claim would double its cost, so an answer is reused for that time.
 """
 
 from __future__ import annotations
@@ -88,10 +76,11 @@ class PausedNames:
         known, announced, now = self._known, self._announced, time.monotonic()
         if known.announced == announced and (self._time.is_event_driven or now - known.asked_at < KNOWN_FOR):
             return known.names
-        # The counter and the time from before the question: the answer may not contain a change that is announced
-        # meanwhile.
+        # The counter and the time from before the question: a change that is announced while the question is on its way
+        # may be missing in the answer, which must then not be used again.
         fresh = _Known(instances.paused(jobs), announced, now)
         with self._lock:
+            # Two questions may overlap, and the older answer arrive last: it must not replace the newer one.
             if (fresh.announced, fresh.asked_at) > (self._known.announced, self._known.asked_at):
                 self._known = fresh
             self._were_paused |= fresh.names
@@ -103,8 +92,11 @@ class PausedNames:
         Returns at once in virtual time, where local wakeups announce each resume.
         """
         while not self._time.is_event_driven:
+            # While all jobs that are due have paused names, no claim asks, and a resume would go unnoticed.
             await trio.sleep(LOOK_FOR_RESUMES)
-            # Not the cached names: a claim that noticed the resume first set no timer for jobs that are due later.
+            # All names that were paused at any time since the last comparison, and not the cached ones. A claim may
+            # have noticed the resume first, so that the cache has it. But that claim set no timer for jobs of the name
+            # that are due later: this look does.
             before = self._were_paused
             if not before or self.is_announced:
                 continue

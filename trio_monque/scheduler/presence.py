@@ -1,16 +1,7 @@
 """Presence: renews this instance's entry in the fleet, and removes the entries of dead instances.
 
-The entries show operators who lives, and keep two instances from using one id. No job depends on them: claims have
-their own fences and leases, so a presence that fails is logged and retried, and harms no run. Its races:
-
-- *A heartbeat arrives after the entry was removed.* It would insert the entry again, of an instance that has left. So
-  `end` awaits a heartbeat that is on its way before it removes the entry, and if the caller of a heartbeat was
-  cancelled, the thread that still runs removes the entry itself (`orphan`).
-- *The instance was silent, and another one took its id.* The heartbeat matches only its own incarnation. It finds the
-  other one then, and this scheduler drains with an InstanceCollisionError, as claims and log
-  lines name an instance by its id.
-- *An entry looks dead, and its instance wakes up.* The entry is removed only if its last heartbeat is still the one
-  that was observed, for ten of its own intervals by this process's clock alone.
+The entries show operators which instances live, and keep two instances from using one id. No job depends on them:
+claims have their own fences and leases. So a heartbeat of the entry that fails is logged and retried, and harms no run.
 """
 
 from __future__ import annotations
@@ -106,9 +97,10 @@ class Presence:
             self._ended.set()
 
     async def end(self) -> None:
-        """End `run` and remove the entry, in bounded time. A heartbeat on its way is awaited first: see above."""
+        """End `run` and remove the entry, in bounded time."""
         with trio.move_on_after(self._leave_timeout):
             self._is_ending = True
+            # Await a heartbeat that is on its way: after the removal, it would insert the entry again.
             if not self._is_beating:
                 self._ending.cancel(reason="the instance leaves")
             await self._ended.wait()
@@ -159,11 +151,12 @@ class Presence:
         entry = self._entry.renewed(self._names(), self._held(), now, draining=self._stop.draining.is_set())
         other = await self._db_threads.hand_over(
             partial(self._entry.beat, entry),
-            # The caller was cancelled: the heartbeat may have written the entry of an instance that has left.
+            # The caller was cancelled, so this instance may have left: the heartbeat must not leave an entry behind.
             orphan=lambda _: self.leave(),
             channel=Channel.CLAIMS,
         )
         if other is not None:
+            # This instance was silent for too long. Claims and log lines name an instance by its id, so it drains.
             self._lost(other)
         elif not self._time.is_event_driven:
             await self._remove_the_dead()
@@ -196,5 +189,6 @@ class Presence:
         self._others.update(sightings, moment)
         for dead in self._others.due(moment, len(sightings)):
             remove = partial(instances.remove_if_unchanged, jobs, dead.claim)
+            # Unless its last heartbeat is another now: the instance has woken up.
             if await self._db_threads.call(remove, channel=Channel.CLAIMS, abandon_on_cancel=True):
                 logger.info("removed the entry of %s, which is dead", dead.claim)
