@@ -36,7 +36,7 @@ from trio_monque.jobs.error_history import Failure
 from trio_monque.jobs.job import Job
 from trio_monque.options import LEASE_IN_BEATS, SchedulerConfig
 from trio_monque.store import indexes, leases, settling
-from trio_monque.store.database_threads import CONNECTIONS_NEEDED
+from trio_monque.store.database_threads import CONNECTIONS_NEEDED, Channel
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.types import Database
 from trio_monque.testing import plugin
@@ -281,7 +281,7 @@ def test_number_of_connections_is_the_one_that_is_checked() -> None:
         for number in number
         if number
     }
-    assert found == {CONNECTIONS_NEEDED}
+    assert found == {CONNECTIONS_NEEDED, CONNECTIONS_NEEDED + Channel.COMMANDS.value}  # On trio, and on asyncio.
 
 
 def test_page_on_logging_has_every_logger() -> None:

@@ -22,6 +22,11 @@ class GraceOwner(Protocol):
     @property
     def grace(self) -> Grace: ...
 
+    @property
+    def seconds_left(self) -> float:
+        """How much longer answers are awaited, as things stand; in any thread."""
+        ...
+
 
 class Grace:
     """Waits that end together. Touch it only on the trio thread of its owner.
@@ -42,6 +47,11 @@ class Grace:
     def grace(self) -> Grace:
         """Itself, so that it can stand for its owner (see `GraceOwner`)."""
         return self
+
+    @property
+    def seconds_left(self) -> float:
+        """See `GraceOwner`. The moment of `end_at` does not count here: it is that of a run, which is its own owner."""
+        return 0.0 if self._is_over else math.inf
 
     @property
     def is_dismissed(self) -> bool:
@@ -108,8 +118,16 @@ def grace_owner_of_task() -> GraceOwner | None:
     return _around(trio.lowlevel.current_task()) or _of_context.get()
 
 
-def carry_grace(owner: GraceOwner) -> None:
-    """From now on in this context, that of a task in another event loop, calls have the grace of `owner`."""
+def grace_owner_of_context() -> GraceOwner | None:
+    """Return the owner that this task carries, which is not a trio task: a handler on an asyncio loop."""
+    return _of_context.get()
+
+
+def carry_grace(owner: GraceOwner | None) -> None:
+    """From now on in this context, that of a task in another event loop, calls have the grace of `owner`.
+
+    None where a run begins in the context of a handler: that handler does not limit what it calls.
+    """
     _of_context.set(owner)
 
 

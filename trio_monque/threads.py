@@ -142,14 +142,38 @@ def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
 
 
 def do_on_run(function: Callable[[], None]) -> None:
-    """Call it on the trio thread of the run that this task or thread works for. Without such a run, do nothing."""
+    """Call it on the trio thread of the run that this task or thread works for.
+
+    Without such a run, call it soon on each run that serves other loops (see `serving_other_loops`).
+    """
     if trio.lowlevel.in_trio_task():
         function()
     elif (turn := _turn_of_thread.get(None)) is not None:
         turn.call(partial(_awaited, function, ()))
     else:
-        with suppress(RuntimeError):  # This thread does not work for a run, or the run has ended.
+        try:
             trio.from_thread.run_sync(function)
+        except RuntimeError:  # This thread does not work for a run, or the run has ended.
+            for token in tuple(_runs_for_other_loops):
+                with suppress(trio.RunFinishedError):
+                    token.run_sync_soon(function)
+
+
+_runs_for_other_loops: Final[dict[trio.lowlevel.TrioToken, None]] = {}
+
+
+@contextmanager
+def serving_other_loops() -> Iterator[None]:
+    """While inside, `do_on_run` also calls functions on this run that a caller outside of all trio runs gives it.
+
+    Such a caller is on an asyncio loop, or in a thread of the program.
+    """
+    token = trio.lowlevel.current_trio_token()
+    _runs_for_other_loops[token] = None
+    try:
+        yield
+    finally:
+        del _runs_for_other_loops[token]
 
 
 async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> Any:

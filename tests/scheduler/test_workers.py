@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from contextvars import ContextVar
 from functools import partial
 from typing import Any
@@ -124,14 +123,11 @@ async def test_handlers_run_in_the_context_of_open_schedulers_caller(
     assert seen == ["the caller"] * 3
 
 
-def test_scheduler_outside_of_trio_says_what_to_do() -> None:
-    async def main() -> None:
-        with MongoClient[Any]("localhost:1", connect=False) as client:
-            async with open_scheduler(client["x"]):
-                pass
-
-    with pytest.raises(MonqueError, match="inside trio.run"):
-        asyncio.run(main())
+def test_scheduler_without_an_event_loop_says_what_to_do() -> None:
+    with MongoClient[Any]("localhost:1", connect=False) as client:
+        entering = open_scheduler(client["x"]).__aenter__()
+        with pytest.raises(MonqueError, match=r"trio.run, asyncio.run or anyio.run"):
+            entering.__await__().send(None)
 
 
 class Mailer:

@@ -22,7 +22,7 @@ from ..log import logger_of
 from ..threads import HoldingLimiter, call_in_thread
 from ..trio_thread import TrioThread
 from .event_stream import EventStream
-from .subscription import Subscription, call_async, call_plain
+from .subscription import CallListener, Subscription, call_async, call_plain
 
 logger = logger_of("events")
 
@@ -45,9 +45,14 @@ class EventDelivery:
 
     Each listener gets its events in order. Two listeners are independent of each other: to get events of several types
     in order, add one listener for their common base class.
+
+    Args:
+        call_listener: While `run` runs, calls an async listener on the loop on which listeners run; None if that is
+            the loop of `run`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, call_listener: CallListener | None = None) -> None:
+        self._call_listener = call_listener
         self._subscriptions: list[Subscription] = []
         self._streams: list[EventStream[Any]] = []
         self._context: Context | None = None
@@ -84,10 +89,11 @@ class EventDelivery:
 
         Otherwise call it here: outside of `run`, subscriptions belong to no thread.
         """
-        if self._thread is None:
+        thread = self._thread  # Read once: for a caller on another loop, the run may end in between.
+        if thread is None:
             function()
         else:
-            self._thread.call(function)
+            thread.call(function)
 
     def add_all(self, listeners: Mapping[type[Event], Any]) -> None:
         """Add all listeners of a mapping: event class -> listener, or list of listeners."""
@@ -122,7 +128,8 @@ class EventDelivery:
         for subscription in self._subscriptions:
             if issubclass(event_type, subscription.listens_to):
                 return True
-        return any(stream.hears(event_type) for stream in self._streams) if self._streams else False
+        # A copy: streams come and go on other loops, and one that moves up in the list would be passed over.
+        return any(stream.hears(event_type) for stream in tuple(self._streams)) if self._streams else False
 
     def emit(self, event: Event) -> None:
         """Hand the event to all its listeners; return at once. On the run's own thread, while `run` runs."""
@@ -154,7 +161,7 @@ class EventDelivery:
 
     def _start(self, subscription: Subscription) -> None:
         assert self._context is not None
-        subscription.start(self._context.copy(), self._grace)
+        subscription.start(self._context.copy(), self._grace, self._call_listener)
 
     async def _stop_all(self) -> None:
         for subscription in self._subscriptions:
@@ -183,8 +190,8 @@ class EventDelivery:
 
     async def deliver(self, event: Event) -> None:
         """Report what an async call did; in a client that runs no jobs, return when all listeners have been called."""
-        if self._thread is not None:
-            self._on_the_run(partial(self.emit, event))
+        if (thread := self._thread) is not None:
+            thread.call(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
@@ -206,8 +213,8 @@ class EventDelivery:
 
     def deliver_blocking(self, event: Event) -> None:
         """Report what a blocking call did. In a client that runs no jobs there is no loop for async listeners."""
-        if self._thread is not None:
-            self._on_the_run(partial(self.emit, event))
+        if (thread := self._thread) is not None:
+            thread.call(partial(self.emit, event))
             return
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):

@@ -33,7 +33,7 @@ class EventStream(Generic[EventT]):
         self.dropped = 0
         self._types = types
         self._loop = anyio.lowlevel.current_token()
-        self._post = _poster()
+        self._post = poster()
         self._send, self._receive = anyio.create_memory_object_stream[EventT](MOST_UNHEARD)
 
     def __aiter__(self) -> EventStream[EventT]:
@@ -80,7 +80,7 @@ class EventStream(Generic[EventT]):
             pass  # It was closed after the event was sent.
 
 
-def _poster() -> Callable[[Callable[[], None]], object]:
+def poster() -> Callable[[Callable[[], None]], object]:
     """Return what runs a function on the current loop, from any thread."""
     if trio.lowlevel.in_trio_task():
         return trio.lowlevel.current_trio_token().run_sync_soon

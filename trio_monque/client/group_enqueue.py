@@ -32,10 +32,11 @@ import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
-from ..grace import grace_of_task
+from ..grace import grace_of_task, grace_owner_of_context
 from ..jobs.job import Job
 from ..jobs.new_job import Draft
-from ..store.database_threads import DatabaseThreads
+from ..store.database_threads import LONGEST_WAIT, DatabaseThreads
+from .event_stream import poster
 
 # One statement takes 25 to 35 µs of server for each further document: with a thousand, a caller waits some
 # 30 ms for the others. The bytes are for payloads that are large: one message of the driver holds 48 MB.
@@ -166,13 +167,13 @@ class GroupEnqueue:
             # One turn of the loop: callers that were woken together with this one enqueue their next jobs first, and
             # so get into this batch.
             await anyio.lowlevel.checkpoint()
-            await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, _trio_token()))
+            await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, poster()))
         finally:
             if gathering.stop(leader):
                 _wake(batch)
 
     def _in_thread(
-        self, gathering: Gathering, leader: Caller, batch: list[Caller], token: trio.lowlevel.TrioToken | None
+        self, gathering: Gathering, leader: Caller, batch: list[Caller], post: Callable[[Callable[[], None]], object]
     ) -> None:
         gathering.take(leader, batch)
         try:
@@ -181,10 +182,10 @@ class GroupEnqueue:
         except BaseException as error:  # noqa: BLE001  # Each caller raises it.
             for caller in batch:
                 caller.outcome = error
-        if not gathering.sent(leader) and token is not None:
+        if not gathering.sent(leader):
             # The grace of the leader has ended, and it waits no longer. The others may: this thread wakes them.
-            with suppress(trio.RunFinishedError):
-                token.run_sync_soon(_wake, batch)
+            with suppress(RuntimeError):  # Their loop has ended (trio.RunFinishedError is one, too).
+                post(partial(_wake, batch))
 
     async def _set_although_cancelled(self, event: anyio.Event) -> None:
         if trio.lowlevel.in_trio_task():
@@ -195,12 +196,11 @@ class GroupEnqueue:
                 await event.wait()
             return
         # On asyncio a task can be cancelled natively, past every anyio shield: wait all the same.
+        owner = grace_owner_of_context() or self._db_threads.grace
         with anyio.CancelScope(shield=True):
-            while not event.is_set():
-                try:
+            while not event.is_set() and (left := owner.seconds_left) > 0:
+                with suppress(asyncio.CancelledError), anyio.move_on_after(min(left, LONGEST_WAIT)):
                     await event.wait()
-                except asyncio.CancelledError:
-                    continue
 
     def _gathering(self) -> Gathering:
         gathering = self._gatherings.get(None)
@@ -219,10 +219,6 @@ def _unwrapped(outcome: Job | BaseException | None) -> Job:
         own = copy.copy(outcome)
         raise own from outcome.__cause__
     raise outcome
-
-
-def _trio_token() -> trio.lowlevel.TrioToken | None:
-    return trio.lowlevel.current_trio_token() if trio.lowlevel.in_trio_task() else None
 
 
 def _wake(batch: Sequence[Caller]) -> None:

@@ -27,6 +27,7 @@ from .group_enqueue import GroupEnqueue
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
+from .subscription import CallListener
 from .sync_monque import SyncMonque
 
 P = ParamSpec("P")
@@ -77,9 +78,9 @@ class Monque:
     def __init__(self, db: Database, **options: Unpack[ClientOptions]) -> None:
         self._open(ClientContext.of(db, client_config(options)))
 
-    def _open(self, context: ClientContext) -> None:
+    def _open(self, context: ClientContext, call_listener: CallListener | None = None) -> None:
         self._context = context
-        self._event_delivery = EventDelivery()
+        self._event_delivery = EventDelivery(call_listener)
         self._sync = SyncMonque(context, self._event_delivery)
         self._db_threads = DatabaseThreads()
         self._group = GroupEnqueue(self._db_threads, partial(enqueue.insert_group, context))

@@ -28,6 +28,7 @@ from .event_stream import MOST_UNHEARD
 logger = logger_of("events")
 
 AsyncListener = Callable[[Event], Awaitable[object]]
+CallListener = Callable[[AsyncListener, Event], Awaitable[object]]
 
 # Seconds until the next attempt, after a thread could not be started for a plain listener.
 PAUSE: Final = 0.1
@@ -82,14 +83,16 @@ class Subscription:
 
     # --- While it is delivered to ---
 
-    def start(self, context: Context, grace: Grace) -> None:
-        """Deliver from now on, in a system task.
+    def start(self, context: Context, grace: Grace, call: CallListener | None) -> None:
+        """Deliver from now on, in a system task. `call` calls an async listener on its loop; None: on this one.
 
         Not in a nursery of the scheduler: a listener may shield itself from cancellation for as long as it likes, and a
         nursery would wait for it.
         """
         self.ended, self._scope, self._is_closed = trio.Event(), trio.CancelScope(), False
-        trio.lowlevel.spawn_system_task(self._deliver, grace, name=f"listener {shown(self.listener)}", context=context)
+        trio.lowlevel.spawn_system_task(
+            self._deliver, grace, call, name=f"listener {shown(self.listener)}", context=context
+        )
 
     def stop(self) -> None:
         """Cancel the current call of the listener, and call it for no further event."""
@@ -103,10 +106,10 @@ class Subscription:
         if count := self.undelivered:
             logger.warning("listener %s did not receive %d events before the scheduler ended", self.listener, count)
 
-    async def _deliver(self, grace: Grace) -> None:
+    async def _deliver(self, grace: Grace, call: CallListener | None) -> None:
         try:
             with self._scope, using_grace(grace):
-                await self._pump()
+                await self._pump(call)
         except trio.Cancelled:
             pass  # The whole run ends.
         except BaseException as error:
@@ -116,7 +119,7 @@ class Subscription:
             self.ended.set()
             self.caught_up.set()
 
-    async def _pump(self) -> None:
+    async def _pump(self, call: CallListener | None) -> None:
         limiter = HoldingLimiter(1)
         while not self.removed:
             await self._arrived.wait()
@@ -127,15 +130,15 @@ class Subscription:
                 for event in events:
                     if self._is_closed:
                         return  # A listener that shields itself has no checkpoint at which the cancellation arrives.
-                    await self._call_async(event)
+                    await self._call_async(event, call)
             elif events:
                 await self._tell_in_thread(events, limiter)
             if not self._unheard:
                 self.caught_up.set()
 
-    async def _call_async(self, event: Event) -> None:
+    async def _call_async(self, event: Event, call: CallListener | None) -> None:
         try:
-            await call_async(self, event)
+            await call_async(self, event, call)
         except trio.Cancelled:
             if trio.current_effective_deadline() == -float("inf"):
                 raise
@@ -158,13 +161,13 @@ class Subscription:
             self._heard += 1
 
 
-async def call_async(subscription: Subscription, event: Event) -> None:
-    """Call an async listener with one event; log what it raises."""
+async def call_async(subscription: Subscription, event: Event, call: CallListener | None = None) -> None:
+    """Call an async listener with one event, by `call` if it runs elsewhere; log what it raises."""
     if subscription.removed:
         return
     listener = cast("AsyncListener", subscription.listener)
     try:
-        await listener(event)
+        await (listener(event) if call is None else call(listener, event))
     except anyio.get_cancelled_exc_class():
         raise
     except BaseException as error:  # noqa: BLE001  # Any error of a listener ends only this call.

@@ -29,6 +29,7 @@ from .claimer import Claimer
 from .demand import KnownItem
 from .exceptions import unwrapped
 from .guard import Stop, cause_of, guard, guard_all
+from .handler_tasks import TRIO_TASKS, HandlerTasks
 from .health import Vitals
 from .heartbeat import Heartbeat
 from .lease import LeaseTerms
@@ -73,11 +74,13 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         observer: Observer[ClaimT, SettlementT, RescuedT],
         limits: EngineLimits,
         stream: HintStream[ClaimT] | None = None,
+        handlers: HandlerTasks = TRIO_TASKS,
     ) -> None:
         """To be made in the trio run that it works in. Attaches itself to the source."""
+        self._handlers = handlers
         self.stop = Stop()
         self.wake = WakeSignal()
-        self.slots = Slots(limits.concurrency)
+        self.slots = Slots(limits.concurrency, handlers)
         self._services: list[tuple[Loop, Progress]] = []
         self._chores: list[tuple[Loop, Progress]] = []
         self._ends: list[Loop] = []
@@ -237,7 +240,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             async with trio.open_nursery() as nursery:
                 if not self._time.is_event_driven:
                     nursery.start_soon(self.watchdog.run)
-                nursery.start_soon(self._shutdown.report_unending_runs)
+                nursery.start_soon(self._shutdown.report_unending_runs, self._handlers.frames_of)
                 await ended.wait()
                 watching.cancel(reason="all has ended")
 

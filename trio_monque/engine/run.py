@@ -146,10 +146,18 @@ class Run(Generic[ClaimT]):
         self._started = math.inf
         self._new_ends()
 
-    def begin(self) -> None:
-        """Its time limit runs from now on."""
-        self._started = self._clock.current_time()
+    def begin(self, moment: float | None = None) -> None:
+        """Its time limit runs from now on, or from that moment."""
+        self._started = self._clock.current_time() if moment is None else moment
         self._new_ends()
+
+    def never_began(self) -> None:
+        """It was cancelled before its handler was called, on a loop that did not answer.
+
+        Its time limit may have cancelled it, but its handler took no time: it is released, and that is not a failure.
+        """
+        if self.reason_but_lost is CancelReason.TIMEOUT:
+            self._reason = CancelReason.SHUTDOWN
 
     @property
     def renewable_until(self) -> float:
@@ -282,6 +290,11 @@ class Run(Generic[ClaimT]):
         return min(cleanup.asked_until, self._shields_end(cleanup.timeout))
 
     @property
+    def seconds_left(self) -> float:
+        """How much longer its answers are awaited, as things stand; infinity after its end. From any thread."""
+        return math.inf if self.has_ended else self._grace_end - self._clock.current_time()
+
+    @property
     def _grace_end(self) -> float:
         return self._shields_end(self._terms.cleanup_timeout)
 
@@ -313,3 +326,7 @@ class Run(Generic[ClaimT]):
         """How it ended, if its handler ends now with what it raised, or returned."""
         now = self._clock.current_time()
         return RunEnd(error, value, self.scope.cancelled_caught, self._reason_at(now), max(0.0, now - self._started))
+
+    def __str__(self) -> str:
+        """As log lines name it."""
+        return f"the handler of {self.claim}"

@@ -99,11 +99,11 @@ class Shutdown(Generic[ClaimT]):
             end_for_bug(self._stop, "the end could not be reported", bug)
 
     @trio.lowlevel.enable_ki_protection
-    async def report_unending_runs(self) -> None:
-        """Logs the runs that outlast the hard end, until cancelled. To be run outside the box."""
+    async def report_unending_runs(self, frames_of: Callable[[trio.lowlevel.Task], str]) -> None:
+        """Logs the runs that outlast the hard end, with their frames, until cancelled. To be run outside the box."""
         await self._stop.cutting.wait()
         await trio.sleep(self._limits.cleanup_timeout + HARD_END_AFTER)
-        await log_unending_runs(lambda: self._runner.running)
+        await log_unending_runs(lambda: self._runner.running, frames_of)
 
 
 async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runner: Runner[ClaimT, SettlementT]) -> None:

@@ -11,6 +11,7 @@ from dataclasses import replace
 from typing import Any, Final, TypeVar
 
 from .demand import Demand
+from .handler_tasks import TRIO_TASKS, HandlerTasks
 
 T = TypeVar("T")
 
@@ -24,7 +25,8 @@ class Slots:
     A group's runs are counted by its name: a group whose limit is changed keeps what runs.
     """
 
-    def __init__(self, total: int | None) -> None:
+    def __init__(self, total: int | None, handlers: HandlerTasks = TRIO_TASKS) -> None:
+        self._handlers = handlers
         self._total = math.inf if total is None else total
         self._limits: dict[str, int] = {}
         self._running: Counter[str] = Counter()
@@ -65,7 +67,8 @@ class Slots:
 
     def demand(self, most: float = math.inf, *, force_look: bool = True) -> Demand:
         """What can be started now, beside what is asked for already; at most `most`."""
-        free = min(most, self._total - self.running - self._reserved)
+        # What is claimed for a loop that does not answer would wait, and other instances could run it.
+        free = min(most, self._total - self.running - self._reserved) if self._handlers.is_answering else 0
         groups = {
             group: int(min(free, limit - taken))
             for group, limit in list(self._limits.items())  # Other threads ask, too.

@@ -174,7 +174,9 @@ def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any]
     return None
 
 
-async def log_unending_runs(running: Callable[[], Sequence[Run[Any]]]) -> None:
+async def log_unending_runs(
+    running: Callable[[], Sequence[Run[Any]]], frames_of: Callable[[trio.lowlevel.Task], str]
+) -> None:
     """Names every second the runs that do not end although all their time is up, until cancelled.
 
     Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only
@@ -187,18 +189,8 @@ async def log_unending_runs(running: Callable[[], Sequence[Run[Any]]]) -> None:
                 logger.error(
                     "leaving waits for the handler of %s, which swallows its cancellation:\n%s",
                     run.claim,
-                    OwnLines(_where(run.task)),
+                    OwnLines(frames_of(run.task)),
                 )
         await trio.sleep(pause)
         if loop_time().is_event_driven:
             pause *= 2
-
-
-def _where(task: trio.lowlevel.Task) -> str:
-    """Where the task waits, and the tasks of its nurseries."""
-    stack = traceback.StackSummary.extract(task.iter_await_frames())
-    lines = traceback.format_list(stack)
-    for nursery in task.child_nurseries:
-        for child in nursery.child_tasks:
-            lines.append(f"  in its child {child.name}:\n{_where(child)}")
-    return "".join(lines)

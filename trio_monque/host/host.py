@@ -169,6 +169,19 @@ class Host(Generic[ClaimT, ReportT]):
         except BaseExceptionGroup as group:
             raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
 
+    async def run_beside(self, special: Body, started: Callable[[], None]) -> None:
+        """Run for a body that is on another loop; its end is a drain or a cancellation of this call."""
+        in_body = trio.CancelScope(shield=True)
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(special.beside, in_body)
+                try:
+                    await self.run(started)
+                finally:
+                    in_body.cancel(reason="the host has ended")
+        except BaseExceptionGroup as group:
+            raise_unwrapped(group)
+
     async def run_in_nursery(self, *, task_status: trio.TaskStatus[None]) -> None:
         """For `nursery.start`, which returns when the engine works."""
         await self.run(task_status.started)

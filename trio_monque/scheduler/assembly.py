@@ -8,6 +8,7 @@ from functools import partial
 from typing import Any
 
 from ..client.context import ClientContext
+from ..engine.handler_tasks import HandlerTasks
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
 from ..engine.run import Run
@@ -46,6 +47,7 @@ def assembled(
     workers: Workers,
     reporter: JobReporter,
     running_job: Callable[[Run[Job]], RunningJob[Any]],
+    handlers: HandlerTasks,
 ) -> Parts:
     """Construct the parts on the base that a scheduler has as a client: its context and its database threads."""
     paused, recent_ids = PausedNames(db_threads), RecentIds()
@@ -55,7 +57,7 @@ def assembled(
     # In virtual time local wakeups announce everything. A change stream follows real time: its answers would arrive at
     # arbitrary moments of the virtual clock.
     is_streamed = config.change_stream and not loop_time().is_event_driven
-    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None)
+    engine: JobEngine = Engine(source, reporter, _limits(config), stream if is_streamed else None, handlers)
     presence = Presence(
         context,
         db_threads,

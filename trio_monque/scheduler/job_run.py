@@ -41,13 +41,13 @@ def call_handler(
 ) -> Awaitable[object]:
     """Call the handler; await the result at once, for what the handler returns or raises.
 
-    An async handler is called directly, a plain one in a thread. This is not a coroutine itself: each coroutine that
+    An async handler is called on its loop, a plain one in a thread. This is not a coroutine itself: each coroutine that
     waits beside a handler takes a quarter of a kilobyte.
     """
     if worker.payload is not None:
         running_job.data = worker.loaded(running_job.job.data)
     if worker.is_async:
-        return _unprotected(worker.handler, running_job)
+        return running_job._surroundings.loop.call_handler(worker.handler, running_job, run)  # noqa: SLF001
     return _called_in_thread(worker, running_job, run, threads)
 
 
@@ -87,17 +87,6 @@ async def _called_in_thread(
     run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
     return None
-
-
-# The loops of the engine are protected from Ctrl-C, and handlers would inherit that protection.
-@trio.lowlevel.disable_ki_protection
-async def _unprotected(handler: Callable[..., Any], running_job: RunningJob[Any]) -> object:
-    try:
-        return await handler(running_job)
-    except RuntimeError as error:
-        if type(error) is RuntimeError and error.args == ("no running event loop",):
-            error.add_note("Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio.")
-        raise
 
 
 def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tuple[bool, object]:

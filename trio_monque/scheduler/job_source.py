@@ -149,12 +149,13 @@ class JobSource:
             if isinstance(verdict, Succeeded) and verdict.result is not None:
                 # Encode the result before it joins a batch. A result that cannot be stored fails its own job only, and
                 # the handler's object may change until the batch is sent without changing what is stored.
-                verdict = Succeeded(self._snapshot(verdict.result, "result"))
+                verdict = Succeeded(self.snapshot(verdict.result, "result"))
         except BaseException as error:  # noqa: BLE001  # A fault in code or values of the user fails its own job only.
             verdict = Failed(error)
         return JobSettlement(claim, verdict, policy, end.duration)
 
-    def _snapshot(self, value: Any, name: str) -> Any:
+    def snapshot(self, value: Any, name: str) -> Any:
+        """Return a value of a handler as it will be stored. In any thread."""
         what = "saved state" if name == "saved" else name
         return snapshot(value, self._config.max_payload_size, self._context.jobs.codec.callers, what)
 
@@ -273,9 +274,8 @@ class JobSource:
 
     # --- Reporting ---
 
-    async def report(self, run: Run[Job], name: str, value: Any) -> Any:
-        """Write a checkpoint or progress under the claim, and return it as stored; see `RunningJob.save`."""
-        value = self._snapshot(value, name)
+    async def report(self, run: Run[Job], name: str, value: Any) -> None:
+        """Write a checkpoint or progress, as `snapshot` returned it, under the claim; see `RunningJob.save`."""
         if run.reason is CancelReason.LOST:
             raise ClaimLostError(
                 f"the claim on job {run.claim} was lost or could not be renewed in time: nothing was saved"
@@ -289,7 +289,6 @@ class JobSource:
         if not is_held:
             run.lose()
             raise ClaimLostError(f"the claim on job {run.claim} was lost: nothing was saved")
-        return value
 
     # --- Errors ---
 

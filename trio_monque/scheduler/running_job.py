@@ -5,15 +5,15 @@ from __future__ import annotations
 import inspect
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from datetime import datetime
 from typing import TYPE_CHECKING, Any, Generic, Protocol, TypeVar, cast, overload
-
-import trio
 
 from ..call_context import async_calls
 from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
+from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..jobs.job import Job, checkpoint_of
 from ..store.types import ObjectId
 from ..threads import call_on_run
@@ -39,9 +39,33 @@ class RunCancelled(BaseException):  # Not an error: it unwinds a thread, as trio
 
 
 class Reporting(Protocol):
-    """Writes a checkpoint or progress of a run under its claim; returns it as it was stored."""
+    """Writes checkpoints and progress of runs."""
 
-    async def __call__(self, run: Run[Job], name: str, value: Any) -> Any: ...
+    def snapshot(self, value: Any, name: str) -> Any:
+        """Return the value as it will be stored. The handler's object may change from then on."""
+        ...
+
+    async def report(self, run: Run[Job], name: str, value: Any) -> None:
+        """Write a value that `snapshot` returned, under the claim of the run."""
+        ...
+
+
+@dataclass(frozen=True, eq=False, slots=True)
+class JobSurroundings:
+    """What all runs of a scheduler share whose handlers run on the same loop.
+
+    Attributes:
+        scheduler, resources: See RunningJob.
+        reporting: Writes checkpoints and progress.
+        cleanup_timeout: Seconds.
+        loop: Where their handlers run.
+    """
+
+    scheduler: SchedulerClient
+    resources: Any
+    reporting: Reporting
+    cleanup_timeout: float
+    loop: HandlerLoop
 
 
 def with_any(arguments: Any, number: int) -> tuple[Any, ...]:
@@ -63,10 +87,9 @@ class RunningJob(Generic[T, Resources]):
 
     __slots__ = (
         "__weakref__",
-        "_cleanup_timeout",
-        "_report",
         "_run",
         "_saved",
+        "_surroundings",
         "data",
         "job",
         "resources",
@@ -81,17 +104,14 @@ class RunningJob(Generic[T, Resources]):
         def __class_getitem__(cls, arguments):
             return super().__class_getitem__(with_any(arguments, 2))
 
-    def __init__(
-        self, run: Run[Job], scheduler: SchedulerClient, resources: Resources, report: Reporting, cleanup_timeout: float
-    ) -> None:
+    def __init__(self, run: Run[Job], surroundings: JobSurroundings) -> None:
         self._run = run
-        self._report = report
-        self._cleanup_timeout = cleanup_timeout
+        self._surroundings = surroundings
         self._saved = checkpoint_of(run.claim)
         self.job = run.claim
         self.data = cast("T", run.claim.data)
-        self.scheduler = scheduler
-        self.resources = resources
+        self.scheduler = surroundings.scheduler
+        self.resources = surroundings.resources
 
     # --- The job ---
 
@@ -140,8 +160,11 @@ class RunningJob(Generic[T, Resources]):
 
     @property
     def deadline(self) -> float:
-        """When the run is cancelled for its timeout, on trio's clock; infinity without one."""
-        return self._run.deadline
+        """When the run is cancelled for its timeout, on the clock of its event loop; infinity without one.
+
+        Compare it with `anyio.current_time()`, `trio.current_time()`, or the `time()` of an asyncio loop.
+        """
+        return self._surroundings.loop.moment(self._run.deadline)
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -170,22 +193,29 @@ class RunningJob(Generic[T, Resources]):
             InvalidPayloadError: The checkpoint cannot be stored.
             MonqueConnectionError: The database did not accept it.
         """
-        self._saved = await self._report(self._run, "saved", state)
+        self._saved = await self._reported("saved", state)
 
     async def set_progress(self, value: Any) -> None:
         """Store the progress of the run, for programs that look at the job. Errors as in `save`.
 
         The next attempt does not get it: use `save` for that.
         """
-        await self._report(self._run, "progress", value)
+        await self._reported("progress", value)
 
-    def cleanup(self, seconds: float) -> AbstractContextManager[trio.CancelScope]:
+    async def _reported(self, name: str, value: Any) -> Any:
+        around, run = self._surroundings, self._run
+        stored = around.reporting.snapshot(value, name)
+        await around.loop.carry_out(run, around.reporting.report, run, name, stored)
+        return stored
+
+    def cleanup(self, seconds: float) -> AbstractContextManager[CleanupScope]:
         """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.
 
         The shield ends at the latest `cleanup_timeout` seconds after the run was cancelled.
         """
         check_seconds("seconds", seconds, zero=True)
-        return self._run.cleaning_up(seconds, self._cleanup_timeout)
+        around = self._surroundings
+        return around.loop.cleaning_up(self._run, seconds, around.cleanup_timeout)
 
     # --- For plain handlers, from their thread ---
 
@@ -210,7 +240,7 @@ class RunningJob(Generic[T, Resources]):
 
     async def _in_the_run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
         with self._run.extended() as scope, scope:
-            result = function(*args)
+            result = self._surroundings.loop.call_back(function, args)
             return await result if inspect.isawaitable(result) else result
         raise RunCancelled
 

@@ -15,8 +15,10 @@ from ..call_context import async_calls
 from ..client.context import ClientContext
 from ..clock import virtual_time
 from ..engine.run import Run
-from ..errors import AsyncWithError, MonqueError
+from ..errors import AsyncWithError
 from ..events import Event
+from ..host.application_loop import Opened, opened, run
+from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.host import Body, Host, Life
 from ..host.reporting import MOST_NAMED
 from ..jobs.job import Job
@@ -27,7 +29,7 @@ from ..store.database_threads import CONNECTIONS_NEEDED
 from ..store.types import Database
 from .assembly import assembled
 from .reporting import JobReporter, SchedulerReport
-from .running_job import Resources, RunningJob
+from .running_job import JobSurroundings, Resources, RunningJob
 from .scheduler_client import SchedulerClient
 from .start import SchedulerStart
 from .worker import Handler, Worker
@@ -56,28 +58,24 @@ class Scheduler(SchedulerClient):
         resources: Any = None,
         listeners: Listeners | None = None,
         config: SchedulerConfig | None = None,
+        loop: HandlerLoop = ON_TRIO,
     ) -> None:
         if config is None:
             raise AsyncWithError(
                 "a Scheduler is made by `async with open_scheduler(db, workers) as scheduler:`, or as a task, by "
                 "`await nursery.start(run_scheduler, db, workers)`"
             )
-        if not trio.lowlevel.in_trio_task():
-            raise MonqueError(
-                "a scheduler runs inside trio.run: start one in a trio program, such as a web application under "
-                "`hypercorn --worker-class trio`. "
-                "From asyncio, enqueue with Monque(db) and let a trio process run the jobs"
-            )
-        check_pool(check_database(db), CONNECTIONS_NEEDED)
-        self._open(ClientContext.of(db, config, self._workers_here))
+        check_pool(check_database(db), CONNECTIONS_NEEDED + loop.further_connections)
+        self._open(ClientContext.of(db, config, self._workers_here), loop.call_listener)
         self._config = config
-        self._resources = resources
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
         self._reporter = JobReporter(self._event_delivery, config.instance_id)
-        parts = assembled(self._context, self._db_threads, config, self._workers, self._reporter, self._running_job)
+        parts = assembled(
+            self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop
+        )
         self._source = parts.source
-        self._report = parts.source.report  # One bound method for all runs, as each access would create another.
+        self._surroundings = JobSurroundings(self, resources, parts.source, config.cleanup_timeout, loop)
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
         life = Life(
@@ -88,11 +86,12 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._reporter, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._reporter, virtual_time(), config.instance_id)
-        self._body = Body(
+        self._runs_on(host, self._reporter, virtual_time(), config.instance_id, loop)
+        body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
         )
+        self._opened: Opened[Scheduler, SchedulerReport] = Opened(self, host, body, loop)
         for name in self._workers.names:
             self._open_group(name)
 
@@ -162,7 +161,7 @@ class Scheduler(SchedulerClient):
         return self._context.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
 
     def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
-        return RunningJob(run, self, self._resources, self._report, self._config.cleanup_timeout)
+        return RunningJob(run, self._surroundings)
 
 
 @entered_by_async_with("scheduler")
@@ -175,13 +174,17 @@ async def open_scheduler(
     listeners: Listeners | None = None,
     **options: Unpack[SchedulerOptions],
 ) -> AsyncIterator[Scheduler]:
-    """Run a scheduler for as long as the body of `async with`.
+    """Run a scheduler for as long as the body of `async with`, on trio, asyncio or uvloop.
+
+    Handlers and async listeners run on the event loop of the caller, as tasks with a copy of its context. On asyncio
+    the scheduler itself runs on trio in a thread of its own. A handler that blocks the loop then delays the other
+    handlers, and the scheduler claims nothing meanwhile, but it renews their claims.
 
     When the body ends, the scheduler claims no more jobs, and running jobs get `shutdown_timeout` to end. When the body
     raises, is cancelled or interrupted, it cancels running jobs at once, and their jobs are pending again.
 
     Args:
-        db: A `pymongo.database.Database` of a client with room for 17 connections.
+        db: A `pymongo.database.Database` of a client with room for 17 connections; on asyncio for 27.
         workers: The workers that it runs; they are copied.
         resources: Every handler gets it as `job.resources`.
         listeners: Event classes and their listeners, which receive all events from the start on.
@@ -192,8 +195,13 @@ async def open_scheduler(
         MonqueConnectionError: The database cannot be reached or used.
         InstanceCollisionError: Another live scheduler has the same `instance_id`.
     """
-    scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
-    async with scheduler._host.opened(scheduler._body):  # noqa: SLF001
+    config = scheduler_config(options)
+
+    def made(loop: HandlerLoop) -> Opened[Scheduler, SchedulerReport]:
+        scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=config, loop=loop)
+        return scheduler._opened  # noqa: SLF001
+
+    async with opened("open_scheduler", "scheduler", made) as scheduler:
         yield scheduler
 
 
@@ -208,8 +216,15 @@ async def run_scheduler(
 ) -> SchedulerReport:
     """Run a scheduler as a task of your nursery: `scheduler = await nursery.start(run_scheduler, db, workers)`.
 
+    On asyncio, start it in a task group of anyio in the same way.
+
     It ends after `scheduler.drain()`, and returns its report. If it is cancelled, it cancels running jobs and ends
     within `cleanup_timeout` plus two seconds. Arguments, options and errors are those of `open_scheduler`.
     """
-    scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
-    return await scheduler._host.run_unwrapped(partial(task_status.started, scheduler))  # noqa: SLF001
+    config = scheduler_config(options)
+
+    def made(loop: HandlerLoop) -> Opened[Scheduler, SchedulerReport]:
+        scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=config, loop=loop)
+        return scheduler._opened  # noqa: SLF001
+
+    return await run("run_scheduler", "scheduler", made, task_status)

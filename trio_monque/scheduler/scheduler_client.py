@@ -12,6 +12,7 @@ from datetime import datetime
 from ..call_context import async_calls
 from ..client.monque import Monque
 from ..clock import VirtualTime, in_time_of
+from ..host.handler_loop import HandlerLoop
 from ..host.host import Host
 from ..jobs.job import Job
 from .health import Health, health_of
@@ -32,7 +33,12 @@ class SchedulerClient(Monque):
     id: str
 
     def _runs_on(
-        self, host: Host[Job, SchedulerReport], reporter: JobReporter, virtual: VirtualTime | None, instance_id: str
+        self,
+        host: Host[Job, SchedulerReport],
+        reporter: JobReporter,
+        virtual: VirtualTime | None,
+        instance_id: str,
+        loop: HandlerLoop,
     ) -> None:
         """Set the parts that the constructor of Scheduler made; it calls this once."""
         self.id = instance_id
@@ -40,6 +46,7 @@ class SchedulerClient(Monque):
         self._engine = host.engine
         self._reporter = reporter
         self._virtual = virtual
+        self._handler_loop = loop
 
     @property
     def report(self) -> SchedulerReport | None:
@@ -55,12 +62,12 @@ class SchedulerClient(Monque):
 
     async def wait_drained(self) -> None:
         """Return when the scheduler has ended. Call `drain` to end it."""
-        await self._host.ended.wait()
+        await self._handler_loop.wait(self._host.ended)
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
         found = self._engine.vitals.examine()
-        return not found.reasons and not self._reporter.complaints(found.now)
+        return not (found.reasons or self._reporter.complaints(found.now) or self._handler_loop.complaints())
 
     def health(self) -> Health:
         """Whether the scheduler works, and why not. Call it from any thread; it only reads memory, and does not wait.
@@ -71,12 +78,14 @@ class SchedulerClient(Monque):
           heartbeat is late when its `lag` is longer than `heartbeat_interval`.
         - Runs were cancelled because their claims could not be renewed, and no renewal has succeeded since.
         - A loop has crashed, which ends the scheduler.
-        - The event loop has not answered for a second.
+        - The event loop has not answered for a second. In a program on asyncio: the thread of the scheduler has not, or
+          the event loop of the program has not answered for half a second.
         - The scheduler is shutting down, and handlers go on although their time is over.
         - Another process, such as Monque for Node, uses the instance id of this scheduler.
         """
         found = self._engine.vitals.examine()
-        found = replace(found, reasons=(*found.reasons, *self._reporter.complaints(found.now)))
+        complaints = (*self._reporter.complaints(found.now), *self._handler_loop.complaints())
+        found = replace(found, reasons=(*found.reasons, *complaints))
         broken = self._context.jobs.count_skipped()
         return health_of(found, self._server_time(), tuple(self._reporter.ended_schedules), broken)
 

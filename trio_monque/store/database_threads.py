@@ -13,14 +13,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import partial
-from typing import Generic, TypeVar, cast
+from typing import Any, Final, Generic, TypeVar, cast
 
 import anyio
 import anyio.lowlevel
 import trio
 
 from ..errors import MonqueConnectionError
-from ..grace import Grace, grace_of_task
+from ..grace import Grace, GraceOwner, grace_of_task, grace_owner_of_context
 from ..threads import HoldingLimiter, Limiter, call_in_thread, starting_thread, work_unawaited
 
 T = TypeVar("T")
@@ -75,8 +75,8 @@ class DatabaseThreads:
             if abandon_on_cancel:
                 return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
             return await self._call_with_grace(function, limiter)
-        async with self._anyio_limiter(channel):
-            return await _awaited_although_cancelled(function)
+        owner = grace_owner_of_context() or self.grace
+        return await _awaited_although_cancelled(function, self._anyio_limiter(channel), owner)
 
     async def _call_with_grace(self, function: Callable[[], T], limiter: Limiter) -> T:
         """Wait for the thread although cancelled, within the grace of the calling run, or else of these threads."""
@@ -85,9 +85,7 @@ class DatabaseThreads:
         with grace.waiting(sent.scope), sent.scope:
             return await call_in_thread(function, limiter=sent, abandon_on_cancel=True)
         await trio.lowlevel.checkpoint_if_cancelled()
-        raise MonqueConnectionError(
-            "the run has ended before the database answered", transient=True, unknown_outcome=sent.is_sent
-        )
+        raise _ended_first(unknown_outcome=sent.is_sent)
 
     async def hand_over(self, function: Callable[[], T], orphan: Callable[[T | None], None], *, channel: Channel) -> T:
         """Like `call`, for what the database grants: cancelled, the wait ends, and `orphan` takes what came too late.
@@ -118,30 +116,54 @@ class DatabaseThreads:
         return cast("anyio.CapacityLimiter", limiter)
 
 
-async def _awaited_although_cancelled(function: Callable[[], T]) -> T:
+LONGEST_WAIT: Final = 0.5
+"""Seconds after which a wait on asyncio asks again how long it may last: a renewal or a cancellation moves that."""
+
+
+async def _awaited_although_cancelled(
+    function: Callable[[], T], limiter: anyio.CapacityLimiter, owner: GraceOwner
+) -> T:
     """On asyncio a task can be cancelled natively, past every anyio shield: wait for the thread all the same.
 
-    The cancellation is delivered when the thread has ended, and what the thread returned is lost then.
+    The cancellation is delivered when the thread has ended, and what the thread returned is lost then. In a handler the
+    wait ends with the grace of its run, which is before its lease ends: another instance may run the job then.
     """
-    unlimited = anyio.CapacityLimiter(math.inf)  # The caller has limited us already.
+    borrower = object()  # Not the task: the thread may go on after it.
+    await limiter.acquire_on_behalf_of(borrower)
+    cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
-        call = asyncio.ensure_future(_in_anyio_thread(function, unlimited))
-        cancelled: asyncio.CancelledError | None = None
-        while not call.done():
+        call = asyncio.ensure_future(_in_anyio_thread(function))
+        call.add_done_callback(partial(_thread_ended, limiter, borrower))
+        while not call.done() and (left := owner.seconds_left) > 0:
             try:
-                await asyncio.wait([call])
+                # By the clock, and in short waits: the cancellation of the run does not pass the shield.
+                await asyncio.wait([call], timeout=min(left, LONGEST_WAIT))
             except asyncio.CancelledError as error:
                 cancelled = error
+    if call.done() and cancelled is None:
+        return call.result()
     if cancelled is not None:
-        if not call.cancelled():
-            call.exception()  # Retrieved, or asyncio would log that it was not.
         raise cancelled
-    return call.result()
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    raise _ended_first(unknown_outcome=True)
 
 
-async def _in_anyio_thread(function: Callable[[], T], limiter: anyio.CapacityLimiter) -> T:
+def _thread_ended(limiter: anyio.CapacityLimiter, borrower: object, call: asyncio.Future[Any]) -> None:
+    limiter.release_on_behalf_of(borrower)
+    if not call.cancelled():
+        call.exception()  # Retrieved: its caller may wait no longer, and asyncio would log that it was not.
+
+
+def _ended_first(*, unknown_outcome: bool) -> MonqueConnectionError:
+    return MonqueConnectionError(
+        "the run has ended before the database answered", transient=True, unknown_outcome=unknown_outcome
+    )
+
+
+async def _in_anyio_thread(function: Callable[[], T]) -> T:
+    unlimited = anyio.CapacityLimiter(math.inf)  # The caller has limited us already.
     with starting_thread(function) as started:
-        return await anyio.to_thread.run_sync(started, limiter=limiter)
+        return await anyio.to_thread.run_sync(started, limiter=unlimited)
 
 
 class _Sent:

@@ -19,6 +19,7 @@ from ..engine.runner import Runner
 from ..engine.slots import Slots
 from ..engine.waker import WakeSignal
 from ..errors import MonqueError, UnreadablePayloadError
+from ..host.handler_loop import ON_TRIO
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
@@ -31,7 +32,7 @@ from ..scheduler.context import SchedulerContext
 from ..scheduler.job_source import JobSource
 from ..scheduler.paused_names import PausedNames
 from ..scheduler.reporting import JobReporter
-from ..scheduler.running_job import RunningJob
+from ..scheduler.running_job import JobSurroundings, RunningJob
 from ..scheduler.scheduler import Scheduler
 from ..scheduler.settlement import JobSettlement, decided
 from ..scheduler.worker import Worker
@@ -217,8 +218,10 @@ class _Alone(JobSource):
         self, context: ClientContext, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
     ) -> None:
         def make(run: Run[Job]) -> RunningJob[Any]:
-            self.running_job = made = RunningJob[Any](run, scheduler, resources, self.report, config.cleanup_timeout)
+            self.running_job = made = RunningJob[Any](run, surroundings)
             return made
+
+        surroundings = JobSurroundings(scheduler, resources, self, config.cleanup_timeout, ON_TRIO)
 
         db_threads = DatabaseThreads()
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
@@ -237,11 +240,9 @@ class _Alone(JobSource):
         self._end = end
         return super().conclude(claim, end)
 
-    async def report(self, run: Run[Job], name: str, value: Any) -> Any:
-        value = self._snapshot(value, name)
+    async def report(self, run: Run[Job], name: str, value: Any) -> None:
         await trio.lowlevel.checkpoint()
         self.reports.append((name, value))
-        return value
 
 
 class _Silent:

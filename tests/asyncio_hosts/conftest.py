@@ -1,0 +1,42 @@
+"""Each test with the fixture `run` is one body in anyio, and runs on trio, asyncio and uvloop."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Any, Final
+
+import anyio
+import pytest
+
+Run = Callable[[Callable[[], Awaitable[None]]], None]
+
+BACKENDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
+    "trio": ("trio", {}),
+    "asyncio": ("asyncio", {"debug": True}),
+    "uvloop": ("asyncio", {"use_uvloop": True}),
+}
+ON_ASYNCIO: Final = pytest.mark.parametrize("run", ["asyncio", "uvloop"], indirect=True)
+
+THREADS: Final = ("trio_monque runtime", "trio_monque watchdog")
+SECONDS_FOR_THREADS: Final = 5.0
+
+
+def threads_left() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name in THREADS]
+
+
+@pytest.fixture(params=list(BACKENDS))
+def run(request: pytest.FixtureRequest) -> Iterator[Run]:
+    """Runs an async function on the event loop of the parameter. No thread of ours may be left afterwards."""
+    backend, options = BACKENDS[request.param]
+
+    def go(main: Callable[[], Awaitable[None]]) -> None:
+        anyio.run(main, backend=backend, backend_options=options)
+
+    yield go
+    until = time.monotonic() + SECONDS_FOR_THREADS
+    while threads_left() and time.monotonic() < until:
+        time.sleep(0.01)  # They end by themselves, right after their last word.
+    assert not threads_left()

@@ -1,0 +1,59 @@
+"""What the tests on several event loops have in common."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Final, TypeVar
+
+import anyio
+
+from trio_monque import RunningJob, Workers
+from trio_monque.store.types import Database
+
+T = TypeVar("T")
+
+LONG: Final = 60.0
+"""Seconds that a handler would sleep if nothing cancelled it."""
+
+QUICK: Final[Any] = {"base_retry_interval": 0.01, "poll_interval": 0.1}
+
+
+async def until(condition: Callable[[], T], seconds: float = 15.0) -> T:
+    """Return the first answer that is true."""
+    with anyio.fail_after(seconds):
+        while not (answer := condition()):
+            await anyio.sleep(0.01)
+        return answer
+
+
+def statuses(db: Database, name: str) -> list[str]:
+    return [document["status"] for document in db["monque_jobs"].find({"name": name})]
+
+
+def only_document(db: Database) -> dict[str, Any]:
+    (document,) = db["monque_jobs"].find()
+    return dict(document)
+
+
+class LongJobs:
+    """A worker whose handler sleeps until it is cancelled, and then perhaps cleans up.
+
+    Attributes:
+        log: "began", then the reason of the cancellation.
+    """
+
+    def __init__(self, cleanup: float = 0.0) -> None:
+        self.log: list[str] = []
+        self.workers = Workers()
+        self._cleanup = cleanup
+        self.workers.register("long", self._handle)
+
+    async def _handle(self, job: RunningJob[Any]) -> None:
+        self.log.append("began")
+        try:
+            await anyio.sleep(LONG)
+        finally:
+            self.log.append(str(job.cancel_reason))
+            if self._cleanup:
+                with job.cleanup(self._cleanup):
+                    await anyio.sleep(LONG)

@@ -1,0 +1,41 @@
+"""HandlerTasks: what the engine asks about handlers that may run on another loop than its own."""
+
+from __future__ import annotations
+
+import traceback
+from typing import Final, Protocol
+
+import trio
+
+
+class HandlerTasks(Protocol):
+    """Where handlers run, for the engine.
+
+    Attributes:
+        is_answering: Whether a handler that is called now would begin. While it is False, nothing is claimed.
+    """
+
+    @property
+    def is_answering(self) -> bool: ...
+
+    def frames_of(self, task: trio.lowlevel.Task) -> str:
+        """Return where the handler waits that the task of its run has called: its frames, formatted."""
+        ...
+
+
+class TrioTasks:
+    """Handlers that run in the tasks of their runs."""
+
+    is_answering = True
+
+    def frames_of(self, task: trio.lowlevel.Task) -> str:
+        """Return the frames of the task, and those of the tasks in its nurseries."""
+        stack = traceback.StackSummary.extract(task.iter_await_frames())
+        lines = traceback.format_list(stack)
+        for nursery in task.child_nurseries:
+            for child in nursery.child_tasks:
+                lines.append(f"  in its child {child.name}:\n{self.frames_of(child)}")
+        return "".join(lines)
+
+
+TRIO_TASKS: Final = TrioTasks()

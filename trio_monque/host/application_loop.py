@@ -1,0 +1,112 @@
+"""Opens a host for a program whose event loop is asyncio: the host runs on trio in a thread, for as long as a block."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import trio
+
+from ..bridge.lifetime import open_in_runtime
+from ..bridge.runtime import Runtime
+from ..call_context import is_in_event_loop
+from ..errors import MonqueError
+from ..grace import carry_grace
+from ..threads import serving_other_loops
+from .bridged_handler_loop import BridgedHandlerLoop
+from .handler_loop import ON_TRIO, HandlerLoop
+from .host import Body, Host
+
+PublicT = TypeVar("PublicT")
+ReportT = TypeVar("ReportT")
+
+
+@dataclass(frozen=True)
+class Opened(Generic[PublicT, ReportT]):
+    """What a kind of work makes when it is opened.
+
+    Attributes:
+        public: What the program gets: a Scheduler, for example.
+        host: What runs it.
+        body: What is done beside and at the end of the body.
+        loop: Where its handlers run.
+    """
+
+    public: PublicT
+    host: Host[Any, ReportT]
+    body: Body
+    loop: HandlerLoop
+
+
+def is_on_trio(name: str) -> bool:
+    """Return whether the caller is in a trio task; False in a task of an asyncio loop.
+
+    Raises:
+        MonqueError: Neither of the two runs here. `name` is the function that was called.
+    """
+    if trio.lowlevel.in_trio_task():
+        return True
+    if not is_in_event_loop():
+        raise MonqueError(
+            f"{name} needs an event loop: call it in an async function, run by trio.run, asyncio.run or anyio.run"
+        )
+    return False
+
+
+@asynccontextmanager
+async def opened(
+    name: str, noun: str, make: Callable[[HandlerLoop], Opened[PublicT, ReportT]]
+) -> AsyncIterator[PublicT]:
+    """Run what `make` makes while the body runs, on the loop of the caller or beside it. See `Host.opened`."""
+    if is_on_trio(name):
+        made = make(ON_TRIO)
+        async with made.host.opened(made.body):
+            yield made.public
+    else:
+        async with open_in_runtime(partial(_live, make), _drain, noun) as bridged:
+            yield bridged.public
+
+
+async def run(
+    name: str,
+    noun: str,
+    make: Callable[[HandlerLoop], Opened[PublicT, ReportT]],
+    task_status: trio.TaskStatus[PublicT],
+) -> ReportT:
+    """Run what `make` makes until it was drained, on the loop of the caller or beside it; return its report."""
+    if is_on_trio(name):
+        made = make(ON_TRIO)
+        return await made.host.run_unwrapped(partial(task_status.started, made.public))
+    async with open_in_runtime(partial(_live, make), _drain, noun) as bridged:
+        task_status.started(bridged.public)
+        await bridged.loop.wait(bridged.host.ended)
+    report: ReportT | None = bridged.host.report
+    assert report is not None, "it has ended, and a crash was raised"
+    return report
+
+
+async def _live(
+    make: Callable[[HandlerLoop], Opened[PublicT, ReportT]],
+    runtime: Runtime,
+    task_status: trio.TaskStatus[Opened[PublicT, ReportT]],
+) -> None:
+    """In the runtime, from the start to the end."""
+    carry_grace(None)  # It may have been opened in a handler. This is another run.
+    made = make(BridgedHandlerLoop(runtime))
+    runtime.app_loop.when_recovered(made.host.engine.waker.look)
+    with serving_other_loops():
+        await made.host.run_beside(made.body, partial(task_status.started, made))
+
+
+def _drain(made: Opened[Any, Any]) -> None:
+    """On the application loop, when the body has ended without an error."""
+    engine = made.host.engine
+
+    def drain() -> None:
+        made.body.at_end()
+        engine.stop.drain(f"the body of {made.body.name} has ended")
+
+    engine.on_trio_thread(drain)

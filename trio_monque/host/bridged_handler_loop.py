@@ -1,0 +1,125 @@
+"""BridgedHandlerLoop: handlers and listeners run on the asyncio loop of the program, their engine in another thread.
+
+Races that this file closes:
+
+- A run is cancelled before its handler has begun, because the loop did not answer. The bridge decides in one step
+  whether a call begins or never will. If it never will, the time limit did not end the run: it is released.
+- A handler begins late. Its time limit counts from there.
+- A call of the handler is carried out in the engine's run, where no scope of the handler is. Its cancellation and its
+  grace are those of the task that awaits it: so a clean-up may still save, and no longer than its lease.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from functools import partial
+from typing import Any, Final, TypeVar
+
+import trio
+
+from ..bridge.mirrored_scope import mirrored_scope
+from ..bridge.runtime import Runtime
+from ..engine.handler_tasks import TRIO_TASKS
+from ..engine.run import Run
+from ..errors import MonqueError
+from ..events import Event
+from ..grace import carry_grace, using_grace
+from ..store.database_threads import Channel
+from ..trio_thread import TrioThread
+from .handler_loop import CleanupScope
+
+T = TypeVar("T")
+
+LATE: Final = 0.05
+"""Seconds from the call of a handler to its beginning from which on they do not count for its time limit."""
+
+
+class BridgedHandlerLoop:
+    """Made in the runtime. Unless a method says otherwise, it is called there."""
+
+    # Its limiters are those of the application loop, which know nothing of those of the runtime.
+    further_connections = Channel.COMMANDS.value
+
+    def __init__(self, runtime: Runtime) -> None:
+        self._runtime = runtime
+        self._app_loop = runtime.app_loop
+        self._thread = TrioThread()
+        self._clock = trio.lowlevel.current_clock()
+
+    @property
+    def is_answering(self) -> bool:
+        return self._app_loop.is_answering
+
+    def complaints(self) -> Sequence[str]:
+        app_loop = self._app_loop
+        if app_loop.is_gone:
+            return ("the application's event loop is closed",)
+        if app_loop.is_answering:
+            return ()
+        problem = f"the application's event loop has not answered for {app_loop.lag:.1f} s"
+        return (f"{problem}: no handler goes on meanwhile, and nothing is claimed",)
+
+    def frames_of(self, task: trio.lowlevel.Task) -> str:
+        return self._app_loop.stack_of(task) or TRIO_TASKS.frames_of(task)
+
+    async def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> object:
+        called_at = self._clock.current_time()
+        return await self._app_loop.call(
+            self._begin, handler, argument, run, called_at, never_began=run.never_began, label=run
+        )
+
+    def _begin(
+        self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any], called_at: float
+    ) -> Awaitable[Any]:
+        """On the application loop. Not a coroutine: each takes a quarter of a kilobyte while the handler waits."""
+        now = self._clock.current_time()
+        if now - called_at > LATE:
+            self._runtime.post(partial(run.begin, now))
+        return handler(argument)
+
+    async def call_listener(self, listener: Callable[[Event], Awaitable[object]], event: Event) -> object:
+        return await self._app_loop.call(_heard, listener, event)
+
+    async def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        return await self._app_loop.call(_called_back, function, args)
+
+    # --- For the program, on its loop; or for a handler in the runtime ---
+
+    async def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> T:
+        if self._thread.is_current:
+            return await function(*args)
+        return await self._runtime.call(_with_grace, run, function, args)
+
+    async def wait(self, event: trio.Event) -> None:
+        if self._thread.is_current:
+            await event.wait()
+        elif not event.is_set():
+            try:
+                await self._runtime.call(event.wait)
+            except MonqueError:
+                if not event.is_set():
+                    raise
+
+    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[CleanupScope]:
+        make = partial(run.cleaning_up, seconds, timeout)
+        return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
+
+    def moment(self, trio_moment: float) -> float:
+        return self._app_loop.loop.time() + (trio_moment - self._clock.current_time())
+
+
+async def _heard(listener: Callable[[Event], Awaitable[object]], event: Event) -> object:
+    carry_grace(None)  # The scheduler may have been opened in a handler, whose run it outlives.
+    return await listener(event)
+
+
+async def _called_back(function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+    result = function(*args)
+    return await result if inspect.isawaitable(result) else result
+
+
+async def _with_grace(run: Run[Any], function: Callable[..., Awaitable[T]], args: tuple[Any, ...]) -> T:
+    with using_grace(run):
+        return await function(*args)

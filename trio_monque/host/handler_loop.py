@@ -1,0 +1,128 @@
+"""HandlerLoop: where handlers and async listeners run, and where calls of the program are carried out.
+
+An engine always runs on trio. The program that opened it may be on trio too: then its handlers are called in the tasks
+of their runs (`TrioHandlerLoop`), and nothing here costs a task, a command or a coroutine. Or it is on an asyncio loop:
+then the engine has a thread of its own, and handlers are tasks of that loop (`bridged_handler_loop.py`).
+
+A scheduler, its running jobs and its events get one HandlerLoop and ask it. They have no other difference.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import AbstractContextManager
+from typing import Any, Final, Protocol, TypeVar
+
+import trio
+
+from ..client.subscription import CallListener
+from ..engine.handler_tasks import HandlerTasks, TrioTasks
+from ..engine.run import Run
+
+T = TypeVar("T")
+
+
+class CleanupScope(Protocol):
+    """The scope of a clean-up: a `trio.CancelScope`, or an `anyio.CancelScope` in a handler on asyncio.
+
+    Attributes:
+        cancel_called: Whether it was cancelled, by its deadline or by a call.
+        cancelled_caught: After its end: whether the cancellation ended the body.
+    """
+
+    @property
+    def cancel_called(self) -> bool: ...
+
+    @property
+    def cancelled_caught(self) -> bool: ...
+
+    def cancel(self) -> object:
+        """End the body at its next checkpoint."""
+        ...
+
+
+class HandlerLoop(HandlerTasks, Protocol):
+    """The loop on which handlers run. See the top of this file.
+
+    Attributes:
+        call_listener: Calls an async listener there, from a task of the engine's run; None where that is its loop.
+        further_connections: How many connections calls of the program may use beside those of the engine's run.
+    """
+
+    @property
+    def further_connections(self) -> int: ...
+
+    @property
+    def call_listener(self) -> CallListener | None: ...
+
+    def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> Awaitable[object]:
+        """Call an async handler, from the task of its run; await the result for what the handler returns or raises."""
+        ...
+
+    def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Call a function for the thread of a plain handler, from a task of the engine's run.
+
+        Returns what it returned, which is to be awaited if it is awaitable.
+        """
+        ...
+
+    def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        """Carry out a call of a handler in the engine's run, with the run's grace for answers; await the result."""
+        ...
+
+    def wait(self, event: trio.Event) -> Awaitable[None]:
+        """Wait for an event of the engine's run, on the loop of the program; await the result."""
+        ...
+
+    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[CleanupScope]:
+        """Return the shielded scope of `Run.cleaning_up`, for the task of the handler."""
+        ...
+
+    def moment(self, trio_moment: float) -> float:
+        """Return a moment of trio's clock as one of the clock of the loop on which handlers run."""
+        ...
+
+    def complaints(self) -> Sequence[str]:
+        """Return why the loop keeps handlers from going on; in any thread."""
+        ...
+
+
+class TrioHandlerLoop(TrioTasks):
+    """The trio run of the engine itself."""
+
+    call_listener = None
+    further_connections = 0
+
+    # The loops of the engine are protected from Ctrl-C, and handlers would inherit that protection.
+    @staticmethod
+    @trio.lowlevel.disable_ki_protection
+    async def call_handler(handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> object:
+        try:
+            return await handler(argument)
+        except RuntimeError as error:
+            if type(error) is RuntimeError and error.args == ("no running event loop",):
+                error.add_note(
+                    "Handlers run on trio, not on asyncio: use trio.sleep, a trio nursery, and so on, or anyio."
+                )
+            raise
+
+    def call_back(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        return function(*args)
+
+    def carry_out(self, run: Run[Any], function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return function(*args)
+
+    def wait(self, event: trio.Event) -> Awaitable[None]:
+        return event.wait()
+
+    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[trio.CancelScope]:
+        return run.cleaning_up(seconds, timeout)
+
+    def moment(self, trio_moment: float) -> float:
+        return trio_moment
+
+    def complaints(self) -> Sequence[str]:
+        return ()
+
+
+ON_TRIO: Final = TrioHandlerLoop()
