@@ -1,4 +1,4 @@
-"""Documents of any collection: claimed by a lock in each, as jobs are by their fields; parallel to the jobs' files."""
+"""Claims on documents of any collection, by a lock in each document. The files are parallel to those for jobs."""
 
 from . import claiming, dead_letters, due, indexes, leases, rescuing, settling
 

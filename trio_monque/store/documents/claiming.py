@@ -1,14 +1,15 @@
-"""Claims on documents of any collection: the guarded write, what it took, and how it is found out or given back.
+"""Claims on documents of any collection: the guarded write, the read of what it took, and the release.
 
 As for jobs (`store/claiming.py`), with a lock in one field of each document. Instances A and B look at the same free
 document and both try to claim it. What each condition closes:
 
-- The write repeats the caller's filter and "the lock is free, and its time has come". B's write comes after A's and
-  does not match. Without it, both would handle the document.
-- A reads back what bears its token, in the session of the write and as a majority has it. Candidates are ids only, so
-  there is no copy that a pin could prove exact. Without the majority, A on a primary that is cut off would handle a
-  document whose lock is rolled back.
-- `resolve` renews before it reads, for the same reason: what a read alone finds may be rolled back.
+- The write repeats the caller's filter and the condition that the lock is free now. B's write comes after A's and does
+  not match. Without the condition, both would handle the document.
+- A reads the documents that bear its token, in the session of the write and as a majority has them. Candidates are ids
+  only, so A has no copy that a pin could prove exact. Without the majority, A on a primary that is cut off would handle
+  a document whose lock is rolled back.
+- If the answer to a claim is lost, A does not know what it holds. `resolve` renews the locks before it reads them: a
+  read alone may find a lock that is rolled back.
 """
 
 from __future__ import annotations
@@ -45,10 +46,10 @@ class TakenDocument:
     """A document that is held.
 
     Attributes:
-        id: Its `_id`, as the caller's handle decodes it.
-        key: What tells it from all others: see `LockedCollection.key_of`.
-        document: As the caller's handle decodes it, with the lock as it was claimed.
-        tries: How many attempts of it have failed or died before.
+        id: The `_id`, as the caller's handle decodes it.
+        key: The `_id` as BSON, to compare and to remember it by: see `LockedCollection.key_of`.
+        document: The document as the caller's handle decodes it, with the lock of this claim.
+        tries: How many attempts have failed, or lost their holder, before.
     """
 
     id: Any
@@ -72,13 +73,11 @@ class TakenDocuments:
 
 @command("claim documents", in_parts=True)
 def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp) -> TakenDocuments:
-    """Claims those of the candidates that still match the filter and are claimable, in one guarded write.
-
-    The write repeats the whole condition, and what was taken is read back under its token, as a majority has it.
-    """
+    """Claim those of the candidates that still match the filter and are claimable, by one write and one read."""
     with causal_session(locked.collection) as session:
         matched = _write(locked, ids, now, stamp, session)
-        # Where some were refused one by one, the count of the others may be too low.
+        # A write that stopped at a refused document does not report what it has locked before. So a count of 0 proves
+        # something only for one document.
         taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
     order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
     return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=len(taken) < len(ids))
@@ -87,11 +86,12 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
 def _write(
     locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
 ) -> int:
-    """Return how many matched. One document that the server refuses must not keep its neighbours from a claim."""
+    """Lock the candidates; return how many of the writes matched."""
     guard = locked.meant(locked.ids(ids), locked.claimable(now))
     written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
     if not isinstance(written, driver.WriteError):
         return written.matched_count
+    # No query could leave out still more of them, and the looks would return the same ones for ever.
     if len(locked.refused) >= MOST_REFUSED:
         raise MonqueConnectionError(
             f"the server refuses a lock in more than {MOST_REFUSED} documents of {locked.collection.full_name}: "
@@ -104,7 +104,8 @@ def _write(
 def _write_each(
     locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
 ) -> int:
-    """Claim each document by a statement of its own. A document that is claimed already does not match again."""
+    """Lock each candidate by a statement of its own, and skip those that the server refuses from now on."""
+    # A document that the first write has locked is not claimable any more: it does not match again.
     claimable, claimed = locked.claimable(now), _claim(locked, stamp)
     each = [UpdateOne(locked.meant(locked.one(one), claimable), claimed, hint=BY_ID) for one in ids]
     sent = send(locked, each, session)
@@ -121,9 +122,11 @@ def _write_each(
 
 def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
     tries = f"${locked.at('tries')}"
+    # The lock is replaced as a whole, and `tries` moves into the new one. Another program may have written anything
+    # there: no number, or one out of range, must not fail the claim or the backoff.
     counted = {"$max": [0, {"$min": [MOST_TRIES, tries]}]}
     kept = {"$cond": [{"$in": [{"$type": tries}, ["int", "long"]]}, counted, 0]}
-    # As an expression: a document that is given to `$set` plainly would be merged into what is there.
+    # An expression, here `$mergeObjects`: a stage `$set` merges a plain document into the fields of the old lock.
     return [{"$set": {locked.lock_field: {"$mergeObjects": [{"$literal": stamp.fields}, {"tries": kept}]}}}]
 
 
@@ -131,20 +134,21 @@ def _claim(locked: LockedCollection, stamp: LockStamp) -> list[dict[str, Any]]:
 def resolve(
     locked: LockedCollection, stamp: LockStamp, until: datetime, *, ids: Sequence[Any] | None = None
 ) -> Sequence[TakenDocument]:
-    """Return what a claim holds whose answer was lost; of these `ids`, or of all that match the filter.
+    """Return what a claim holds whose answer was lost, among `ids` or among all documents that match the filter.
 
-    A read alone proves nothing: on a primary that is cut off it finds a claim that is rolled back afterwards.
-    So the claim is renewed first, acknowledged by a majority. What a majority read then finds is held. `until` must
-    be later than the claim's, as for any renewal.
+    `until` must be later than that of the claim, as for any renewal.
     """
     which, hint = which_of(locked, ids)
     held = {"$and": [which, locked.stamped(stamp)]}
     with causal_session(locked.collection) as session:
+        # A read alone proves nothing: on a primary that is cut off, it finds a lock that is rolled back afterwards. The
+        # renewal is a write, acknowledged by a majority: what the majority read behind it finds is held.
         locked.locks.update_many(held, {"$max": {locked.at("until"): until}}, hint=hint, session=session)
         return read_back(locked, which, stamp, session, hint=hint)
 
 
 def which_of(locked: LockedCollection, ids: Sequence[Any] | None) -> tuple[Mapping[str, Any], Mapping[str, int] | None]:
+    """Return the condition for these ids, or the caller's filter if there are none, and the index hint for it."""
     return (locked.filter, None) if ids is None else (locked.ids(ids), BY_ID)
 
 
@@ -157,13 +161,13 @@ def release_all(
     but: Sequence[Any] = (),
     ids: Sequence[Any] | None = None,
 ) -> int:
-    """Release, without counting an attempt, all that a claim holds except `but`; return how many documents.
+    """Release, without counting an attempt, all documents that a claim holds except `but`; return how many.
 
-    Of these `ids`, or of all that match the filter.
+    Among `ids`, or among all documents that match the filter.
     """
     which, hint = which_of(locked, ids)
     others = [locked.but(but)] if but else []
-    # Field by field: the attempts stay as they are.
+    # Field by field, so that each document keeps its own attempts.
     free = {
         "$set": {locked.at("by"): None, locked.at("until"): now},
         "$unset": {locked.at("token"): "", locked.at("every"): ""},
@@ -175,7 +179,7 @@ def release_all(
 def update_each_if_refused(
     locked: LockedCollection, theirs: Mapping[str, Any], update: Mapping[str, Any], hint: Mapping[str, int] | None
 ) -> int:
-    """Update what matches; return how many were changed. A refused document does not stop the others."""
+    """Update the documents that match; return how many were changed. One that the server refuses stops no other."""
     written = update_unless_refused(locked.locks, theirs, update, hint)
     if not isinstance(written, driver.WriteError):
         return written.modified_count
@@ -201,7 +205,7 @@ def read_back(
 ) -> list[TakenDocument]:
     """Return the documents that bear the claim, as a majority holds them after the writes of the session.
 
-    One that the caller's handle cannot decode becomes a dead letter, alone.
+    A document that the caller's handle cannot decode becomes a dead letter; the others are returned.
     """
     held = {"$and": [which, locked.stamped(stamp)]}
     found_by: dict[str, Any] = {"hint": hint, "session": session, "batch_size": MOST_IN_A_BATCH}
@@ -211,13 +215,13 @@ def read_back(
             return [_plain(locked, document) for document in found]
         except driver.PyMongoError:
             raise
-        except Exception:  # noqa: BLE001  # One of them cannot be decoded, for whatever reason: which, is seen below.
+        except Exception:  # noqa: BLE001  # At least one document cannot be decoded: they are read one by one below.
             pass
     taken = []
     for raw in by_majority(locked.raw).find(held, **found_by):
         try:
             taken.append(_decoded(locked, raw))
-        except Exception as error:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+        except Exception as error:  # noqa: BLE001  # A decoder of the caller may raise anything.
             _lay_aside(locked, raw, stamp, error, session)
     return taken
 
@@ -237,7 +241,7 @@ def _decoded(locked: LockedCollection, raw: RawBSONDocument) -> TakenDocument:
 def _lay_aside(
     locked: LockedCollection, raw: RawBSONDocument, stamp: LockStamp, error: Exception, session: ClientSession
 ) -> None:
-    """What the caller's handle cannot read, no handler can be given: it would fail for ever."""
+    """Make a dead letter of a document that the caller's handle cannot decode: no handler could ever get it."""
     problem = f"the document cannot be decoded with the codec options of the collection's handle: {error}"
     lock = locked.lock_in(raw)
     own_id = locked.own_id_in(raw)

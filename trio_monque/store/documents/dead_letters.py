@@ -1,4 +1,4 @@
-"""Dead letters: documents whose tries are used up. They are listed, and readmitted on request."""
+"""Dead letters: lists the documents whose attempts are used up, and readmits them."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from .locked_collection import LockedCollection
 
 @dataclass(frozen=True, slots=True)
 class LaidAside:
-    """A document whose tries are used up.
+    """A document whose attempts are used up.
 
     Attributes:
-        id: Its `_id`.
-        lock: With its attempts and the last error.
-        document: As the caller's handle decodes it; None where it cannot.
+        id: The `_id`.
+        lock: The lock, with the attempts and the last error.
+        document: The document as the caller's handle decodes it; None if it cannot.
     """
 
     id: Any
@@ -31,7 +31,7 @@ class LaidAside:
 
 @command("list the dead letters", writes=False)
 def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
-    """Return the documents whose tries are used up, at most `limit`."""
+    """Return the documents whose attempts are used up, at most `limit`."""
     listed = []
     for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):
         lock = locked.lock_in(raw)
@@ -39,7 +39,7 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
             continue
         try:
             document = bson.decode(raw.raw, codec_options=locked.callers)
-        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises; it may be why this is a dead letter.
+        except Exception:  # noqa: BLE001  # A decoder of the caller may raise anything.
             document = None
         listed.append(LaidAside(locked.id_in(raw), lock, document))
     return listed
@@ -47,7 +47,7 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
 
 @command("readmit documents", in_parts=True)
 def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
-    """Frees the dead letters among these ids, or among all that match; returns how many. Their attempts are 0 then."""
+    """Free the dead letters among `ids`, or among all that match the filter, with 0 attempts; return how many."""
     which, hint = which_of(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
     return update_each_if_refused(locked, {"$and": [which, locked.laid_aside]}, freed, hint)

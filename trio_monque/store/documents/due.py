@@ -1,4 +1,8 @@
-"""Which documents may be claimed, and who holds the others. Nothing is written here."""
+"""Which documents may be claimed now, which later, and whether any is left. Nothing is written here.
+
+A look returns ids, not claims: the guarded write in `claiming.py` decides who gets a document. So a look may be stale,
+but it must not miss a free document for long, and must not return the same unclaimable documents again and again.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +31,7 @@ logger = logger_of("store")
 MOST_IN_A_BATCH: Final = 1000
 
 MOST_UNKNOWN: Final = 100
-"""Documents with an unreadable lock that one look logs."""
+"""The most documents with an unreadable lock that one look logs."""
 
 _ID_ONLY: Final = {"_id": True}
 
@@ -37,10 +41,9 @@ class SeenIds:
     """What a look found.
 
     Attributes:
-        ids: Candidates, not claims, in the order in which they are to be claimed.
+        ids: Candidates, in the order in which they are to be claimed.
         is_all: There are no others now.
-        is_short: There was less than was asked for behind what was to be passed over: it was looked at again, from
-            the head.
+        is_short: There were fewer than wanted behind those to be passed over. A second query has read from the head.
     """
 
     ids: Sequence[Any]
@@ -51,15 +54,18 @@ class SeenIds:
 @command("look for documents to claim", writes=False)
 def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over: int = 0) -> SeenIds:
     """Return documents that may be claimed now, at most as many as wanted, without the first `passed_over` ones."""
+    # Only another claim shows whether the server accepts a lock in these documents now.
     if locked.refused.is_old():
         for document_id in locked.refused.to_look_at(MOST_IN_A_BATCH):
             locked.refused.discard(document_id)
     found = _look(locked, wanted, now, passed_over)
+    # A document may have become free at the head since the look that counted those to be passed over.
     is_short = passed_over > 0 and len(found) < wanted
     if is_short:
         found = _look(locked, wanted, now, 0)
     is_all = len(found) < wanted
-    # Only then: an unreadable lock stands among claimable ones, and this look would have to read past all of those.
+    # Only if nothing else is claimable: in the index, unreadable locks stand among claimable ones, and the query for
+    # them would read past all of those.
     if is_all and locked.unknown_looks.take():
         _look_for_unknown(locked, now)
     return SeenIds(found, is_all, is_short)
@@ -67,7 +73,8 @@ def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over:
 
 def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
     """Return the condition of the look: what may be claimed now."""
-    # True of all documents. It makes the server compare all keys of the index before it reads a document.
+    # True for all documents. With this condition, the server checks all conditions on the keys of the index before it
+    # reads a document.
     ordered = [{name: {"$gte": MinKey()}} for name, _ in locked.sort]
     passed_over = [locked.but(list(locked.refused))] if locked.refused else []
     return locked.meant(locked.claimable(now), *ordered, *passed_over)
@@ -81,11 +88,11 @@ def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> li
         ids = [document["_id"] for document in cursor]
     except driver.PyMongoError:
         raise
-    except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+    except Exception:  # noqa: BLE001  # A decoder of the caller may raise anything.
         ids = None
     if ids is not None and not any(type(one) is DBRef for one in ids):
         return ids
-    # A pointer, which is a type of old, is read as a DBRef as well.
+    # The driver reads a DBPointer, a deprecated type, as a DBRef, too: no query could name that document.
     with locked.raw.find(condition, _ID_ONLY, batch_size=wanted + 1, **options) as found:
         named = (document for document in found if locked.is_nameable(document))
         return [locked.id_in(document) for document in islice(named, wanted)]
@@ -100,7 +107,7 @@ def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
 
 @command("look for the next document to claim", writes=False)
 def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
-    """Return when the next document may be claimed, of those that may not at `after`; None where there is none."""
+    """Return when the first document that may not be claimed at `after` becomes claimable; None if none does."""
     until = locked.at("until")
     later = locked.meant({**locked.waiting, until: {"$gt": after, "$lt": NEVER}})
     found = locked.raw.find_one(later, {"_id": False, until: True}, sort=[(until, ASCENDING)])
@@ -110,12 +117,13 @@ def next_due(locked: LockedCollection, after: datetime) -> datetime | None:
 
 @command("look whether any document is left", writes=False)
 def is_anything_left(locked: LockedCollection, now: datetime) -> bool:
-    """Return whether any document can be claimed, now or later without a repair.
+    """Return whether any document can be claimed, now or later, without a repair.
 
-    A lock of an instance of this library counts: its holder may die. One of another program does once it has expired;
-    before, it is that program's. A dead letter, or a document with an unreadable lock, does not.
+    A document that an instance of this library holds counts: its holder may die. A document that another program holds
+    counts once its lock has expired. Dead letters, and documents with an unreadable lock, do not count.
     """
-    # Between two reads, a document that the first one saw held may be released and missed by both.
+    # With two separate reads, a document might be held during the first, for free ones, and released before the second,
+    # for held ones: both would miss it.
     return at_one_moment(locked.collection, partial(_is_anything_left, locked, now))
 
 
@@ -135,12 +143,12 @@ def _is_anything_left(locked: LockedCollection, now: datetime, session: ClientSe
         for lock, state in states
     ):
         return True
-    # Without a snapshot, this misses only a document that is released, claimed and released once more meanwhile.
+    # Without a snapshot: once more. This misses only a document that is released, claimed and released again meanwhile.
     return session is None and is_any_unheld()
 
 
 def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], session: ClientSession | None) -> bool:
-    # The first one nearly always decides, and the limit ends the read there.
+    # `find_one` ends the read at the first document, and nearly always a query can name that.
     first = locked.raw.find_one(condition, _ID_ONLY, session=session)
     if first is None or locked.is_nameable(first):
         return first is not None
@@ -150,7 +158,7 @@ def _is_any_named(locked: LockedCollection, condition: Mapping[str, Any], sessio
 
 @command("look whether documents still match", writes=False)
 def still_matching(locked: LockedCollection, ids: Sequence[Any], by: str | None = None) -> Set[bytes]:
-    """Return the keys of those of the ids that match the filter, and are free or held by this instance."""
+    """Return the keys of the documents among `ids` that match the filter and are free, or held by the instance `by`."""
     unheld = {locked.at("by"): {"$in": [None, by]}}
     found = locked.locks.find(locked.meant(locked.ids(ids), unheld), _ID_ONLY, hint=BY_ID)
     return {bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS) for document in found}

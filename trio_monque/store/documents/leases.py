@@ -1,8 +1,9 @@
 """Renewals of locks in documents: as for jobs (`store/leases.py`), with `until` as the sign of life.
 
-A renewal repeats the whole fence: the holder, the token, and the `until` values that this claim has sent. Another
-program that knows only `by` and `until` may take an expired lock over and leave our token in it. By the holder or the
-token alone, we might extend its lock, or a later claim of our own, and go on beside the new holder.
+A renewal repeats the whole fence (`document_lock.Fence`): the holder, the token, and the `until` values that this claim
+has sent. A program that knows only `by` and `until` may take over an expired lock, and leave our token in it. If a
+renewal compared the holder or the token alone, it might extend the lock of that program, or of a later claim of ours,
+and two would handle the document.
 """
 
 from __future__ import annotations
@@ -30,15 +31,15 @@ MOST_IN_ONE_STATEMENT: Final = 1000
 
 @command("renew claims", in_parts=True)
 def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]], until: datetime) -> Set[bytes]:
-    """Renew what these claims hold, and nothing else; return the keys of what they no longer hold.
+    """Renew the locks that these claims hold; return the keys of the documents that they no longer hold.
 
-    A document whose renewal the server refuses is among these: its holder cannot keep it.
-
-    `$max`, and an `until` that the caller lets grow: an observer must see a change although the server's clock
-    stepped back, or it would take a live holder for dead.
+    A document whose renewal the server refuses counts as no longer held: its holder cannot keep it. `until` must be
+    later than in the call before.
     """
     lost: set[bytes] = set()
     each = [(fence, document_id) for fence, ids in held for document_id in ids]
+    # `$max`, and an `until` that grows: an observer must see a change also if the server's clock has stepped back.
+    # Otherwise it would take a live holder for dead.
     renewal = {"$max": {locked.at("until"): until}}
     with causal_session(locked.collection) as session:
         for group in in_chunks(each, MOST_IN_ONE_STATEMENT):
@@ -48,8 +49,10 @@ def renew(locked: LockedCollection, held: Sequence[tuple[Fence, Sequence[Any]]],
                 for fence, same in by_claim
             ]
             sent = send(locked, requests, session)
+            # A statement stops at the first refused document, and would leave the locks behind it to expire.
             if sent.refused:
                 lost |= _refused_alone(locked, group, renewal, session)
+            # The count does not show which are lost. And after a refusal, it is too low.
             if sent.matched < len(group):
                 lost |= _not_held(locked, group, until, session)
     return lost
@@ -74,6 +77,8 @@ def _not_held(
     for fence, document_id in group:
         key = locked.key_of(document_id)
         lock = read_lock(found.get(key))
+        # The fence, with the `until` of this renewal. By majority: on a primary that is cut off, a local read would
+        # show locks that another instance has taken.
         untils = {_in_milliseconds(moment) for moment in (*fence.untils, until)}
         if lock is None or (lock.by, lock.token) != (fence.by, fence.token) or lock.until not in untils:
             lost.add(key)
@@ -81,5 +86,5 @@ def _not_held(
 
 
 def _in_milliseconds(moment: datetime) -> datetime:
-    """As the database keeps it."""
+    """Return the moment as the database keeps it."""
     return moment.replace(microsecond=moment.microsecond // 1000 * 1000)

@@ -1,8 +1,8 @@
 """A collection whose documents are claimed by a lock in each of them: the handle, and the conditions as queries.
 
-Nothing of a caller's document is known but its `_id` and its lock. An id travels as the caller's handle decodes it, and
-is encoded by the caller's codec options again; as not every one is hashable, and two that MongoDB tells apart may be
-equal to Python, `key_of` says what to remember one by.
+The library knows only the `_id` and the lock of a caller's document. It passes an id on as the caller's handle decodes
+it, and encodes the id with the caller's codec options again. An id may be unhashable (a document), and two ids that
+differ in BSON may be equal to Python: so `key_of` returns the bytes to compare and to remember an id by.
 """
 
 from __future__ import annotations
@@ -32,31 +32,31 @@ from ..types import Collection
 
 logger = logger_of("store")
 
-# As far back as Python's dates go: one before that is read as none, and must not be claimed as one.
+# The first date that Python has. The driver does not read an earlier `until` as a datetime, so the lock is unreadable.
 EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
 
-_NULL: Final = 10  # Its number as a type.
+_NULL: Final = 10  # The BSON type null.
 _REPLACED: Final = "\ufffd"
 
 
 @dataclass(frozen=True, slots=True)
 class LockedCollection:
-    """A collection of any documents, as every command on their locks uses it.
+    """A collection of any documents, and its options, as every command on the locks uses them.
 
-    Reads and writes go to the primary, and writes wait for a majority, whatever the caller's handle says.
+    Reads and writes go to the primary, and writes wait for a majority, whatever the options of the caller's handle are.
 
     Attributes:
-        collection: The handle, with the caller's codec options.
-        locks: The same with our own, for what is not the caller's.
-        raw: The same with documents that are decoded later.
-        filter: Which documents are meant; encoded, so that what the caller does to it later changes nothing.
+        collection: The handle with the caller's codec options.
+        locks: The same handle with our codec options, for locks.
+        raw: The same handle, which returns documents as bytes, to decode them later.
+        filter: Which documents are claimed. As BSON: the caller may change the original later.
         lock_field: The field that holds the lock.
-        sort: In which order they are claimed; empty for any.
+        sort: The order of the claims; empty for any order.
         operation_timeout: Seconds that one call may take.
         interference: What a test has put in the way of the next commands; otherwise empty.
-        refused: The ids of documents in which the server would have no lock.
-        unknown: The ids of documents with an unreadable lock, as far as they were met.
-        unknown_looks: When it is time to look for others.
+        refused: The ids of documents in which the server refuses a lock.
+        unknown: The ids of documents with an unreadable lock that a look has met.
+        unknown_looks: When to look for others.
     """
 
     collection: Collection
@@ -103,7 +103,7 @@ class LockedCollection:
 
     @property
     def shown_filter(self) -> Mapping[str, Any]:
-        """For messages."""
+        """The filter, for messages."""
         return bson.decode(self.filter.raw, codec_options=OWN_OPTIONS)
 
     # --- Ids and documents, as the caller has them ---
@@ -114,7 +114,7 @@ class LockedCollection:
 
     @property
     def is_plain(self) -> bool:
-        """Whether what the caller's handle reads is made of the usual types, so that a lock in it can be read."""
+        """Whether the caller's handle decodes locks to the usual types, so that `read_lock` understands them."""
         options = self.callers
         return (
             options.document_class is dict
@@ -125,11 +125,11 @@ class LockedCollection:
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the caller's client encrypts fields by itself, which it cannot in an aggregation."""
+        """Whether the caller's client encrypts fields automatically. It cannot do that in an aggregation."""
         return self.collection.database.client.options.auto_encryption_opts is not None
 
     def key_of(self, document_id: object) -> bytes:
-        """Return the identity of an id: what to remember it by."""
+        """Return the id as BSON, to compare and to remember it by."""
         return bson.encode({"": document_id}, codec_options=self.callers)
 
     def ids(self, ids: Sequence[object]) -> dict[str, Any]:
@@ -141,28 +141,28 @@ class LockedCollection:
         return {"_id": self._encoded({"$eq": document_id})}
 
     def but(self, ids: Sequence[object]) -> dict[str, Any]:
-        """Return the condition that a document has another id than these."""
+        """Return the condition that a document has none of these ids."""
         return {"_id": self._encoded({"$nin": list(ids)})}
 
     def place_among(self, ids: Sequence[object]) -> RawBSONDocument:
-        """Return the expression for the place of a document among these; -1 where it is another one."""
+        """Return the expression for the index of a document's id among these; -1 if it is not among them."""
         return self._encoded({"$indexOfArray": [{"$literal": list(ids)}, "$_id"]})
 
     def _encoded(self, condition: Mapping[str, Any]) -> RawBSONDocument:
         return RawBSONDocument(bson.encode(condition, codec_options=self.callers))
 
     def id_in(self, document: RawBSONDocument) -> object:
-        """As the caller's handle decodes it; as far as possible where that cannot."""
+        """Return the `_id` as the caller's handle decodes it; if that fails, as our codec options do."""
         own = self.own_id_in(document)
         try:
             return bson.decode(bson.encode({"": own}, codec_options=OWN_OPTIONS), codec_options=self.callers)[""]
-        except Exception:  # noqa: BLE001  # Whatever a decoder of the caller's raises.
+        except Exception:  # noqa: BLE001  # A decoder of the caller may raise anything.
             return own
 
     def can_name(self, document: RawBSONDocument) -> bool:
-        """Whether a condition can name this document, which was read with its `_id` first.
+        """Return whether a condition can name this document by its `_id`, the first field of what was read.
 
-        It cannot where Python has no value for the `_id`: text that is not UTF-8, and a type that is no longer in use.
+        It cannot if Python has no value for the `_id`: text that is not UTF-8, or a deprecated type.
         """
         own = bson.encode({"_id": self.own_id_in(document)}, codec_options=OWN_OPTIONS)
         return bytes(document.raw[4 : len(own) - 1]) == own[4:-1]
@@ -182,7 +182,7 @@ class LockedCollection:
         return False
 
     def report_unreadable(self, document: RawBSONDocument) -> None:
-        """Log once that nothing can read the lock of this document."""
+        """Log once that the lock of this document is unreadable."""
         document_id = self.id_in(document)
         if self.unknown.add(document_id):
             logger.warning(
@@ -195,48 +195,50 @@ class LockedCollection:
 
     @staticmethod
     def own_id_in(document: RawBSONDocument) -> Any:
-        """As our own codec options decode it."""
+        """Return the `_id` as our codec options decode it."""
         return bson.decode(document.raw, codec_options=LENIENT)["_id"]
 
     def lock_in(self, document: Mapping[str, Any]) -> Lock | None:
-        """The lock of a document that was read by our own codec options, raw or not."""
+        """Return the lock of a document that was read with our codec options, raw or not; None if it is unreadable."""
         if isinstance(document, RawBSONDocument):
             document = bson.decode(document.raw, codec_options=LENIENT)
         lock = read_lock(document.get(self.lock_field))
-        # Bytes that are not text were replaced: no condition could name that holder.
+        # The driver has replaced bytes that are not UTF-8: no condition could name that holder.
         is_garbled = lock is not None and lock.by is not None and _REPLACED in f"{lock.by}{lock.token}"
         return None if is_garbled else lock
 
     # --- Conditions ---
 
     def at(self, name: str) -> str:
-        """A field of the lock."""
+        """Return the path of a field of the lock."""
         return f"{self.lock_field}.{name}"
 
     def meant(self, *conditions: Mapping[str, Any]) -> dict[str, Any]:
-        """The caller's filter and these. Not merged: a filter may name any field, and any operator."""
+        """Return the caller's filter and these conditions."""
+        # By `$and`, not merged: the filter may have the same fields and operators.
         return {"$and": [self.filter, *conditions]}
 
     def claimable(self, now: datetime) -> dict[str, Any]:
-        """Return the condition that a document is free, and that it may be claimed by now.
-
-        The `$or` is the whole condition. The rest lets an index on `until` and `by` serve it, which does not cover a
-        lock as a whole; and keeps out arrays, because dotted names would reach into their elements.
-        """
+        """Return the condition that a document may be claimed now: it has no lock, or a lock that is free by now."""
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         return {
+            # The `$or` implies this one. It lets an index on `until` and `by` serve the query: that index does not have
+            # the lock as a whole.
             until: {"$not": {"$gt": now}},
+            # A lock that has expired still has its holder. A rescue takes it away, and counts the attempt.
             by: None,
+            # The path of a field also matches fields of documents in an array, which is not a lock.
             "$nor": self._arrays,
             "$or": [
                 {lock: None},
                 {until: {"$gte": EARLIEST, "$lte": now}},
-                {by: {"$type": _NULL}, until: None},  # Where `by` is absent as well, it is not a lock.
+                # With `by` spelled out as null: a document without both fields is not a lock.
+                {by: {"$type": _NULL}, until: None},
             ],
         }
 
     def unreadable(self, now: datetime) -> dict[str, Any]:
-        """Return the condition that a lock is unreadable, and that its `until`, if it is a date, is over."""
+        """Return the condition that a lock is unreadable, and that its `until` is not a date in the future."""
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         readable: list[dict[str, Any]] = [
             {until: {"$gte": EARLIEST}, by: {"$type": "string"}},
@@ -247,12 +249,12 @@ class LockedCollection:
 
     @property
     def waiting(self) -> dict[str, Any]:
-        """Return the condition that a document is free from some moment on; the query adds that moment."""
+        """Return the condition that a document is free from some moment on. The query adds that moment."""
         return {self.at("by"): None, "$nor": self._arrays}
 
     @property
     def laid_aside(self) -> dict[str, Any]:
-        """The condition that a document's tries are used up."""
+        """The condition that a document is a dead letter: its attempts are used up."""
         return {**self.waiting, self.at("until"): {"$gte": NEVER}}
 
     @property
@@ -261,20 +263,23 @@ class LockedCollection:
 
     @property
     def _bears_until(self) -> dict[str, Any]:
-        """Return a condition for the index: it leaves out what was never locked."""
+        """Return a condition that every lock with a date meets. The index then skips documents without a lock."""
         return {self.at("until"): {"$gte": EARLIEST}}
 
     @property
     def held(self) -> dict[str, Any]:
-        """Return the condition that a document is held until a moment, by any program."""
+        """Return the condition that any program holds a document until a moment."""
         return {self.at("by"): {"$ne": None}, **self._bears_until}
 
     def stamped(self, stamp: LockStamp) -> dict[str, Any]:
-        """Return the condition that a document bears this claim, renewed or not."""
+        """Return the condition that a document bears this claim, with any `until`.
+
+        For what follows the claim at once. The writes of its holder use `fenced`.
+        """
         return {self.at("by"): stamp.by, self.at("token"): stamp.token, **self._bears_until}
 
     def fenced(self, fence: Fence) -> dict[str, Any]:
-        """Return the condition that a document is held by the claim that has sent these `until` values."""
+        """Return the fence as a condition: the claim still holds the document, with an `until` that it has sent."""
         return {
             self.at("by"): fence.by,
             self.at("token"): fence.token,
@@ -284,12 +289,12 @@ class LockedCollection:
     # --- Proof ---
 
     def locks_by_majority(self, ids: Sequence[object], session: ClientSession) -> dict[bytes, object]:
-        """What is in the lock field of these documents, by key, as a majority has it after the writes of the session.
+        """Return the lock field of these documents, by key, as a majority has it after the writes of the session.
 
-        On a primary that is cut off, another read would prove nothing. A document that is not there is left out.
+        On a primary that is cut off, a local read would prove nothing. Documents that are gone are left out.
         """
         found = by_majority(self.locks).find(self.ids(ids), [self.lock_field], hint=BY_ID, session=session)
-        # Encoded again by the codec options that have decoded it, an id is what it was; so is the key.
+        # Our codec options have decoded these ids, and encode them to the same bytes again: the key of the caller's id.
         return {
             bson.encode({"": document["_id"]}, codec_options=OWN_OPTIONS): document.get(self.lock_field)
             for document in found
@@ -297,5 +302,5 @@ class LockedCollection:
 
 
 def as_stored(lock: Mapping[str, Any]) -> Mapping[str, Any]:
-    """A lock as it is when it is read again, to compare with: the database keeps milliseconds."""
+    """Return the lock as a later read returns it, to compare with: the database keeps milliseconds."""
     return bson.decode(bson.encode(lock, codec_options=OWN_OPTIONS), codec_options=OWN_OPTIONS)

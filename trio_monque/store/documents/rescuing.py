@@ -1,9 +1,9 @@
-"""The locks that instances hold, and how those of a dead holder are taken away (rescued).
+"""Looks at the locks that are held, and takes them from holders that are dead (rescues).
 
-Instance B has seen the same lock for a whole lease and takes its holder A for dead. Between B's look and its write, A
-may renew, or C may rescue the document and claim it. So the write repeats the lock as B saw it: holder, token and
-`until`. If any of them changed, the write does not match. Without `until`, B would take a renewed lock away; without
-the token, a later claim of the same holder.
+Instance B has seen the same lock for a whole lease and takes its holder A for dead. Between B's look and B's write, A
+may renew the lock, or C may rescue the document and claim it. So the write repeats the lock as B saw it: holder, token
+and `until`. If one of these has changed, the write does not match. Without `until`, B would take away a lock that A has
+renewed; without the token, the lock of a later claim by A.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ class SeenLock:
     """A document that an instance or another program holds.
 
     Attributes:
-        id: Its `_id`.
-        key: Its identity: see `LockedCollection.key_of`.
-        lock: What its lock says.
+        id: The `_id`.
+        key: The `_id` as BSON: see `LockedCollection.key_of`.
+        lock: The lock as it was read.
     """
 
     id: Any
@@ -43,12 +43,12 @@ class SeenLock:
 
 @dataclass(frozen=True, slots=True)
 class Takeaway:
-    """A lock that is to be taken from its holder.
+    """A lock to take from its holder.
 
     Attributes:
-        id: Whose.
-        seen: As it was observed.
-        becomes: The lock that takes its place.
+        id: The `_id` of the document.
+        seen: The lock as it was observed.
+        becomes: The lock to write instead.
     """
 
     id: Any
@@ -58,20 +58,21 @@ class Takeaway:
 
 @command("look at the locks", writes=False)
 def observe(locked: LockedCollection) -> Sequence[SeenLock]:
-    """Return all documents that any program holds; an unreadable lock is left out, and logged."""
+    """Return all documents that any program holds, except those with an unreadable lock, which are logged."""
     return observe_in(locked)
 
 
 def observe_in(locked: LockedCollection, session: ClientSession | None = None) -> Sequence[SeenLock]:
+    """As `observe`, as a part of another command."""
     seen = []
     condition = locked.meant(locked.held)
     for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH, session=session):
         lock = locked.lock_in(document)
-        if lock is None or lock.by is None:  # Neither: it has become free since the server looked.
-            if lock is None:
-                locked.report_unreadable(document)
+        if lock is None:
+            locked.report_unreadable(document)
             continue
-        if not locked.is_nameable(document):
+        # The server has matched a holder that the driver does not read: the document may have the field `by` twice.
+        if lock.by is None or not locked.is_nameable(document):
             continue
         document_id = locked.id_in(document)
         seen.append(SeenLock(document_id, locked.key_of(document_id), lock))
@@ -80,15 +81,17 @@ def observe_in(locked: LockedCollection, session: ClientSession | None = None) -
 
 @command("take dead claims away", in_parts=True)
 def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
-    """Take away those of the locks that are as they were observed; return the keys of those documents.
+    """Take away the locks that are still as they were observed; return the keys of those documents.
 
-    May be called again with the same after any transient error: the result includes what the first call took.
+    May be called again with the same arguments after any transient error: the result then includes what the first call
+    took away.
     """
     with causal_session(locked.collection) as session:
         sent = send(locked, [_taking(locked, one) for one in dead], session)
         matched, refused = sent.matched, sent.refused
         if refused:
-            # A full document has room for a short error.
+            # A full document has no room for the error, or for a long one. If it kept the lock of the dead holder, no
+            # attempt would be counted, and the document would be claimed without end.
             dead = [_with_short_error(one) if place in refused else one for place, one in enumerate(dead)]
             again = [dead[place] for place in refused]
             sent_again = send(locked, [_taking(locked, one) for one in again], session)
@@ -124,5 +127,5 @@ def _as_seen(locked: LockedCollection, seen: Lock) -> dict[str, Any]:
     as_seen = {locked.at("by"): seen.by, locked.at("until"): seen.until}
     if seen.token is not None:
         return {**as_seen, locked.at("token"): seen.token}
-    # A token that is not a string was read as none. An array of strings has the type of its elements as well.
+    # `read_lock` reads a token that is not a string as None. To the server, an array of strings is of type string, too.
     return {**as_seen, "$nor": [{locked.at("token"): {"$type": "string", "$not": {"$type": "array"}}}]}

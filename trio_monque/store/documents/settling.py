@@ -1,12 +1,12 @@
 """The ends of claims on documents, written in groups: the result and the end of the lock in one fenced write each.
 
-`settling_statements.py` makes what is sent. The documents are the caller's, so a settlement leaves no receipt in them.
-Where not all statements matched, the locks that are there afterwards are read as a majority has them, in the session
-of the writes, and decide what became of each:
+`settling_statements.py` makes the statements. The documents are the caller's: a settlement leaves no receipt in them.
+If not all endings matched, this file reads the locks as a majority has them, in the session of the writes. The lock
+that is there now shows what became of an ending:
 
 - The lock is the one that the ending writes: WRITTEN, by this sending or an earlier one whose answer was lost.
-- The lock still bears the claim, with an `until` that was sent meanwhile: MOVED. The renewal came between; the caller
-  sends again with the newer fence. Without this, a renewal in flight would look like a lost claim.
+- The lock still has the holder and the token of the claim, and another `until`: MOVED. A renewal came first, and the
+  caller sends the ending again with the newer fence. Without this, a renewal in flight would look like a lost claim.
 - There is no lock, as the ending leaves it. Instance B may have claimed the document after the lease, and ended it as
   well: "no lock" alone does not prove our write. `_concluded` compares how many documents have no lock now with how
   many of our writes matched. That proves WRITTEN, or GONE, or neither: then the ending is GONE and `may_be_written`,
@@ -49,7 +49,7 @@ class Fate(Enum):
     """What became of an ending."""
 
     WRITTEN = auto()
-    MOVED = auto()  # Nothing was written, and the lock still bears the claim: ask again with what was sent meanwhile.
+    MOVED = auto()  # Nothing was written, and the claim still holds the lock, with a later `until`: send it again.
     REFUSED = auto()  # The server will never accept this update of this document; the claim still holds.
     GONE = auto()  # The claim no longer holds the lock, and no read proves that this ending was written.
 
@@ -59,7 +59,7 @@ class Settled:
     """What became of one ending.
 
     Attributes:
-        fate: In a word.
+        fate: What became of it.
         error: The server's reason, where it is REFUSED.
         may_be_written: It is GONE, and either this claim or a later holder has ended it. The database does not show
             which.
@@ -80,12 +80,12 @@ UNPROVEN: Final = Settled(Fate.GONE, may_be_written=True)
 def settle(locked: LockedCollection, endings: Sequence[Ending]) -> Sequence[Settled]:
     """Write the endings, each of another document; return what became of each.
 
-    May be called again with the same after any transient error. An ending with a lock that the first call wrote is
-    then WRITTEN; for an ending without a lock, that can no longer be found out.
+    May be called again with the same endings after any transient error. If the first call wrote an ending that leaves a
+    lock, the second returns WRITTEN. If the ending leaves no lock, the second call returns GONE: it cannot find out.
     """
     settled: list[Settled] = [GONE] * len(endings)
     with causal_session(locked.collection) as session:
-        # The two kinds apart: the conclusions are drawn from how many of a kind matched.
+        # Endings that leave a lock, and those that leave none, go apart: for the latter, counts decide.
         for is_unlocked in (True, False):
             places = [place for place, one in enumerate(endings) if (one.lock is None) is is_unlocked]
             if places:
@@ -101,8 +101,8 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     if sent.matched == len(endings):
         return [WRITTEN] * len(endings)
     refused = {id(groups[place][0]): one.message for place, one in sent.refused.items() if len(groups[place]) == 1}
-    # A statement stops at the first document that is refused. So its documents are sent again, each alone: one must
-    # not keep its neighbours from their ends.
+    # A statement stops at the first document that the server refuses. Its endings go again, each alone: otherwise one
+    # full document would keep its neighbours from their ends, and they would be handled again.
     apart = [one for place in sent.refused if len(groups[place]) > 1 for one in groups[place]]
     sent_apart = send(locked, [request_of(locked, [one]) for one in apart], session)
     refused |= {id(apart[place]): one.message for place, one in sent_apart.refused.items()}
@@ -124,7 +124,13 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """Endings that were sent together, and how many matched; an earlier statement for some may have been stopped."""
+    """Endings whose statements were sent together.
+
+    Attributes:
+        endings: Those that the server did not refuse.
+        matched: How many of them matched, as the server has counted.
+        was_stopped: An earlier statement may have written some of them, and the server has not counted those.
+    """
 
     endings: Sequence[Ending]
     matched: int
@@ -132,7 +138,7 @@ class _Part:
 
 
 def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, object]) -> Settled | None:
-    """Return what became of it by the lock that is there now; None where there is no lock, as the ending leaves it."""
+    """Return what the lock that is there now proves; None if there is none, and the ending leaves none."""
     key = locked.key_of(ending.id)
     if key not in found:
         return GONE
@@ -169,11 +175,11 @@ def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, 
 
 
 def send(locked: LockedCollection, requests: Sequence[UpdateOne | UpdateMany], session: ClientSession) -> BulkResult:
-    """Send the statements; the result says what the server refuses."""
+    """Send the statements; the result has what the server refuses."""
     return bulk_write(locked.locks, requests, "write to documents", session, is_refusal=_is_about_a_document)
 
 
 def _is_about_a_document(error: driver.OperationFailure) -> bool:
-    # A statement that the server cannot read (nested too deeply, or an unknown stage) fails the whole command. The
+    # A statement that the server cannot parse (nested too deeply, or an unknown stage) fails the whole command. The
     # server may have executed the statements before it.
     return is_about_document(error.code) and not error.has_error_label("RetryableWriteError")

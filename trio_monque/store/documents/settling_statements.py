@@ -1,7 +1,7 @@
-"""The ends of claims on documents -> the fewest statements that write them.
+"""The fewest statements that write the ends of claims on documents.
 
-Equal ones of one claim are one statement for all. So are those that set the same fields, to values of each document's
-own: as an aggregation that looks up, by `_id`, what is to be merged.
+Equal endings of one claim share a statement. Endings that set the same fields to different values share one, too: an
+aggregation that looks up, by `_id`, the values to merge into each document.
 """
 
 from __future__ import annotations
@@ -29,39 +29,41 @@ from ..settling_statements import MOST_RESULTS
 from .locked_collection import LockedCollection
 
 FEWEST_JOINED: Final = 3
-"""Different updates from which on they are one statement.
+"""The number of different updates from which on they share a statement.
 
-Measured: it costs the server a tenth less than three do, and hardly less than two.
+Measured: one for three costs the server a tenth less than three statements; one for two saves hardly anything.
 """
 
 LEAST_KEPT: Final = 48
-"""Bytes that an update must leave as they are, beside the name of the lock, so that change streams report an update.
+"""Bytes of a document that an aggregation must leave unchanged, beside the name of the lock field.
 
-The server reports what has changed or the whole document, whichever is smaller: 43 are just enough for MongoDB 6.
+Then change streams report an update. The server reports the changes or the whole document, whichever is smaller: 43
+bytes are just enough for MongoDB 6.
 """
 
 _UPDATE: Final = "u"
 _SET: Final = "$set"
 
-# Where the document of a `$set` begins and ends in what is encoded, where that is all of it.
+# Where the document of `$set` begins and ends in {"u": {"$set": {...}}} as BSON.
 _EMPTY: Final = bson.encode({})
 _ENDS: Final = 2
 _BEFORE: Final = len(bson.encode({_UPDATE: {_SET: {}}})) - len(_EMPTY) - _ENDS
 
-# Whatever stands in an update, these decode it no deeper than to its operators.
+# These options decode an update down to its operators, and leave their values as bytes.
 _SHALLOW: Final = OWN_OPTIONS.with_options(document_class=RawBSONDocument)
 
-# Values without parts: a change stream reports a replaced one as such. And how many bytes each has at least.
+# Values without parts, which change streams report as a whole, and how many bytes each has at least.
 _SCALARS: Final[Mapping[type, int]] = {NoneType: 0, bool: 1, int: 4, float: 8, str: 5, datetime: 8, ObjectId: 12}
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedUpdate:
-    """The result of one claim.
+    """The update of one document, encoded.
 
     Attributes:
         encoded: The document {"u": update} in BSON.
-        names: The fields that it sets, sorted; empty where it goes alone, or with its equals.
+        names: The fields that the update sets, sorted, if it may share a statement with updates to other values;
+            otherwise empty.
     """
 
     encoded: bytes
@@ -69,19 +71,19 @@ class EncodedUpdate:
 
     @property
     def values(self) -> RawBSONDocument:
-        """What it sets them to, where there are names."""
+        """The document of `$set`. Only if there are names."""
         return RawBSONDocument(self.encoded[_BEFORE:-_ENDS])
 
 
 @dataclass(frozen=True, slots=True)
 class Ending:
-    """What is to be written at the end of one claim.
+    """What to write at the end of one claim.
 
     Attributes:
-        id: The document's.
-        fence: What its lock must say.
-        update: The result; None for nothing.
-        lock: What the lock becomes; None for no lock at all.
+        id: The `_id` of the document.
+        fence: The condition that the claim still holds the lock.
+        update: The result; None for none.
+        lock: The new lock; None to remove the lock.
     """
 
     id: Any
@@ -94,16 +96,16 @@ class Ending:
 
 
 def encoded_update(locked: LockedCollection, update: object, document: object = None) -> EncodedUpdate:
-    """An update as an ending carries it; `document` is what it is for, as it was claimed.
+    """Encode an update for an ending. `document` is the claimed document, as the caller's handle has decoded it.
 
     Raises:
-        InvalidPayloadError: It cannot be encoded, or is larger than a statement may be.
+        InvalidPayloadError: The update cannot be encoded, or is too large for a statement.
     """
     names = _names(locked, update, document)
     if names:
         assert isinstance(update, dict)
         values = update[_SET]
-        # The order in which the server appends fields that are new.
+        # In the order in which `$set` appends new fields. An aggregation appends them in the order of its document.
         update = {_SET: {name: values[name] for name in names}}
     try:
         encoded = bson.encode({_UPDATE: update}, codec_options=locked.callers)
@@ -117,7 +119,7 @@ def encoded_update(locked: LockedCollection, update: object, document: object = 
 
 
 def _names(locked: LockedCollection, update: object, document: object) -> tuple[str, ...]:
-    """Return the fields that it sets, where an aggregation can do that without a visible difference."""
+    """Return the fields that the update sets, if an aggregation may set them instead; otherwise none."""
     if type(update) is not dict or len(update) != 1:
         return ()
     values = update.get(_SET)
@@ -129,7 +131,7 @@ def _names(locked: LockedCollection, update: object, document: object) -> tuple[
 
 
 def _is_plain(name: object) -> bool:
-    # Fields whose names are numbers are appended in the order of these.
+    # Not a decimal name: `$set` appends such fields in the order of their numbers.
     return (
         isinstance(name, str)
         and name not in ("", "_id")
@@ -140,11 +142,10 @@ def _is_plain(name: object) -> bool:
 
 
 def _is_reported_as_update(locked: LockedCollection, values: Mapping[str, Any], document: object) -> bool:
-    """Return whether change streams report the aggregation as they report a `$set`.
-
-    For an aggregation, the server reports the difference, also inside of documents and arrays that are replaced. Where
-    the difference is longer than the document, it reports a replacement, and observers of updates do not wake.
-    """
+    """Return whether change streams report the aggregation as they report a `$set`."""
+    # For an aggregation, the server reports the difference between the documents, also inside of fields that are
+    # replaced. If the difference is longer than the document, the server reports a replacement instead, and observers
+    # of updates do not wake.
     if type(document) is not dict or not locked.is_plain or locked.is_encrypted:
         return False
     if any(type(document.get(name)) not in _SCALARS for name in values):
@@ -163,7 +164,7 @@ def _is_reported_as_update(locked: LockedCollection, values: Mapping[str, Any], 
 
 
 def grouped(locked: LockedCollection, endings: Sequence[Ending]) -> list[list[Ending]]:
-    """What one statement each may write."""
+    """Return the endings in groups, one for each statement."""
     equal: dict[object, list[Ending]] = defaultdict(list)
     for one in endings:
         lock = None if one.lock is None else bson.encode(one.lock, codec_options=OWN_OPTIONS)
@@ -182,7 +183,7 @@ def grouped(locked: LockedCollection, endings: Sequence[Ending]) -> list[list[En
 
 
 def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> Iterator[list[Ending]]:
-    """All of them, as far as one statement may hold them."""
+    """Join the groups, and divide them into parts that one statement may hold."""
 
     def size_of(one: Ending) -> int:
         assert one.update is not None
@@ -195,6 +196,7 @@ def _in_parts(locked: LockedCollection, groups: Sequence[Sequence[Ending]]) -> I
 
 
 def request_of(locked: LockedCollection, group: Sequence[Ending]) -> UpdateOne | UpdateMany:
+    """Return the statement that writes a group: its fence is in the filter, and its lock and result in one update."""
     first, *others = group
     guard = locked.fenced(first.fence)
     if not others:
@@ -211,7 +213,7 @@ def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[A
         return {_SET: ending.update.values, "$unset": {field: ""}}
     theirs: Any = {} if ending.update is None else RawBSONDocument(ending.update.encoded, _SHALLOW)[_UPDATE]
     if isinstance(theirs, list):
-        # As an expression: a document that is given to `$set` plainly would be merged into what is there.
+        # `$literal`: a stage `$set` merges a plain document into the fields of the old lock.
         last = {"$unset": field} if ending.lock is None else {_SET: {field: {"$literal": ending.lock}}}
         return [*theirs, last]
     operator, value = ("$unset", "") if ending.lock is None else (_SET, ending.lock)
@@ -219,12 +221,11 @@ def _update(locked: LockedCollection, ending: Ending) -> dict[str, Any] | list[A
 
 
 def _each_its_own(locked: LockedCollection, ids: Sequence[Any], group: Sequence[Ending]) -> list[dict[str, Any]]:
-    """Sets the fields of each document to its own values, and takes the lock away.
-
-    An aggregation would compute with what it is given: whatever comes from outside is a literal. Whole fields are
-    merged, so that what was there before is replaced, and not merged with.
-    """
+    """Return the stages that set the fields of each document to its own values, and remove the lock."""
+    # All values from outside are literals: an aggregation would evaluate a value such as {"$add": [1, 2]}. They are
+    # merged at the top level only: a stage `$set` would merge a document into the one that was there before.
     values: list[Any] = [one.update.values for one in group if one.update is not None]
-    # What is not found has place -1, the last one: that is nothing to merge, and refused. Never another's values.
+    # A document that is not among the ids has place -1, which means the last element: a text, which `$mergeObjects`
+    # refuses. Without it, the document would get the values of another one.
     own = {"$arrayElemAt": [{"$literal": [*values, "not found"]}, locked.place_among(ids)]}
     return [{"$replaceWith": {"$mergeObjects": ["$$ROOT", own]}}, {"$unset": locked.lock_field}]
