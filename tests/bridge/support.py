@@ -111,15 +111,16 @@ async def open_engine(*, cleanup: Callable[[], Awaitable[None]] | None = None) -
                 await engine.draining.wait()
                 engine.log.append("drained")
                 nursery.cancel_scope.cancel()
-        except trio.Cancelled:
+        except BaseExceptionGroup as group:
+            errors = group.split(trio.Cancelled)[1]
+            if errors is not None:
+                raise errors.exceptions[0] from errors.exceptions[0].__cause__
             assert engine is not None
             engine.log.append("cut")
             if cleanup is not None:
                 with trio.CancelScope(shield=True):
                     await cleanup()
             raise
-        except BaseExceptionGroup as group:
-            raise group.exceptions[0] from group.exceptions[0].__cause__
 
     async with open_in_runtime(main, Engine.drain, "engine") as engine:
         yield engine

@@ -166,6 +166,7 @@ class AppLoop:
             raise
         finally:
             del self._calls[waiter]
+            call.task = None  # The context of the task holds the call: without this, each call would be a cycle.
         ended = call.take_end()
         if isinstance(ended, _Without):
             await _wait_for_cut()
@@ -382,9 +383,10 @@ class _Call(Generic[T]):
     # --- From any thread ---
 
     def stack(self) -> str:
-        if self.task is None or self._ticket:
+        task = self.task
+        if task is None or self._ticket:
             return "  (not begun yet: the event loop of the application does not answer)\n"
-        frames = ((frame, frame.f_lineno) for frame in _frames_of(self.task.get_coro()))
+        frames = ((frame, frame.f_lineno) for frame in _frames_of(task.get_coro()))
         return "".join(traceback.format_list(traceback.StackSummary.extract(frames)))
 
 

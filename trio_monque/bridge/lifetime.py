@@ -36,6 +36,7 @@ async def open_in_runtime(
         main: Called in the runtime, with that and a task status. The block begins when it has called `started`, and
             gets the value.
         drain: Asks `main` to end in order, when the block has ended without an error. In the application loop.
+            It may raise the RuntimeError of `Runtime.post`.
         noun: What `main` runs, for errors: "scheduler", for example.
 
     Raises:
@@ -107,7 +108,8 @@ class _Lifetime(Generic[T]):
             runtime.cut()
             return
         if error is None:
-            drain()
+            with suppress(RuntimeError):  # The run has ended by itself.
+                drain()
         else:
             runtime.cut()
         cancelled: asyncio.CancelledError | None = None

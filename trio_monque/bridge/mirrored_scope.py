@@ -39,9 +39,7 @@ def mirrored_scope(
         try:
             yield scope
         finally:
-            mirrored.has_left = True
-            with suppress(RuntimeError):
-                runtime.post(mirrored.block_has_ended.set)
+            mirrored.leave()
 
 
 class _Mirrored:
@@ -51,8 +49,21 @@ class _Mirrored:
         self._runtime = runtime
         self._enter = enter
         self._scope = scope
-        self.block_has_ended = trio.Event()
-        self.has_left = False
+        self._is_over = trio.Event()
+        self._has_left = False
+
+    # --- In the application loop ---
+
+    def leave(self) -> None:
+        self._has_left = True
+        with suppress(RuntimeError):
+            self._runtime.post(self._is_over.set)
+
+    def _cancel(self) -> None:
+        if not self._has_left:
+            self._scope.cancel()
+
+    # --- In the runtime ---
 
     def begin(self) -> None:
         try:
@@ -62,15 +73,10 @@ class _Mirrored:
 
     async def _run(self) -> None:
         try:
-            with self._enter():
-                await self.block_has_ended.wait()
+            with self._runtime.calling_at_end(self._is_over.set), self._enter():
+                await self._is_over.wait()
         finally:
-            if not self.block_has_ended.is_set():
-                self._cancel_soon()
+            self._cancel_soon()  # Also where the block has ended: then it does nothing.
 
     def _cancel_soon(self) -> None:
         self._runtime.app_loop.post(self._cancel)
-
-    def _cancel(self) -> None:
-        if not self.has_left:  # In the application loop, as the block: no scope is cancelled that was left.
-            self._scope.cancel()

@@ -14,8 +14,8 @@ from __future__ import annotations
 import asyncio
 import math
 import threading
-from collections.abc import Awaitable, Callable
-from contextlib import suppress
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
@@ -57,6 +57,7 @@ class Runtime:
         self._services: trio.Nursery | None = None
         self._token: trio.lowlevel.TrioToken | None = None
         self._waiting: set[_Call[Any]] = set()
+        self._at_end: dict[Callable[[], None], None] = {}
         self.app_loop = AppLoop(self.post, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
         # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
@@ -178,19 +179,31 @@ class Runtime:
                 raise
             except BaseException as error:  # noqa: BLE001  # Outside of the nursery, which would put it into a group.
                 crash = error
+            finally:
+                for function in tuple(self._at_end):
+                    function()
             # Those who still wait for an answer get a MonqueError.
             services.cancel_scope.cancel(reason="the run has ended")
         if crash is not None:
             raise_as_it_is(crash)
 
     def start_service(self, function: Callable[[], Awaitable[None]]) -> None:
-        """Start a task of the runtime that is cancelled when `main` has ended. In the runtime.
+        """Start a task of the runtime that is cancelled when `main` has ended.
 
         Raises:
             RuntimeError: It has ended already.
         """
         assert self._services is not None
         self._services.start_soon(function)
+
+    @contextmanager
+    def calling_at_end(self, function: Callable[[], None]) -> Iterator[None]:
+        """If `main` ends while inside, call the function: a service with a shield is not cancelled then."""
+        self._at_end[function] = None
+        try:
+            yield
+        finally:
+            del self._at_end[function]
 
     def _post_and_ring(self, function: Function) -> None:
         with suppress(RuntimeError):

@@ -1,0 +1,195 @@
+"""The runtime watches the application loop: what blocks it is named, and its end is noticed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Callable
+
+import pytest
+import trio
+
+from tests.bridge.support import AppRunner, Engine, open_engine, until
+from trio_monque.bridge import app_loop_watch
+from trio_monque.bridge.mailbox import Mailbox
+
+
+@pytest.fixture
+def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The same watch, twenty times as fast."""
+    monkeypatch.setattr(app_loop_watch, "LOOK_INTERVAL", 0.0125)
+    monkeypatch.setattr(app_loop_watch, "PAUSED_AFTER", 0.025)
+    monkeypatch.setattr(app_loop_watch, "BLOCKED_AFTER", 0.05)
+
+
+def block_until(condition: Callable[[], object]) -> None:
+    """Blocks the loop that calls it."""
+    deadline = time.monotonic() + 20
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.001)  # This is what a handler must not do.
+
+
+@pytest.mark.usefixtures("hasty")
+def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
+    async def rude(engine: Engine) -> list[bool]:
+        seen = [engine.app_loop.is_answering]
+        block_until(lambda: not engine.app_loop.is_answering)
+        block_until(lambda: engine.app_loop.blocked)
+        seen.append(engine.app_loop.is_answering)
+        return [*seen, engine.app_loop.lag >= 0.05]
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            recovered: list[bool] = []
+            engine.app_loop.when_recovered(lambda: recovered.append(engine.app_loop.is_answering))
+            assert await engine.call(rude, engine, label="the handler of job 7") == [True, False, True]
+            await until(lambda: recovered)
+            assert recovered == [True]
+            assert engine.app_loop.blocked == 1
+            await until(lambda: engine.app_loop.lag < 0.05)
+
+    app.run(main)
+    error, warning, *rest = [record for record in caplog.records if record.name == "trio_monque.bridge"]
+    assert rest == []
+    assert (error.levelno, warning.levelno) == (logging.ERROR, logging.WARNING)
+    assert "by the handler of job 7." in error.getMessage()
+    assert "in rude" in error.getMessage()
+    assert "goes on: it was blocked for" in warning.getMessage()
+
+
+@pytest.mark.usefixtures("hasty")
+def test_block_by_something_else_names_no_handler(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            block_until(lambda: engine.app_loop.blocked)
+
+    app.run(main)
+    assert "by something outside of the handlers." in caplog.text
+
+
+@pytest.mark.usefixtures("hasty")
+def test_runtime_goes_on_while_the_loop_is_blocked(app: AppRunner) -> None:
+    """What renews leases is there."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            turns = 0
+
+            async def renew() -> None:
+                nonlocal turns
+                while True:
+                    await trio.sleep(0.001)
+                    turns += 1
+
+            engine.runtime.post(lambda: engine.nursery.start_soon(renew))
+            block_until(lambda: engine.app_loop.blocked and turns > 20)
+
+    app.run(main)
+
+
+@pytest.mark.usefixtures("hasty")
+def test_stall_of_the_runtime_itself_is_not_taken_for_one_of_the_application(
+    app: AppRunner, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The answer is there. Otherwise a busy machine would close the application for claims again and again."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            async def stall() -> None:
+                for _ in range(5):
+                    await trio.sleep(0.005)
+                    time.sleep(0.1)  # noqa: ASYNC251
+                    assert engine.app_loop.is_answering
+
+            await engine.runtime.call(stall)
+            assert engine.app_loop.blocked == 0
+
+    app.run(main)
+    assert caplog.records == []
+
+
+def test_calls_that_begin_together_share_a_wake_up(app: AppRunner, monkeypatch: pytest.MonkeyPatch) -> None:
+    rings: list[int] = []
+    ring = Mailbox.ring
+
+    def counted(mailbox: Mailbox) -> None:
+        rings.append(threading.get_ident())
+        ring(mailbox)
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            begun = threading.Event()
+
+            async def calls() -> None:
+                monkeypatch.setattr(Mailbox, "ring", counted)
+                async with trio.open_nursery() as nursery:
+                    for _ in range(100):
+                        nursery.start_soon(engine.app_loop.call, asyncio.sleep, 0)
+                    await trio.testing.wait_all_tasks_blocked()
+                    begun.set()
+                monkeypatch.undo()
+
+            here = threading.get_ident()
+            called = asyncio.create_task(engine.runtime.call(calls))
+            await asyncio.sleep(0)
+            assert begun.wait(20)
+            to_application = len([one for one in rings if one != here])
+            await called
+            assert 1 <= to_application <= 2  # The watch may ring meanwhile.
+            assert 1 <= len([one for one in rings if one == here]) < 50
+
+    app.run(main)
+
+
+@pytest.mark.usefixtures("hasty")
+@pytest.mark.parametrize("is_closed", [True, False])
+def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_closed: bool) -> None:
+    """A stopped loop may go on, so only a closed one counts, as long as the main thread lives."""
+    engines: list[Engine] = []
+    log: list[str] = []
+
+    async def handler() -> None:
+        log.append("began")
+        await asyncio.sleep(60)
+
+    async def job(engine: Engine) -> None:
+        try:
+            await engine.app_loop.call(handler)
+        finally:
+            log.append("resumed")
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            engines.append(engine)
+            engine.runtime.post(lambda: engine.nursery.start_soon(job, engine))
+            await asyncio.sleep(60)
+
+    loop = app.new_loop()
+    task = loop.create_task(main())
+    loop.run_until_complete(asyncio.wait_for(_until(lambda: log), 20))
+    (engine,) = engines
+    if is_closed:
+        loop.close()
+    else:
+        engine.runtime.post(lambda: log.append("still there"))
+        block_until(lambda: not engine.app_loop.is_answering)
+        assert log == ["began", "still there"]
+        task.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            loop.run_until_complete(task)
+        loop.close()
+    block_until(lambda: not engine.runtime._thread.is_alive())
+    assert (log[0], log[-1]) == ("began", "resumed")
+    assert engine.log == ["cut"]
+    engine.app_loop._canary._log_destroy_pending = False  # type: ignore[attr-defined]
+    for one in (task, *asyncio.all_tasks(loop)):
+        one._log_destroy_pending = False  # type: ignore[attr-defined]
+
+
+async def _until(condition: Callable[[], object]) -> None:
+    while not condition():
+        await asyncio.sleep(0.001)

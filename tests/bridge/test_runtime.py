@@ -1,0 +1,267 @@
+"""Calls of the runtime's functions from the application: results, errors, cancellation, other loops, the end."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from contextlib import AbstractContextManager, contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import pytest
+import trio
+import trio.lowlevel
+
+from tests.bridge.support import AppRunner, Engine, open_engine, until
+from trio_monque.bridge.mirrored_scope import mirrored_scope
+from trio_monque.errors import MonqueError
+
+COLOUR: ContextVar[str] = ContextVar("colour", default="none")
+
+
+def test_call_runs_in_the_runtime_with_the_context_of_its_caller(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            async def seen(x: int) -> tuple[int, str, bool]:
+                await trio.lowlevel.checkpoint()
+                return x, COLOUR.get(), threading.get_ident() == here
+
+            here = threading.get_ident()
+            COLOUR.set("of the caller")
+            assert await engine.runtime.call(seen, 5) == (5, "of the caller", False)
+
+    app.run(main)
+
+
+@pytest.mark.parametrize("error", [ValueError("v"), StopAsyncIteration(), KeyboardInterrupt(), SystemExit(2)])
+def test_error_reaches_the_caller_with_its_cause_and_the_runtime_goes_on(app: AppRunner, error: BaseException) -> None:
+    async def fails() -> None:
+        raise error from KeyError("cause")
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            with pytest.raises(type(error)) as raised:
+                await engine.runtime.call(fails)
+            assert raised.value is error
+            assert isinstance(error.__cause__, KeyError)
+            assert await engine.runtime.call(_answer) == 42
+
+    app.run(main)
+
+
+async def _answer() -> int:
+    return 42
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_cancelled_caller_cancels_the_function_and_awaits_it(app: AppRunner, natively: bool) -> None:
+    log: list[str] = []
+
+    async def slow() -> None:
+        log.append("began")
+        try:
+            await trio.sleep_forever()
+        finally:
+            with trio.CancelScope(shield=True):
+                await trio.sleep(0.01)
+            log.append("ended")
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            scope = anyio.CancelScope()
+
+            async def caller() -> None:
+                with scope:
+                    await engine.runtime.call(slow)
+
+            task = asyncio.create_task(caller())
+            await until(lambda: log)
+            if natively:
+                for _ in range(3):
+                    task.cancel()
+                    await asyncio.sleep(0)
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                scope.cancel()
+                await task
+                assert scope.cancelled_caught
+            assert log == ["began", "ended"]
+
+    app.run(main)
+
+
+def test_result_that_a_cancelled_caller_does_not_get_goes_to_the_orphan_callback(app: AppRunner) -> None:
+    """A scope of anyio cancels again, so its caller gets the result; a native cancellation comes once."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            orphans: list[str] = []
+            began = threading.Event()
+
+            async def takes_something() -> str:
+                with trio.CancelScope(shield=True):
+                    began.set()
+                    await trio.sleep(0.01)
+                return "taken"
+
+            async def caller() -> str:
+                return await engine.runtime.call(takes_something, orphan=orphans.append)
+
+            task = asyncio.create_task(caller())
+            await until(began.is_set)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            await engine.runtime.call(_answer)
+            assert orphans == ["taken"]
+
+            began.clear()
+            with anyio.CancelScope() as scope:
+                asyncio.get_running_loop().call_later(0.005, scope.cancel)
+                assert await caller() == "taken"
+            assert orphans == ["taken"]
+
+    app.run(main)
+
+
+def test_call_from_the_runtime_itself_is_a_plain_call(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            async def outer() -> bool:
+                return await engine.runtime.call(same_task, trio.lowlevel.current_task())
+
+            async def same_task(task: trio.lowlevel.Task) -> bool:
+                return trio.lowlevel.current_task() is task
+
+            assert await engine.runtime.call(outer)
+
+    app.run(main)
+
+
+def test_call_from_another_asyncio_loop_and_from_another_trio_run(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            answers = await asyncio.to_thread(lambda: app.run(lambda: both(engine)))
+            assert answers == [42, "ValueError"]
+            with pytest.raises(MonqueError, match="another trio run"):
+                await asyncio.to_thread(trio.run, engine.runtime.call, _answer)
+
+    async def both(engine: Engine) -> list[object]:
+        async def fails() -> None:
+            raise ValueError
+
+        answers: list[object] = [await engine.runtime.call(_answer)]
+        try:
+            await engine.runtime.call(fails)
+        except ValueError as error:
+            answers.append(type(error).__name__)
+        return answers
+
+    app.run(main)
+
+
+def test_call_after_the_end_and_one_that_the_end_interrupts(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            waiting = asyncio.create_task(engine.runtime.call(trio.sleep_forever))
+            elsewhere = asyncio.create_task(
+                asyncio.to_thread(lambda: app.run(lambda: engine.runtime.call(trio.sleep_forever)))
+            )
+            await until(lambda: len(engine.runtime._waiting) == 2)
+        for task in (waiting, elsewhere):
+            with pytest.raises(MonqueError, match="the engine has ended"):
+                await task
+        with pytest.raises(MonqueError, match="the engine has ended"):
+            await engine.runtime.call(_answer)
+        engine.runtime.cut()  # Nothing happens.
+
+    app.run(main)
+
+
+# --- Mirrored scopes ---
+
+
+def _entering(scope: trio.CancelScope) -> Callable[[], AbstractContextManager[object]]:
+    @contextmanager
+    def enter() -> Any:
+        with scope:
+            yield
+
+    return enter
+
+
+def test_mirrored_scope_is_cancelled_with_the_one_in_the_runtime(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            original = trio.CancelScope()
+            with mirrored_scope(engine.runtime, _entering(original)) as scope:
+                engine.runtime.post(original.cancel)
+                await asyncio.sleep(60)
+            assert scope.cancelled_caught
+
+    app.run(main)
+
+
+def test_mirrored_scope_is_left_with_its_block_and_cancels_nothing_later(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            left: list[bool] = []
+
+            @contextmanager
+            def enter() -> Any:
+                yield
+                left.append(True)
+
+            with mirrored_scope(engine.runtime, enter) as scope:
+                await asyncio.sleep(0.01)
+            await until(lambda: left)
+            await engine.runtime.call(_answer)
+            assert not scope.cancel_called
+            with mirrored_scope(engine.runtime, enter):
+                pass  # Ended before it was entered there.
+            await until(lambda: len(left) == 2)
+
+    app.run(main)
+
+
+def test_mirrored_scope_has_a_shield_and_a_time_limit_of_its_own(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+            with anyio.CancelScope() as outer:
+                outer.cancel()
+                with mirrored_scope(engine.runtime, _entering(trio.CancelScope()), shield=True, seconds=0.02) as scope:
+                    await asyncio.sleep(0.001)
+                    log.append("shielded")
+                    await asyncio.sleep(60)
+                log.append("limited")
+                assert scope.cancelled_caught
+            assert log == ["shielded", "limited"]
+
+    app.run(main)
+
+
+def test_mirrored_scope_ends_with_the_runtime_although_the_original_has_a_shield(app: AppRunner) -> None:
+    async def main() -> None:
+        caught: list[bool] = []
+
+        async def block(engine: Engine) -> None:
+            with mirrored_scope(engine.runtime, _entering(trio.CancelScope(shield=True))) as scope:
+                entered.set()
+                await asyncio.sleep(60)
+            caught.append(scope.cancelled_caught)
+
+        entered = asyncio.Event()
+        async with open_engine() as engine:
+            task = asyncio.create_task(block(engine))
+            await entered.wait()
+            await engine.runtime.call(_answer)
+        await task
+        assert caught == [True]
+
+    app.run(main)
