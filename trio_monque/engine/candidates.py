@@ -1,4 +1,7 @@
-"""Which items to claim next: seen by a look or read ahead, from elsewhere where others are as fast."""
+"""Which items to claim next, for sources that look before they claim (see `Finder`).
+
+`Prefetch` has what was read ahead. If that does not suffice, a look reads more, at a place that `Contention` chooses.
+"""
 
 from __future__ import annotations
 
@@ -20,18 +23,18 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class Answer:
-    """How a claim went: how many were asked for, and how many of them were had."""
+    """How a claim went: how many candidates it asked for, and how many of them it got."""
 
     tried: int
     won: int = 0
 
 
 class Candidates(Generic[T]):
-    """Used on the run's own thread, by claims that may be under way at the same time.
+    """Chooses candidates for several claims at the same time, all on the run's own thread.
 
     Attributes:
         contention: How much other instances take of what is seen here.
-        looked_at: The moment of the last look, by the server's time: what is due later it has not seen.
+        looked_at: The moment of the last look, by the server's time. It has not seen what is due later.
     """
 
     looked_at: datetime
@@ -40,12 +43,12 @@ class Candidates(Generic[T]):
         self.contention = Contention()
         self._finder = finder
         self._prefetch: Prefetch[T] = Prefetch(finder.key_of, finder.group_of)
-        # Two claims at a time are enough to have to wait for one look.
+        # One look at a time: a second claim waits for the first one's look, and then mostly needs none.
         self._looking = trio.Lock()
         self._looked_afresh = False
 
     async def choose(self, demand: Demand, now: datetime) -> Sequence[T]:
-        """As many as can start, in the order in which they would; without those that are asked for already."""
+        """The candidates that can start, in the order in which they would; without those that a claim in flight has."""
         finder = self._finder
         if not self._are_known(demand):
             async with self._looking:
@@ -56,12 +59,12 @@ class Candidates(Generic[T]):
         return finder.choose(self._prefetch.candidates(finder.groups(demand), finder.accepts(demand)), demand)
 
     def may_be_more(self, demand: Demand) -> bool:
-        """Whether there may be others than those that were chosen for it."""
+        """Whether there may be more items than those that were chosen for this demand."""
         return self._prefetch.has_more(self._finder.groups(demand).keys())
 
     @contextmanager
     def asking_for(self, chosen: Sequence[T]) -> Iterator[Answer]:
-        """Around the claim of these, which says how it went."""
+        """Goes around the claim of these candidates, which sets the answer."""
         prefetch, answer = self._prefetch, Answer(len(chosen))
         is_all = not prefetch.full
         prefetch.ask_for(chosen)
@@ -71,20 +74,20 @@ class Candidates(Generic[T]):
             prefetch.answered(chosen)
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:
-            # Others have been there: what else was read ahead may be theirs, too.
+            # Other instances were here, and may have the rest of what was read ahead too.
             prefetch.forget()
 
     def _are_known(self, demand: Demand) -> bool:
         if demand.force_look:
-            return False  # What was seen may be older than what was announced.
+            return False  # What was read ahead may be older than what was announced.
         finder = self._finder
         return self._prefetch.serves(finder.groups(demand), demand.total, trio.current_time(), finder.accepts(demand))
 
     async def _look(self, demand: Demand, now: datetime) -> None:
         prefetch = self._prefetch
-        # What is read ahead would be thrown away at the next word.
+        # Read ahead only if neither this look nor the one before was forced: the next announcement would throw it away.
         is_quiet, self._looked_afresh = not (demand.force_look or self._looked_afresh), demand.force_look
-        read_at = trio.current_time()
+        read_at = trio.current_time()  # Before the look, so that its answer counts as older than it may be.
         passed_over = self.contention.passed_over(demand.groups)
         wanted = prefetch.reach(demand.groups, demand.capacity, read_at) if is_quiet else demand.groups
         wanted = prefetch.beside_those_in_flight(wanted)

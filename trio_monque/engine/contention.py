@@ -1,4 +1,8 @@
-"""Where to look for candidates while others take what is seen. Pure, but for the draw."""
+"""Where to look for candidates while other instances take the same ones. Pure, except for the random draw.
+
+All instances see the same candidates at the head of the queue. An instance that loses most of them draws another
+*batch* (as many items as it wants) further behind the head, so that instances rarely meet.
+"""
 
 from __future__ import annotations
 
@@ -7,25 +11,25 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Final
 
 FRUITLESS_TO_SPREAD: Final = 2
-"""After this number of takes in a row that won less than half, candidates come from all over the queue's head."""
+"""After this number of takes in a row that won less than half, it draws batches: it is *spread*."""
 
 QUIET_TO_RETURN: Final = 32
-"""After this number of takes in a row that lost nothing, from its very head again, and in their order."""
+"""After this number of takes in a row that lost nothing, it goes back to the head, and to the order of the queue."""
 
 HEAD_EVERY: Final = 16
-"""Meanwhile, one take in this number is from the very head: what is due first must not be passed over for ever."""
+"""While spread, one look in this number is at the head: without it, the first items might be passed over for ever."""
 
-# Two instances hit the same batch with a chance of one in this number. Of eight that draw at once, each loses at most
-# seven 64ths of what it has seen, and with as few as 32 batches twice that.
+# From how many batches it draws: two instances meet with a chance of one in that number. Of eight that draw at the same
+# time, each loses at most seven 64ths of what it has seen; with only 32 batches, twice as much.
 MOST_BATCHES: Final = 64
 LEAST_BATCHES: Final = 32
 
-# The server walks over what is passed over, for about a microsecond each: large batches have fewer to choose from.
+# The server reads the items that are passed over, for about a microsecond each. So it draws from fewer large batches.
 FURTHEST: Final = 6400
 
 
 class Contention:
-    """Notices that others take what this instance has just seen, and draws where it looks instead.
+    """Notices that other instances take what this one has just seen, and draws where it looks instead.
 
     Attributes:
         tried: How many candidates it has tried to take.
@@ -41,16 +45,16 @@ class Contention:
         self._quiet = 0
         self._turn = 0
         self._drawn: dict[str, int] = {}
-        # How many batches a group is known to hold, where it was not long enough.
+        # How many batches a group has, for groups that turned out to be shorter than a draw.
         self._depth: dict[str, int] = {}
 
     @property
     def is_spread(self) -> bool:
-        """Whether candidates come from all over the head of the queue."""
+        """Whether it draws batches, and does not take the head of the queue."""
         return self._is_spread
 
     def passed_over(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """How many of the first candidates each group passes over in the next look; none for those that are missing."""
+        """How many of its first items each group passes over in the next look; no entry means none."""
         self._drawn = {}
         if self._is_spread:
             self._turn += 1
@@ -58,7 +62,7 @@ class Contention:
                 self._drawn = {
                     group: self._draw(self._batches(group, count)) for group, count in wanted.items() if count
                 }
-        # In whole batches: else the first candidates would be hit less often than all that follow.
+        # In whole batches: without this, the first items would be drawn less often than those that follow.
         return {group: batch * wanted[group] for group, batch in self._drawn.items() if batch}
 
     def _batches(self, group: str, count: int) -> int:
@@ -69,8 +73,8 @@ class Contention:
         """How that look went.
 
         Args:
-            full: The groups that had as many candidates as were wanted: there may be more of them.
-            short: The groups that had fewer, beyond what they passed over.
+            full: The groups that had as many candidates as were wanted: there may be more.
+            short: The groups that had fewer behind those that were passed over.
         """
         for group in short:
             self._depth[group] = max(1, self._drawn.get(group, 1))
@@ -83,7 +87,7 @@ class Contention:
 
         Args:
             tried, won: Candidates.
-            is_all: They were all that there is: there is nowhere else to look.
+            is_all: There are no other candidates, so it could not look elsewhere.
         """
         self.tried += tried
         self.won += won
@@ -97,4 +101,4 @@ class Contention:
         self._fruitless = self._fruitless + 1 if is_fruitless else 0
         if self._fruitless >= FRUITLESS_TO_SPREAD:
             self._is_spread, self._quiet = True, 0
-            self._turn = self._draw(HEAD_EVERY)  # Not all instances go back to the head at once.
+            self._turn = self._draw(HEAD_EVERY)  # Without the draw, all instances might look at the head in step.

@@ -1,4 +1,8 @@
-"""What the engine asks a source for, and what it gets: the values of the port. Pure."""
+"""The values of the port: what the engine asks a source for, and what it gets. Pure.
+
+An *item* is what can be claimed: a job, a document. A *candidate* is an item that a look has shown as due; others may
+claim it too. A *claim* is granted by the source: from then on this instance holds the item.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +15,7 @@ from typing import Final, Generic, TypeVar
 ClaimT = TypeVar("ClaimT")
 ItemT = TypeVar("ItemT")
 
-# A claim takes a millisecond or two until it is sent. If the engine starts it earlier, it is sent when the item is due.
+# A claim takes a millisecond or two until it is sent. Started this much earlier, it is sent when the item is due.
 HEAD_START: Final = 0.003
 """Seconds before an item is due from which on the engine may ask for this item alone. Not in virtual time."""
 
@@ -23,11 +27,11 @@ class Demand:
     Attributes:
         total: How many items in all.
         groups: How many of each group; items that share a concurrency limit are one group.
-        suspects: How many of them may be suspects.
-        capacity: How many runs may go on at once; the free ones of these are demanded.
-        force_look: Something new was announced: items that were read ahead do not answer this demand.
-        withholds: Whether an item must not be claimed now, by its key, because a run of it goes on here. See
-            `RunSource.key_of`.
+        suspects: How many of them may be suspects, see `RunSource.is_suspect`.
+        capacity: How many runs may go on at once, including those that go on now.
+        force_look: Something new was announced, so that what was read ahead does not suffice.
+        withholds: Called with the key of an item (`RunSource.key_of`): whether a run of it goes on here, so that it
+            must not be claimed now.
     """
 
     total: int
@@ -40,10 +44,10 @@ class Demand:
 
 @dataclass(frozen=True, slots=True)
 class KnownItem:
-    """One item that is known by name: when it is due, the engine can ask for it without a look.
+    """One item whose key is known, so that the engine can claim it without a look when it is due.
 
     Attributes:
-        key: How the source finds it again. The engine compares keys, and looks into none.
+        key: How the source finds it again. The engine only compares keys.
         group: Its group.
     """
 
@@ -57,7 +61,7 @@ class Due:
 
     Attributes:
         moment: On trio's clock, in seconds.
-        item: This item, if no other is due at the same moment and the source can claim it alone.
+        item: This item, if no other is due at the same moment and the source can claim it by its key.
     """
 
     moment: float
@@ -69,8 +73,8 @@ class Granted(Generic[ClaimT]):
     """The result of a claim.
 
     Attributes:
-        claims: Held from now on.
-        more: Whether it is worth asking again at once.
+        claims: The engine holds them from now on.
+        more: Whether more may be due: it is worth asking again at once.
     """
 
     claims: Sequence[ClaimT]
@@ -82,7 +86,7 @@ class ClaimState(Enum):
 
     HELD = auto()
     CANCEL_REQUESTED = auto()
-    NOT_RENEWED = auto()  # Held, but the server refuses to renew this one: its lease runs out.
+    NOT_RENEWED = auto()  # Held, but the server refuses to renew this one (too large, say): its lease ends.
     LOST = auto()
 
 
@@ -91,11 +95,11 @@ class Found(Generic[ItemT]):
     """The result of a look.
 
     Attributes:
-        items: Candidates, not claims: in their order, at least within each group.
+        items: Candidates, in the order in which they would start, at least within each group.
         asked: The groups that were looked at.
-        exhausted: The groups that have no other items than these.
-        short: The groups that had fewer items than wanted, beyond those that were to be passed over.
-        is_whole: The look would also have shown the items that not every claim accepts.
+        exhausted: The groups that have no other due items than these.
+        short: The groups that had fewer items than wanted behind those that were passed over.
+        is_whole: Whether the look also shows items that some claims do not accept (see `Finder.accepts`).
     """
 
     items: Sequence[ItemT]
@@ -107,15 +111,15 @@ class Found(Generic[ItemT]):
 
 @dataclass(frozen=True, slots=True)
 class Hints(Generic[ClaimT]):
-    """What one answer of the stream comes to.
+    """What one answer of the stream contains.
 
     Attributes:
         look: Something may be due now, or later: a look must find out.
         due: The earliest moment, on trio's clock, at which something is due; it may have passed. Infinity for none.
         last_due: The latest such moment; others may lie between them.
         item: This item, if the answer contains nothing else and the item is new.
-        is_asked_to_end: For which claims a user asked to cancel the run; None for no claim.
-        ended: The server has closed the stream in order: the engine opens it again.
+        is_asked_to_end: Whether a user may have asked to cancel the run of a claim; None for no claim.
+        ended: The server has closed the stream in order, so the engine opens it again.
     """
 
     look: bool = False

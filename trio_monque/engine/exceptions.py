@@ -1,7 +1,8 @@
 """Exceptions on their way out of a run, or of the engine. Pure.
 
-A handler may let out the Cancelled of a scope of its own, alone or in a group, and a Ctrl-C inside a group: neither is
-the end that its author meant. And nested nurseries wrap one error in several groups, which no caller expects.
+A handler may leak the `trio.Cancelled` of one of its own scopes, alone or in a group, or raise a Ctrl-C inside a group:
+neither is the end that its author meant. And nested nurseries wrap one error in several groups, which callers do not
+expect.
 """
 
 from __future__ import annotations
@@ -17,10 +18,10 @@ class LeakedCancellationError(RuntimeError):
 
 
 def without_cancellations(error: BaseException) -> BaseException:
-    """What a handler raised, without the cancellations of its own that it let out: those end nothing of ours."""
+    """What a handler raised, without each `trio.Cancelled` of its own scopes: these are not a cancellation by us."""
     rest: BaseException | None = error
     if isinstance(error, BaseExceptionGroup):
-        with suppress(Exception):  # Nested too deep for Python, or a group of its author's own: taken as it is.
+        with suppress(Exception):  # Nested too deep for Python, or its author's own class of groups: taken as it is.
             rest = error.split(trio.Cancelled)[1]
     if rest is None or isinstance(rest, trio.Cancelled):
         leaked = LeakedCancellationError("the handler raised trio.Cancelled outside of the scope that it belongs to")
@@ -30,7 +31,7 @@ def without_cancellations(error: BaseException) -> BaseException:
 
 
 def interrupt_in(error: BaseException | None) -> BaseException | None:
-    """The Ctrl-C that a handler, or a task of its own nursery, was hit by."""
+    """The Ctrl-C that interrupted a handler, or a task of its own nursery."""
     found = error
     if isinstance(error, BaseExceptionGroup):
         with suppress(Exception):
@@ -41,9 +42,9 @@ def interrupt_in(error: BaseException | None) -> BaseException | None:
 
 
 def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
-    """A group of one is that one: nested nurseries wrap a single error in several groups.
+    """The single error in nested groups of one; the group itself if it has several.
 
-    With `around_a_group` the error is a group itself: only the outermost layer is taken off.
+    With `around_a_group`, the error is a group itself: only the outermost group is taken off.
     """
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:
@@ -54,7 +55,7 @@ def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -
 
 
 def raise_unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> NoReturn:
-    """Raises it with the cause and context that it has: `from None` would erase the cause that its author gave it."""
+    """Raises the error with its own cause and context: `from None` would erase the cause that its author gave it."""
     error = unwrapped(group, around_a_group=around_a_group)
     context = error.__context__
     try:

@@ -1,4 +1,4 @@
-"""Candidates that were read ahead, and may be asked for until they are too old. Pure."""
+"""Candidates that were read ahead, and may be claimed until they are too old. Pure."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from itertools import islice
 from typing import Final, Generic, TypeVar
 
 AND_AS_MANY: Final = 2
-"""How many more items are read for each one that is withheld: a look or two then pass any number of them."""
+"""How many more items the next look reads for each withheld one. As this doubles, few looks pass any number of them."""
 
 T = TypeVar("T")
 
 KEPT_FOR: Final = 0.1
-"""Seconds. The order of what is claimed is at most this old; the claim itself finds what has changed since."""
+"""Seconds for which candidates are used. The order of claims is at most this old; the claim's own condition finds what
+has changed since."""
 
 READ_AHEAD: Final = 4
-"""How many times as many are read as may run at once."""
+"""At most this many times the number of items that may run at once is read."""
 
 READ_AT_LEAST: Final = 400
-"""For a low concurrency: a look costs a round trip whatever it finds."""
+"""At a low concurrency, at most this number is read: a look costs a round trip, however few items it finds."""
 
 
 class Prefetch(Generic[T]):
-    """What the last look saw and no claim has asked for since. Candidates are never claims: others may have them.
+    """The candidates of the last look that no claim has asked for since. Other instances may have claimed them.
 
-    Where there was more than was wanted it is read far ahead, and the next claims are spared their look.
+    Under a backlog a look reads far ahead, and the next claims need no look.
 
     Args:
-        key_of: What tells candidates apart.
-        group_of: What shares a concurrency limit with it.
+        key_of: What identifies a candidate.
+        group_of: The group whose concurrency limit it counts against.
     """
 
     def __init__(self, key_of: Callable[[T], Hashable], group_of: Callable[[T], str]) -> None:
@@ -43,24 +44,24 @@ class Prefetch(Generic[T]):
         self._used = 0
         self._in_flight: set[Hashable] = set()
         self._in_flight_of: Counter[str] = Counter()
-        # How many more the next look reads for what the last one found and a run here withholds. Such items stay at
-        # the head until that run ends, and would fill every look for as few as are wanted.
+        # How many more items the next look reads because runs here withhold some that the last look found. Those stay
+        # at the head until their runs end, and without this, they would fill each look that wants only a few.
         self._withheld_of: Counter[str] = Counter()
-        # What was asked for since the look began that is under way: it may be in its answer, and is another's.
+        # What claims have asked for since the look under way began. Its answer may still show these.
         self._gone: set[Hashable] = set()
 
     @property
     def full(self) -> frozenset[str]:
-        """The groups that had more than was read, as far as is known."""
+        """The groups that may have more items than were read."""
         return frozenset(group for group in self._groups if group not in self._exhausted)
 
     def reach(self, wanted: Mapping[str, int], capacity: int, now: float) -> Mapping[str, int]:
-        """How many to read of each group: as far as claims get while it is fresh, where more is there than is wanted.
+        """How many to read of each group: under a backlog, as many as claims will take while the answer is fresh.
 
         Args:
             wanted: How many of each group could start.
             capacity: How many may run at once.
-            now: By the same clock as `read_at`.
+            now: On the same clock as `read_at`.
         """
         full = self.full & wanted.keys()
         if not full:
@@ -72,14 +73,14 @@ class Prefetch(Generic[T]):
         return {group: max(count, share) if group in full else count for group, count in wanted.items()}
 
     def beside_those_in_flight(self, wanted: Mapping[str, int]) -> Mapping[str, int]:
-        """Adds what is asked for already or withheld: a look may see these as well."""
+        """Adds the items that claims in flight have or that are withheld: a look sees these too."""
         if not (self._in_flight or self._withheld_of):
             return wanted
         beside = self._in_flight_of + self._withheld_of
         return {group: count + beside[group] for group, count in wanted.items()}
 
     def has_more(self, wanted: Collection[str]) -> bool:
-        """Whether there may be more of these groups than was read."""
+        """Whether these groups may have more items than were read."""
         return not self.full.isdisjoint(wanted)
 
     def look(self) -> None:
@@ -96,14 +97,14 @@ class Prefetch(Generic[T]):
         is_whole: bool = True,
         withholds: Callable[[Hashable], bool] = lambda key: False,
     ) -> None:
-        """What the look has found takes the place of all that was known.
+        """What the look has found replaces all that was known.
 
         Args:
             found: Earliest first within each group.
             asked: The groups that were looked at.
             exhausted: The groups that have no other items than these.
             read_at: When the look began.
-            is_whole: Also what not every claim accepts would have been seen.
+            is_whole: See `Found`.
             withholds: Whether an item must not be claimed, by its key.
         """
         groups: dict[str, deque[T]] = {group: deque() for group in asked}
@@ -123,7 +124,7 @@ class Prefetch(Generic[T]):
             self._whole_at = read_at
 
     def serves(self, wanted: Mapping[str, int], total: int, now: float, accepts: Callable[[T], bool] | None) -> bool:
-        """Whether a claim needs no look: what is known is fresh, fills what is free, and lets no group starve."""
+        """Whether a claim needs no look: the candidates are fresh, fill the free slots, and leave out no group."""
         if now >= self._read_at + KEPT_FOR or not wanted.keys() <= self._groups.keys():
             return False
         counts = {group: self._count(group, most, accepts) for group, most in wanted.items()}
@@ -131,8 +132,8 @@ class Prefetch(Generic[T]):
             return False
         there = sum(counts.values())
         if accepts is None and not self._is_whole:
-            # What this claim would accept was not looked for. It does for one that is filled by the others, and not
-            # for long: what was not seen must neither be taken for not there nor wait for ever.
+            # The last look left out items that this claim would accept. Its candidates suffice if they fill the claim,
+            # and only for a while: without the second condition, the items left out would wait for ever.
             return there >= total and now < self._whole_at + KEPT_FOR
         is_all = all(counts[group] == most or group in self._exhausted for group, most in wanted.items())
         return there >= total or (there > 0 and is_all)
@@ -142,7 +143,7 @@ class Prefetch(Generic[T]):
         return min(most, len(there) if accepts is None else sum(map(accepts, there)))
 
     def candidates(self, wanted: Mapping[str, int], accepts: Callable[[T], bool] | None) -> list[T]:
-        """The first ones of each group that are accepted, at most as many as wanted."""
+        """The first accepted candidates of each group, at most as many as wanted."""
         found: list[T] = []
         for group, most in wanted.items():
             there: Iterable[T] = self._groups.get(group, ())
@@ -150,7 +151,7 @@ class Prefetch(Generic[T]):
         return found
 
     def ask_for(self, chosen: Sequence[T]) -> None:
-        """A claim asks for these; another claim does not get them as candidates until it is answered."""
+        """A claim asks for these: until its answer, no other claim gets them as candidates."""
         keys = {self._key_of(one) for one in chosen}
         self._used += len(keys)
         self._in_flight |= keys
@@ -159,7 +160,7 @@ class Prefetch(Generic[T]):
         self._in_flight_of.update(by_group)
         for group, left in by_group.items():
             there = self._groups[group]
-            # Nearly always the first ones; the search for others would cost more than all the rest.
+            # Nearly always these are the first ones, and searching for them would cost more than all the rest.
             while left and self._key_of(there[0]) in keys:
                 there.popleft()
                 left -= 1
@@ -167,10 +168,10 @@ class Prefetch(Generic[T]):
                 self._groups[group] = deque(one for one in there if self._key_of(one) not in keys)
 
     def answered(self, chosen: Sequence[T]) -> None:
-        """They have been taken, by us or others, or are due as before: the next look tells."""
+        """The claim of these is answered. Those that are still due are in the next look."""
         self._in_flight.difference_update(self._key_of(one) for one in chosen)
         self._in_flight_of.subtract(Counter(map(self._group_of, chosen)))
 
     def forget(self) -> None:
-        """What is known is not to be relied on."""
+        """Drops all candidates, because they may be wrong."""
         self._groups = {}

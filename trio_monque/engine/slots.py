@@ -1,4 +1,4 @@
-"""Concurrency limits. A slot is the right to run: it is taken at the start and free at the verdict."""
+"""Concurrency limits. A slot is the right to run: taken when a claim is granted, free when its handler has ended."""
 
 from __future__ import annotations
 
@@ -16,13 +16,14 @@ from .handler_tasks import TRIO_TASKS, HandlerTasks
 T = TypeVar("T")
 
 MOST_SUSPECTS: Final = 1
-"""How many may run at a time whose holders died again and again: if one kills this instance, no other is hit."""
+"""How many suspects may run at a time: items whose holders died again and again. If one kills this instance, no other
+suspect has died with it."""
 
 
 class Slots:
-    """How many run, in all and by group, and how many may.
+    """Counts how many run, in all and by group, and how many may.
 
-    A group's runs are counted by its name: a group whose limit is changed keeps what runs.
+    Groups are counted by their names: if the limit of a group changes, its runs still count.
     """
 
     def __init__(self, total: int | None, handlers: HandlerTasks = TRIO_TASKS) -> None:
@@ -32,7 +33,7 @@ class Slots:
         self._running: Counter[str] = Counter()
         self._running_in_all = 0
         self._suspects = 0
-        # Of what is asked for, and neither granted nor refused: how many, by group at most.
+        # For the claims in flight: how many items they may be granted, in all, and at most of each group.
         self._reserved = 0
         self._reserved_in: Counter[str] = Counter()
         self._reserved_for_suspects = 0
@@ -41,17 +42,17 @@ class Slots:
         self._limits[group] = limit
 
     def limit_of(self, group: str) -> int:
-        """0 for a group that is not open yet."""
+        """The limit of a group; 0 if it has none yet."""
         return self._limits.get(group, 0)
 
     @property
     def groups(self) -> Set[str]:
-        """All that have a limit."""
+        """The groups that have a limit."""
         return self._limits.keys()
 
     @property
     def capacity(self) -> int:
-        """How many may run at once, by all limits together."""
+        """How many may run at once, under all limits together."""
         return int(min(self._total, sum(self._limits.values())))
 
     @property
@@ -62,16 +63,16 @@ class Slots:
         return self._running[group]
 
     def running_by_group(self) -> dict[str, int]:
-        """Without those where nothing runs."""
+        """How many run of each group; without the groups where nothing runs."""
         return {group: number for group, number in list(self._running.items()) if number}
 
     def demand(self, most: float = math.inf, *, force_look: bool = True) -> Demand:
-        """What can be started now, beside what is asked for already; at most `most`."""
-        # What is claimed for a loop that does not answer would wait, and other instances could run it.
+        """What can start now, beside what the claims in flight may be granted; at most `most` items."""
+        # Claimed for an application loop that does not answer, an item would wait here, and not run elsewhere.
         free = min(most, self._total - self.running - self._reserved) if self._handlers.is_answering else 0
         groups = {
             group: int(min(free, limit - taken))
-            for group, limit in list(self._limits.items())  # Other threads ask, too.
+            for group, limit in list(self._limits.items())  # A copy: other threads ask too.
             if limit > (taken := self._running[group] + self._reserved_in[group]) and free > 0
         }
         return Demand(
@@ -83,14 +84,14 @@ class Slots:
         )
 
     def demand_of(self, group: str) -> Demand:
-        """The same, for one item of one group."""
+        """The demand for one item of this group."""
         demand = self.demand()
         total = min(1, demand.groups.get(group, 0))
         return replace(demand, total=total, groups={group: total}, suspects=0)
 
     @contextmanager
     def reserved(self, demand: Demand) -> Iterator[None]:
-        """While this is asked for, no other claim asks for the same slots."""
+        """Reserves the demanded slots while a claim is in flight, so that two claims do not ask for the same ones."""
         self._reserve(demand, 1)
         try:
             yield
@@ -120,28 +121,28 @@ class Slots:
 def suspect_alone(
     chosen: Sequence[T], candidates: Sequence[T], is_suspect: Callable[[T], bool], due: Callable[[T], Any]
 ) -> Sequence[T]:
-    """Where a suspect is among the chosen: the one of all candidates that is due for longest, alone. Else the chosen.
+    """The chosen candidates, if no suspect is among them; else the longest due suspect of all candidates, alone.
 
-    Alone, so that its claim says of this one job what it relies on. The others are claimed right after. The longest
-    due of all groups, or a row of suspects in one group would starve those of the others: only one runs at a time.
+    Alone, so that the claim can be conditional on the state of this one job. The others are claimed right after.
     """
     if not any(map(is_suspect, chosen)):
         return chosen
+    # Of all groups: only one suspect runs at a time, so a row of suspects in one group would starve the other groups'.
     return [min(filter(is_suspect, candidates), key=due)]
 
 
 class Turns:
-    """Whose turn it is, when there are fewer slots than candidates.
+    """Which group gets the next slot if there are fewer slots than candidates.
 
-    Each slot counts one point for every group that waits while it goes to another, and the priority of a
-    group counts as that number of points from the start. The group with the most points gets the slot, and begins
-    anew. So groups of the same priority take turns, one with a long backlog leaves room for the others,
-    and one of lower priority waits for as many slots more as it is lower, and then has its turn.
+    A group gets one point for each slot that another group gets while it waits, and starts with as many points as its
+    priority. The group with the most points gets the slot, and starts again. So groups of one priority take turns, a
+    group with a long backlog leaves room for the others, and a group whose priority is lower by three waits for three
+    slots more.
     """
 
     def __init__(self) -> None:
         self._given = 0
-        # Since how many given slots each group waits. In place of points: these would change with every slot.
+        # How many slots had been given when each group began to wait. Not its points, which change with each slot.
         self._waits_since: dict[str, int] = {}
 
     def share(
@@ -151,9 +152,7 @@ class Turns:
         group_of: Callable[[T], str],
         priority_of: Callable[[str], int] = lambda _: 0,
     ) -> Sequence[T]:
-        """Which candidates get a slot, in the order in which they start.
-
-        Where all fit, all are taken in the order in which they came.
+        """Which candidates get a slot, in the order in which they start; all of them, as they came, if all fit.
 
         Args:
             candidates: In the order in which they would start, at least within each group.
@@ -167,7 +166,7 @@ class Turns:
         queues: dict[str, list[T]] = {}
         for candidate in reversed(candidates):
             queues.setdefault(group_of(candidate), []).append(candidate)
-        # A group that has nothing to start waits for nothing, and gains nothing by it.
+        # Only groups with candidates: a group that has nothing to start gets no points for it.
         since = {group: self._waits_since.get(group, self._given) for group in queues}
         waiting = [(since[group] - priority_of(group), group) for group in queues]
         heapq.heapify(waiting)

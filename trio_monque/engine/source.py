@@ -9,25 +9,25 @@ Which calls come when:
 2. After `Engine.run` has begun, each loop of the engine calls its own part of the port, beside the other loops:
 
    - *Claimer* and *waker*: `claim` or `claim_one`, up to two of them at a time; `next_due` after a claim that left
-     nothing behind. `claim` sees a demand that no other claim in flight has been given.
+     nothing behind. The demands of two claims in flight share no slot.
    - *Runner*, for each claim that was granted: `time_limit`, `renewal_limit`, `key_of`, `group_of`, `is_suspect`, then
      `execute` in a task of its own, and `conclude` when that has ended. `conclude` is called without `execute` if the
-     run was cancelled before its start; neither is called again for the same claim.
+     run was cancelled before its start. Neither is called again for the same claim, with one exception below.
    - *Settler*: `prepare`, and then `settle` with that batch until one call returns; one batch at a time, in the order
-     of the conclusions. Meanwhile `renew` goes on for the claims of that batch.
+     of the conclusions. Meanwhile the heartbeat goes on renewing the claims of that batch.
    - *Heartbeat*: `renew`, once per interval and soon after a failure; also when a hint asks to end runs. Two calls may
      overlap then.
    - *Reaper*: `observe`, and `rescue` for what it found dead; one call at a time.
    - *Releaser* of orphaned claims: `release_orphaned_claims`, about once per heartbeat; one call at a time.
 
-3. At the end: no more `claim` once the end was asked for; the one in flight is awaited, and what it grants is concluded
-   unrun. The runs end, their settlements are written, and claims are renewed until the last one is. Then
-   `release_orphaned_claims` is called once more. If the settler has crashed, `prepare` and `settle` are called one last
-   time, for all that is still held.
+3. At the end (see `shutdown`): no more `claim`; those in flight are awaited, and what they grant is concluded without
+   `execute`. The runs end, their settlements are written, and claims are renewed until the last one is. Then
+   `release_orphaned_claims` is called once more. If the settler has crashed, `conclude`, `prepare` and `settle` are
+   called one last time, for all claims that are still held: the exception.
 
 All methods are called on the thread of the engine's run. A method that is not async must not wait. An async method may
-be cancelled at any time after the end was asked for, and is so at the hard end at the latest. If a claim is applied
-although its method was cancelled, it is an orphan, and the source itself must release it.
+be cancelled at any time after the end was asked for, at the hard end at the latest. If the database applies a claim
+although its method was cancelled, that claim is an orphan, and the source itself must release it.
 
 Every async method may raise the errors of an outage (see `Fallible`); the engine then calls it again after a pause. Any
 other error counts as a bug: it ends the engine in order, and `Engine.stop.crashes` has it.
@@ -57,7 +57,7 @@ ItemT = TypeVar("ItemT")
 
 
 class Control(Protocol[ClaimT, SettlementT_contra]):
-    """What a source may ask of its engine. On the thread of the engine's run, except for `on_trio_thread`."""
+    """What a source may ask of its engine: on the thread of the engine's run, except for `on_trio_thread`."""
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT_contra) -> bool | None:
         """Settles the claim of a run whose handler goes on; see `EarlySettlements.settle`."""
@@ -103,9 +103,9 @@ class DueSource(Fallible, Protocol):
     """Knows when to claim."""
 
     async def next_due(self, groups: Set[str]) -> Due | None:
-        """When the next item of these groups is due that was not due yet when the last `claim` looked.
+        """When the next item of these groups is due, of those that were not due yet when the last `claim` looked.
 
-        None for never. It may be due by now: `claim_one` looks for no others.
+        None for never. The moment may have passed: `claim_one` does not look for other items.
         """
         ...
 
@@ -127,8 +127,8 @@ class ClaimSource(DueSource, Protocol[ClaimT]):
     async def claim_one(self, item: KnownItem, demand: Demand) -> Granted[ClaimT]:
         """Claims this one item in one round trip, if it can still be claimed.
 
-        Called up to `HEAD_START` before the item is due, it waits for that moment. `more` means that only a look can
-        tell. A source that never names an item, in `next_due` or to its control, is never asked for one.
+        Called up to `HEAD_START` before the item is due, it waits for that moment. It returns `more` if it could not
+        find out, so that a look must. A source that never passes a `KnownItem` to its engine is never asked for one.
         """
         ...
 
@@ -153,18 +153,18 @@ class RunSource(Protocol[ClaimT, SettlementT_co]):
         ...
 
     def renewal_limit(self, claim: ClaimT) -> float:
-        """Seconds after which the engine stops renewing its claim, even if it still runs; infinity for no limit."""
+        """Seconds after which the engine stops renewing the claim, even if its run goes on; infinity for no limit."""
         ...
 
     def execute(self, run: Run[ClaimT]) -> Awaitable[object]:
         """Runs the claimed thing, inside the cancel scope of the run.
 
-        What it returns or raises reaches `conclude` as it is: to the engine it is opaque.
+        What it returns or raises reaches `conclude` unchanged.
         """
         ...
 
     def conclude(self, claim: ClaimT, end: RunEnd) -> SettlementT_co:
-        """What the end of a run means. Decided once: nothing that happens until it is written changes it."""
+        """What the end of a run means. Decided once: nothing that happens before it is written changes it."""
         ...
 
 
@@ -179,7 +179,7 @@ class SettlementSource(Fallible, Protocol[SettlementT_contra, BatchT]):
         ...
 
     async def settle(self, batch: BatchT) -> Sequence[bool | None]:
-        """Writes a batch; says of each settlement, in order, whether it was written under its claim.
+        """Writes a batch. Returns for each settlement, in order, whether it was written under its claim.
 
         After an error whose outcome is unknown it is called again with the same batch, and must find out what the first
         call has written. None only for a settlement that was made while its run goes on, if it can never be written
@@ -192,19 +192,19 @@ class RenewalSource(Fallible, Protocol[ClaimT_contra]):
     """Renews claims."""
 
     async def renew(self, claims: Sequence[ClaimT_contra]) -> Sequence[ClaimState]:
-        """Renews these claims, possibly none; says what it found of each, in order."""
+        """Renews these claims, possibly none. Returns the state of each, in order."""
         ...
 
 
 class RescueSource(Fallible, Protocol[ClaimT_contra, SeenT, RescuedT_co]):
     """Sees the claims of others, and takes away those of dead holders."""
 
-    async def observe(self, held: Sequence[ClaimT_contra]) -> Sequence[Sighting[SeenT]]:
-        """All claims on all items, except those that are `held` and renewed here, as far as an observer sees them."""
+    async def observe(self, own: Sequence[ClaimT_contra]) -> Sequence[Sighting[SeenT]]:
+        """All claims on all items that may have to be rescued, except this engine's own, which it renews."""
         ...
 
     async def rescue(self, dead: Sequence[SeenT]) -> Sequence[RescuedT_co]:
-        """Takes away those of the claims, as they were observed, that have not changed since; returns these.
+        """Takes away those of these claims that have not changed since they were observed; returns them.
 
         After an outage it is called again with the same claims, and returns what the first attempt took, too. If it is
         cancelled, the source itself reports what its last command took away.
@@ -224,9 +224,9 @@ class OrphanSource(Fallible, Protocol):
         ...
 
     async def release_orphaned_claims(self) -> None:
-        """Releases those that were applied meanwhile. Also the place for other upkeep, such as measuring the time.
+        """Releases those that the database has applied meanwhile. Other upkeep may go here too, such as measuring time.
 
-        It must not stand in the way of renewals.
+        It must not delay renewals.
         """
         ...
 
@@ -242,8 +242,8 @@ class Source(
 ):
     """Items of one kind that can be claimed, run and settled. See the top of this file for the order of calls.
 
-    Type parameters: a claim that is held, the end of a run on its way to the database, a batch of these, a claim of
-    others as it is observed, and one that was taken away.
+    Type parameters: a held claim, a settlement (the end of a run on its way to the database), a batch of these, a claim
+    of others as it was observed, and a claim that was taken away.
     """
 
     def attach(self, control: Control[ClaimT, SettlementT]) -> None:
@@ -262,11 +262,11 @@ class HintStream(Protocol[ClaimT]):
         ...
 
     async def next(self, wait: float) -> Hints[ClaimT]:
-        """What has happened; waits for it at most `wait` seconds, and may return empty hints."""
+        """What has happened since the last call. Waits for it at most `wait` seconds; may return empty hints."""
         ...
 
     async def end_wait(self) -> None:
-        """Makes the `next` that is under way return at once. Called while the engine leaves."""
+        """Makes the `next` that is under way return at once. Called at the end of the engine."""
         ...
 
     async def close(self) -> None:

@@ -1,7 +1,7 @@
-"""Notices what keeps the loop, or the end, from going on, and names it.
+"""Logs what blocks the event loop, and which runs outlast the hard end.
 
-Nothing here renews a claim: a thread that did would keep claims alive whose handlers can no longer be
-stopped. While a handler blocks the loop no beat is sent, and beyond the lease its job is another's.
+Nothing here renews a claim. While a handler blocks the event loop, no heartbeat is sent, and after the lease another
+instance takes its job. A thread that renewed claims meanwhile would keep jobs whose handlers nothing can stop.
 """
 
 from __future__ import annotations
@@ -31,12 +31,14 @@ BLOCKED_AFTER: Final = 1.0
 
 
 class Watchdog:
-    """A thread that asks the loop for a sign of life, and logs what blocks it where none comes.
+    """A thread that asks the event loop for a sign of life, and logs what blocks the loop if none comes.
 
     It also notices that the machine was suspended: trio's timers stand still meanwhile.
 
     Args:
-        resumed: Called on the loop after that.
+        running: The runs whose handlers have not ended.
+        is_leaving: Whether the end was asked for.
+        resumed: Called on the event loop after a suspension.
 
     Attributes:
         blocked: How many times the loop was blocked for longer than a second.
@@ -57,8 +59,9 @@ class Watchdog:
 
     @property
     def lag(self) -> float | None:
-        """Seconds that the loop has not answered, or took to answer last; None without a watchdog. From any thread."""
-        asked_at = self._asked_at  # Before the answer: what is asked in between would look unanswered.
+        """Seconds for which the loop has not answered, or took to answer last; None without a watchdog."""
+        # Read before the answer: a question that is asked between the two reads would look unanswered.
+        asked_at = self._asked_at
         if asked_at == 0.0 or self._ended.is_set():
             return None
         answered_at = self._answered_at
@@ -72,7 +75,7 @@ class Watchdog:
                 await trio.sleep(BLOCKED_AFTER)
             await trio.sleep_forever()
         finally:
-            # Not joined: it ends at once, unless a log handler is slow, or wants something of this loop.
+            # Not joined: a log handler that waits for this loop would deadlock. Without one, the thread ends at once.
             self._ended.set()
 
     def _has_started(self, loop: TrioThread) -> bool:
@@ -108,7 +111,7 @@ class Watchdog:
                 self._asked_at = asked_at
                 thread.call_soon(self._answer, idempotent=True)
             elif stood_still:
-                continue  # So did this thread: the answer may be on its way.
+                continue  # This thread stood still too: the answer may be on its way.
             elif now - asked_at >= BLOCKED_AFTER and self._is_worth_logging(now, asked_at, logged_at):
                 if logged_at == 0.0:
                     self.blocked += 1
@@ -134,7 +137,7 @@ class Watchdog:
             )
 
     def _is_worth_logging(self, now: float, asked_at: float, logged_at: float) -> bool:
-        """After one second, two, four and so on; while the scheduler leaves, every second."""
+        """After one second, two, four and so on; during the shutdown, each second."""
         if logged_at == 0.0 or self._is_leaving():
             return now - logged_at >= BLOCKED_AFTER
         return now - asked_at >= 2 * (logged_at - asked_at)
@@ -162,7 +165,7 @@ def _outwards(frame: FrameType) -> Iterable[FrameType]:
 
 
 def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any] | None:
-    """Whose handler this is. What a task awaits is on its stack, and so is trio's loop, which knows the task."""
+    """The run whose handler is on this stack. Below the handler is trio's loop, whose frame has the current task."""
     tasks = {run.task: run for run in running}
     for frame in stack:
         task = frame.f_locals.get("task") if frame.f_code.co_name == "unrolled_run" else None
@@ -177,10 +180,10 @@ def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any]
 async def log_unending_runs(
     running: Callable[[], Sequence[Run[Any]]], frames_of: Callable[[trio.lowlevel.Task], str]
 ) -> None:
-    """Names every second the runs that do not end although all their time is up, until cancelled.
+    """Logs each second the runs that have not ended, until cancelled.
 
-    Such a handler swallows its cancellation. A task cannot be left behind, so leaving waits for it: only
-    the end of the process ends it. In virtual time, where seconds may pass for ever, the pauses grow.
+    Such a handler swallows its cancellation. trio cannot leave a task behind, so the shutdown waits for it, and only
+    the end of the process ends it. In virtual time the pauses grow, as seconds may pass there without an end.
     """
     pause = 1.0
     while True:
