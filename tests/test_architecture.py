@@ -6,6 +6,7 @@ import ast
 import runpy
 import sys
 from collections.abc import Iterable, Iterator
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -198,10 +199,15 @@ def room_of(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
+@cache
+def parsed(path: Path) -> ast.Module:
+    return ast.parse(path.read_text())
+
+
 def imported_by(path: Path) -> Iterator[str]:
     """Absolute names of all that is imported, also lazily and for type checking only."""
     package = ["trio_monque", *path.relative_to(PACKAGE).parts[:-1]]
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in ast.walk(parsed(path)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -303,7 +309,7 @@ def test_one_file_spells_the_fields_of_documents() -> None:
     # The entry of an instance, in a collection of its own, has fields that happen to be called the same.
     of_instances = {"heartbeatInterval", "startedAt"}
     for path in FILES:
-        constants = {node.value for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Constant)}
+        constants = {node.value for node in ast.walk(parsed(path)) if isinstance(node, ast.Constant)}
         others = of_instances if path == PACKAGE / "store" / "instances.py" else set()
         found = constants & spelled - others
         assert found == (spelled if path == PACKAGE / "store" / "fields.py" else set()), path

@@ -206,6 +206,7 @@ def _documented_cost(row: Sequence[str], *, with_key: bool) -> tuple[int, int]:
 FIRST_STEPS = DOCS / "tutorial/first-steps.md"
 
 
+@pytest.mark.full
 def test_programs_of_the_first_steps_run_and_print_what_the_page_says(mongod: EmbeddedServer, db: Database) -> None:
     programs = [block for block in fenced_blocks(FIRST_STEPS, "python") if "embedded_mongod" in block]
     for program, printed in zip(programs, fenced_blocks(FIRST_STEPS, "text"), strict=True):

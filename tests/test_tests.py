@@ -91,10 +91,9 @@ def test_no_test_module_imports_another() -> None:
 def test_names_of_tests_carry_no_codes() -> None:
     """Such as the `h92` of a list that a reader does not have."""
     names = [
-        node.name
+        name
         for path in TESTS.rglob("test_*.py")
-        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-        if isinstance(node, Function) and node.name.startswith("test_")
+        for name in re.findall(r"^\s*(?:async )?def (test_\w+)\(", path.read_text(encoding="utf-8"), re.MULTILINE)
     ]
     assert len(names) > 1000
     assert [name for name in names if re.search(r"_[a-z]\d+(_|$)|issue", name)] == []

@@ -200,6 +200,7 @@ async def test_what_is_entered_is_as_before(db: Database) -> None:
     gc.collect()
 
 
+@pytest.mark.full
 def test_transaction_on_a_standalone_server_names_the_replica_set() -> None:
     with standalone_server() as uri, MongoClient[Any](uri) as client:
         monque = Monque(client["x"])

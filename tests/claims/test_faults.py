@@ -152,6 +152,7 @@ async def test_renewal_whose_message_is_lost_is_made_again_and_nothing_is_lost(
     assert (report.finished, report.lost) == (2, 0)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("virtual_pauses")
 async def test_finish_that_is_never_answered_raises_before_the_lease_ends_and_another_may_have_it(
     behind: Collection, things: Collection, proxy: LossyProxy, autojump_clock: MockClock

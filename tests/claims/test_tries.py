@@ -108,7 +108,7 @@ async def test_backoff_is_exponential_capped_varied_or_ones_own(things: Collecti
             starts.append(trio.current_time())
             raise ZeroDivisionError
 
-        await run_claims(things, OPEN, handler, wait=False, max_attempts=5, **options)
+        await run_claims(things, OPEN, handler, wait=False, max_attempts=5, poll_interval=50, **options)
         return [round(at - starts[0], 3) for at in starts[1:]]
 
     assert await starts_with(retry_jitter=0.0, base_retry_interval=3.0) == [6, 18, 42, 90]

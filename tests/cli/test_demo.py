@@ -88,6 +88,7 @@ def test_a_file_is_measured_in_bytes(tmp_path: Path) -> None:
     assert (measure(file).lines, measure(file).bytes) == (2, 4)
 
 
+@pytest.mark.full
 def test_a_terminal_gets_the_live_view(mongod: EmbeddedServer) -> None:
     ours, theirs = pty.openpty()
     arguments = ["--files", "10", "--uri", mongod.uri]

@@ -68,6 +68,7 @@ def test_the_second_interrupt_cuts(mongod: EmbeddedServer, client: MongoClient[A
     assert demo.lines[-1].startswith("interrupted: 0 of 40 files are done; 40 jobs are pending")
 
 
+@pytest.mark.full
 def test_an_interrupt_before_the_work_begins_ends_at_once() -> None:
     with demo_process("--files", "1", "--uri", "mongodb://127.0.0.1:1") as demo:
         demo.wait_for_line("1 files of")
@@ -77,6 +78,7 @@ def test_an_interrupt_before_the_work_begins_ends_at_once() -> None:
     assert demo.lines[-1] == "interrupted: nothing was begun"
 
 
+@pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="another process can be awaited on Linux only")
 @pytest.mark.parametrize("ending", one_in(2, [signal.SIGKILL, signal.SIGTERM]))
 def test_no_server_outlives_the_demo(ending: signal.Signals, tmp_path: Path) -> None:

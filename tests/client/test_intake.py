@@ -151,7 +151,7 @@ async def test_hundred_rounds_of_twenty_concurrent_enqueues_give_one_job_and_no_
 ) -> None:
     """From two clients, so that nothing but the database decides; what an error did would surface."""
     monques = [Monque(db), Monque(db)]
-    rounds = in_full(25, 100)
+    rounds = in_full(10, 100)
     for number in range(rounds):
         got: list[ObjectId] = []
 

@@ -143,7 +143,7 @@ def fill(jobs: Collection, documents: Sequence[dict[str, Any]]) -> None:
 
 
 EACH = settings(
-    max_examples=examples(in_full(8, 25), 60),
+    max_examples=examples(in_full(5, 25), 60),
     suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow],
 )
 

@@ -255,6 +255,7 @@ def test_what_was_just_written_is_on_the_next_page(db: Database, write_concern: 
         assert (len(page.jobs), page.jobs[0].id) == (number, written.id)
 
 
+@pytest.mark.full
 def test_pages_of_a_standalone_server_are_read_without_a_snapshot() -> None:
     known, unknown = BetweenReads(), BetweenReads()
     with standalone_server() as uri:

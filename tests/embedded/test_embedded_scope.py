@@ -65,6 +65,7 @@ def test_sync_form_gives_a_set_ready_for_change_streams_and_leaves_nothing(tempo
     assert server.log_tail() == []
 
 
+@pytest.mark.full
 async def test_async_form_works_on_trio(temporary_folder: Path) -> None:
     async with embedded_mongod() as server:
         await trio.to_thread.run_sync(ping, server)

@@ -427,6 +427,7 @@ async def test_engine_leaves_at_once_where_the_write_that_ends_the_wait_fails(au
     assert reported(shelf) == ["stream_connected", "stream_closed"]
 
 
+@pytest.mark.full
 async def test_stream_is_opened_again_after_an_outage_of_half_a_day(autojump_clock: MockClock) -> None:
     """The delay is doubled in floats, which end after a thousand failures."""
     shelf, stream = Shelf(), Script([broken()] * 1100)

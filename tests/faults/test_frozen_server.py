@@ -168,6 +168,7 @@ def test_no_two_runs_of_a_job_overlap_where_the_library_itself_rescues(
     assert_nothing_overlaps(all_of_them)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("outage", [pytest.param(freeze_and_hear_the_holder_last, marks=pytest.mark.thorough), cut_off])
 def test_the_checker_finds_overlaps_where_runs_do_not_fence_themselves(
     own_server: OwnServer, own_db: Database, tmp_path: Path, outage: Callable[[OwnServer, Fleet], None]

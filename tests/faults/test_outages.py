@@ -245,6 +245,7 @@ async def finish(claim: Claim[Any]) -> None:
     await claim.finish()
 
 
+@pytest.mark.full
 async def test_rights_that_are_revoked_and_given_back_are_an_outage() -> None:
     """With a real user of a real server; there is no replica set, so that polls find the jobs."""
     workers = Workers()

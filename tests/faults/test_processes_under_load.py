@@ -12,6 +12,7 @@ ENOUGH = JOBS // 4
 LATER = JOBS // 4
 
 
+@pytest.mark.full
 def test_jobs_of_a_killed_and_of_a_frozen_process_complete_and_nothing_is_done_under_their_old_claims(
     scenario: Scenario,
 ) -> None:

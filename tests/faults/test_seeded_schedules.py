@@ -91,12 +91,10 @@ def test_another_seed_is_another_schedule() -> None:
 
 # A guard that is taken out, and within how many seeds it must be found.
 MOST_TO_FIND: Final = 200
-GUARDS: Final = [
-    pytest.param(guard, marks=() if guard == "signs of life are overlooked" else pytest.mark.full)
-    for guard in (MUTATIONS if THOROUGH else ("a claim is guessed", "signs of life are overlooked"))
-]
+GUARDS: Final = tuple(MUTATIONS) if THOROUGH else ("a claim is guessed", "signs of life are overlooked")
 
 
+@pytest.mark.full
 @pytest.mark.timeout(900 if THOROUGH else 180)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_guard_taken_out_is_found(db: Database, guard: str) -> None:

@@ -186,6 +186,7 @@ except ValueProblem as problem:
 """
 
 
+@pytest.mark.full
 def test_other_libraries_change_nothing_for_a_dataclass() -> None:
     """Stored and read by a process that has none of them, as by one that has all."""
     alone = subprocess.run(

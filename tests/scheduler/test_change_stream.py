@@ -236,6 +236,7 @@ async def test_jobs_enqueued_during_an_outage_of_the_stream_are_found_when_it_is
         await heard.wait_started(job)
 
 
+@pytest.mark.full
 async def test_changes_are_received_again_after_a_server_restart(tmp_path: Path, unused_port: int) -> None:
     heard = Heard()
     async with embedded_mongod(port=unused_port, folder=tmp_path) as server:
@@ -269,6 +270,7 @@ async def test_stream_that_cannot_resume_is_opened_again_and_missed_changes_are_
     assert heard.stream.count("ChangeStreamFailed") == 1
 
 
+@pytest.mark.full
 async def test_user_without_the_right_polls_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:

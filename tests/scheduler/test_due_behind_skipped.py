@@ -214,6 +214,7 @@ def test_crowd_that_is_mended_at_once_is_claimed_within_the_next_looks(
     assert len(complete(store, 200)) == 1500
 
 
+@pytest.mark.full
 def test_job_that_comes_to_lie_before_the_place_of_the_looks_is_found(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
 ) -> None:

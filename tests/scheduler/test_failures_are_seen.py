@@ -159,6 +159,7 @@ trio.run(partial(run_until_signalled, client[sys.argv[2]], workers))
 """
 
 
+@pytest.mark.full
 def test_signal_is_the_cause_of_a_drain(mongod: EmbeddedServer, db: Database, monque: Any, tmp_path: Path) -> None:
     monque.sync.enqueue("stop")
     program = tmp_path / "program.py"

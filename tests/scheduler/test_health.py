@@ -190,6 +190,7 @@ def short_turns() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+@pytest.mark.full
 @pytest.mark.usefixtures("short_turns")
 async def test_it_can_be_asked_from_threads_at_any_time(open_test_scheduler: SchedulerOpener) -> None:
     workers = Workers()

@@ -117,6 +117,7 @@ def pages(monque: Monque, sort: str, direction: Any) -> Iterator[Job]:
             return
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=0), ids=", ".join)
 def test_every_list_and_count_has_what_is_well(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]
@@ -242,6 +243,7 @@ async def test_scheduler_runs_what_is_well(
             await scheduler.recover_stale_jobs()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=4), ids=", ".join)
 async def test_job_that_becomes_malformed_while_it_runs_harms_no_other(
     open_test_scheduler: SchedulerOpener,

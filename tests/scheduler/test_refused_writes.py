@@ -198,6 +198,7 @@ async def test_job_that_fails_in_a_full_document_ends_as_failed_and_all_others_r
     assert [event.will_retry for event in reported] == [True] * (len(reported) - 1) + [False]
 
 
+@pytest.mark.full
 async def test_checkpoint_without_room_is_the_handlers_error_and_what_gives_way_is_older(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -238,6 +239,7 @@ async def test_full_job_is_cancelled_and_retried_by_hand(
         await monque.cancel_job(without_room)
 
 
+@pytest.mark.full
 async def test_full_job_whose_holders_died_too_often_is_given_up(
     open_test_scheduler: SchedulerOpener, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:

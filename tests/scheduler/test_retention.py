@@ -242,6 +242,7 @@ async def test_retention_deletes_in_bounded_batches_and_keeps_jobs_that_are_retr
         assert set(one["updatedAt"]) == {"$lt"}
 
 
+@pytest.mark.full
 async def test_two_instances_may_run_retention_at_once(
     mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -414,6 +415,7 @@ async def test_retention_reports_a_fault_once_and_retries_and_harms_no_job(
     assert warned == ["retention: could not delete ended jobs: gone; retrying in 60 s"]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("apart", [0.0, HOUR])
 async def test_pass_reaches_all_jobs_beside_documents_that_are_not_jobs_and_ends(
     open_test_scheduler: SchedulerOpener,

@@ -44,6 +44,7 @@ def monque(client: MongoClient[Any], db: Database, recorder: Recorder) -> Iterat
         yield Monque(watched[db.name])
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("action", CALLS)
 def test_batch_costs_the_same_commands_however_large_it_is(
     monque: Monque, jobs: Collection, recorder: Recorder, action: str

@@ -286,6 +286,7 @@ def test_stream_does_not_read_as_the_callers_other_reads_do(
             assert opened.is_open
 
 
+@pytest.mark.full
 def test_error_that_may_pass_is_not_taken_for_a_server_without_streams() -> None:
     """After `NoStreamError` the stream is never opened again."""
     interrupted = 11601
@@ -348,6 +349,7 @@ def test_standalone_server_has_no_stream() -> None:
             open_watch(handle(alone["x"]), "us")
 
 
+@pytest.mark.full
 def test_user_without_the_right_to_the_database_has_no_stream() -> None:
     with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:
         with pytest.raises(NoStreamError, match="rights"):

@@ -84,7 +84,7 @@ def of_each(client: MongoClient[Any], *, beside: int) -> Examined:
 
 @pytest.mark.larger_in_full
 @pytest.mark.parametrize(
-    "beside", [in_full(20_000, 90_000), pytest.param(990_000, marks=(pytest.mark.thorough, pytest.mark.timeout(600)))]
+    "beside", [in_full(5_000, 90_000), pytest.param(990_000, marks=(pytest.mark.thorough, pytest.mark.timeout(600)))]
 )
 def test_claimed_job_examines_as_much_beside_a_long_history_as_without(client: MongoClient[Any], beside: int) -> None:
     alone, among_many = of_each(client, beside=0), of_each(client, beside=beside)

@@ -276,6 +276,7 @@ def test_what_changes_between_two_reads_counts_as_left(
     miss_nothing(mongod.uri, documents, *CHANGES[change])
 
 
+@pytest.mark.full
 def test_what_changes_between_two_reads_of_a_server_without_snapshots_counts_as_left() -> None:
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
         for change in CHANGES.values():

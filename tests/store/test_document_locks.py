@@ -194,6 +194,7 @@ def test_document_that_the_server_refuses_to_lock_is_logged_and_passed_over(
     assert not due.is_anything_left(locked, NOW)
 
 
+@pytest.mark.full
 def test_collection_that_will_have_no_locks_at_all_is_an_error(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many([{"_id": number} for number in range(claiming.MOST_REFUSED + 1)])
     documents.database.command("collMod", documents.name, validator={"lock": None})

@@ -21,7 +21,7 @@ from pymongo import errors as driver
 from tests.support.bson_values import KEYS, SCALARS, VALUES
 from tests.support.callers_codec import CALLERS_OPTIONS, Money
 from tests.support.locked import NOW, SECOND, fence, handle, recorded, stamp
-from tests.support.thoroughly import in_full, one_in, the_same_examples
+from tests.support.thoroughly import in_full, one_in, rows_in, the_same_examples
 from trio_monque.document_lock import LockStamp, freed
 from trio_monque.store.documents import settling_statements
 from trio_monque.store.documents.locked_collection import LockedCollection
@@ -163,6 +163,7 @@ def test_more_than_one_statement_may_hold_are_several(documents: Collection, mon
     assert stored(documents) == results
 
 
+@pytest.mark.full
 def test_results_that_no_command_could_hold_together_are_written(
     locked: LockedCollection, documents: Collection
 ) -> None:
@@ -195,13 +196,16 @@ TOO_LARGE: Final = "y" * 200_000
 
 @pytest.mark.parametrize(
     ("bad", "sets"),
-    [
-        ([2], {"text": TOO_LARGE}),
-        ([2], {"text": "forbidden"}),
-        ([2], {"text": "taken"}),
-        ([0, 3], {"text": "forbidden"}),
-        ([4], {"text": "text 3"}),
-    ],
+    rows_in(
+        2,
+        [
+            ([2], {"text": TOO_LARGE}),
+            ([2], {"text": "forbidden"}),
+            ([2], {"text": "taken"}),
+            ([0, 3], {"text": "forbidden"}),
+            ([4], {"text": "text 3"}),
+        ],
+    ),
     ids=["too large", "validator", "unique index", "two", "one after the other"],
 )
 def test_refused_result_keeps_no_neighbour_from_its_end(
@@ -317,7 +321,7 @@ def _raw(documents: Collection) -> list[bytes]:
 
 
 @pytest.mark.larger_in_full
-@the_same_examples(in_full(30, 80), 250)
+@the_same_examples(in_full(10, 80), 250)
 @given(
     ids=st.lists(IDS, min_size=3, max_size=5),
     names=st.lists(NAMES, min_size=1, max_size=4, unique=True),

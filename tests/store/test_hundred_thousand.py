@@ -83,7 +83,7 @@ def served() -> Iterator[Any]:
 
 
 @pytest.mark.parametrize(("by", "which"), list(served()))
-@pytest.mark.parametrize(("direction", "order"), one_in(2, ["forward", "backward"], ["asc", "desc"], first=1))
+@pytest.mark.parametrize(("direction", "order"), one_in(4, ["forward", "backward"], ["asc", "desc"], first=1))
 def test_page_examines_what_it_shows_and_a_constant(
     many: Database, by: Any, which: JobFilter, direction: Any, order: Any
 ) -> None:

@@ -100,6 +100,7 @@ def test_more_results_than_one_statement_may_hold_are_several(
     assert results_of(db["monque_jobs"], held) == results
 
 
+@pytest.mark.full
 def test_results_that_no_command_could_hold_together_are_stored(store: JobCollection, jobs: Collection) -> None:
     held = claim(store, 6)
     results = [character * 10_000_000 for character in "abcdef"]
@@ -212,7 +213,7 @@ def raw_of(jobs: Collection, job: Job) -> dict[str, bytes]:
 
 
 @pytest.mark.larger_in_full
-@the_same_examples(in_full(20, 50), 150)
+@the_same_examples(in_full(10, 50), 150)
 @given(results=st.lists(VALUES, min_size=2, max_size=5), before=VALUES | NOTHING, data=VALUES)
 @example(results=[{"a": 1}, {"b": 2}], before={"a": {"c": 3}, "b": 3}, data={"$id": 1, "a.b": 2})
 @example(results=[1.0, True, -0.0], before=1, data=None)

@@ -16,7 +16,11 @@ _UNDER_LOAD: Final = ("tests/faults/", "tests/scheduler/test_contention.py")
 _BUT: Final = "tests/faults/test_seeded_schedules.py"
 """Each is one process in virtual time."""
 
-_TOGETHER: Final = ("tests/store/test_hundred_thousand.py", "tests/embedded/test_embedded_members.py")
+_TOGETHER: Final = (
+    "tests/store/test_hundred_thousand.py",
+    "tests/embedded/test_embedded_members.py",
+    "tests/test_architecture.py",
+)
 """What they begin with takes long, and is for all tests of the file."""
 
 

@@ -119,6 +119,7 @@ async def test_client(monque, monque_db):
     run(project, "-p", "no:trio", passed=4)
 
 
+@pytest.mark.full
 def test_each_test_has_a_database_of_its_own_that_is_dropped(project: pytest.Pytester, mongod: EmbeddedServer) -> None:
     project.makepyfile(
         """

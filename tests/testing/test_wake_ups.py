@@ -96,6 +96,7 @@ async def test_schedule_declared_at_the_start_of_a_scheduler_wakes_the_others(
     assert len(log.starts) == 10
 
 
+@pytest.mark.full
 async def test_backlog_goes_on_when_settlements_that_had_failed_are_written(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

@@ -73,6 +73,7 @@ def output_of(*arguments: str) -> str:
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False).stdout
 
 
+@pytest.mark.full
 def test_mypy_finds_each_wrong_line_and_no_other(folder: Path) -> None:
     programs = sorted(map(str, folder.glob("*.py")))
     found: dict[str, Findings] = defaultdict(lambda: defaultdict(set))
