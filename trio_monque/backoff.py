@@ -47,10 +47,8 @@ class Backoff:
 def asked_backoff(
     own: Callable[[int, BaseException], float], otherwise: Backoff, failures: int, error: BaseException
 ) -> float:
-    """The delay from a worker's own backoff function. If it fails, the exponential backoff is used and logged.
-
-    An error here must not prevent the end of the run from being written.
-    """
+    """The delay from a worker's own backoff function. If that fails, log it, and use the exponential backoff."""
+    # An error of that function must not prevent the end of the run from being written.
     try:
         seconds = float(own(failures, error))
         if not 0 <= seconds < math.inf:

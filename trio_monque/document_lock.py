@@ -85,7 +85,8 @@ class Lock:
 
     @property
     def is_ours(self) -> bool:
-        """Whether an instance of this library made the current lock, not a program that overwrote `by` since."""
+        """Whether an instance of this library made the current lock."""
+        # A program that knows only `by` and `until` leaves our token behind: then the token does not begin with `by`.
         return self.by is not None and self.token is not None and self.token.startswith(f"{self.by}:")
 
     @property

@@ -1,4 +1,4 @@
-"""The command line: `trio-monque`, or `python -m trio_monque`. One room a command."""
+"""The command line: `trio-monque`, or `python -m trio_monque`. Each command has a file or folder."""
 
 from .program import main
 

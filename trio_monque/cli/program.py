@@ -1,4 +1,4 @@
-"""Finds the command, runs it, and turns how it ended into an exit status."""
+"""Finds the command, runs it, and returns its exit status."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(arguments.run(arguments))
     except* MonqueError as group:
         errors.extend(_leaves(group))
-    except* KeyboardInterrupt:  # Outside the command's own care, such as during an import.
+    except* KeyboardInterrupt:  # Not handled by the command, for example during an import.
         pass
     if not errors:
         return INTERRUPTED
@@ -52,7 +52,7 @@ def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentPa
 
 
 def _check_options(commands: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> None:
-    """Before argparse, which would take the value behind an unknown option for another argument."""
+    """Check for unknown options. argparse would take the value of an unknown option for another argument."""
     name = next((one for one in argv if one in commands), None)
     if name is None:
         return

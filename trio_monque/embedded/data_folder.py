@@ -1,4 +1,4 @@
-"""The layout of the data folder, `member0`, `member1`, ..., and whether another server uses it."""
+"""The data folder: makes `member0`, `member1`, ... in it, and checks whether another server uses it."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from pathlib import Path
 from ..errors import EmbeddedServerError
 from .replica_set import DEFAULT_NAME
 
-RELEASE_SECONDS = 3.0  # what the server of a program that was just killed needs to end, and more
+RELEASE_SECONDS = 3.0  # more than the server of a program that was just killed needs to end
 _POLL_SECONDS = 0.05
 _NAME_FILE = "replica_set"
 
 
 def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]:
-    """Make the folder of each member, where it is not there already.
+    """Make the folder of each member, if it does not exist.
 
     Args:
         folder: The folder of all of them.
@@ -29,14 +29,16 @@ def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]
     """
     stored = len(list(folder.glob("member[0-9]")))
     if stored not in (0, members):
-        # Which of them has the newest data is for the members to say, so none may be left out.
+        # Only the members together know which of them has the newest data, so none may be left out.
         raise EmbeddedServerError(
             f"the folder {folder} holds a replica set of {stored}, not of {members}: "
             "give another folder, or the same number of members"
         )
     folders = [folder / f"member{index}" for index in range(members)]
     deadline = time.monotonic() + RELEASE_SECONDS
-    if not folder.is_dir() or stored == len(list(folder.iterdir())):  # Others' files beside it need their own mode.
+    if not folder.is_dir() or stored == len(
+        list(folder.iterdir())
+    ):  # If there are other files beside the members, keep the permissions.
         _make_private(folder)
     for member in folders:
         _make_private(member)
@@ -49,7 +51,7 @@ def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]
 
 
 def _make_private(folder: Path) -> None:
-    """Makes the folder, or closes the one that is there, for this user alone: the server in it asks for no password."""
+    """Make the folder private to this user, because the server in it asks for no password. Create it if necessary."""
     try:
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         folder.chmod(0o700)
@@ -58,14 +60,14 @@ def _make_private(folder: Path) -> None:
 
 
 def keep_name(folder: Path, name: str) -> None:
-    """Remember what the replica set of a folder is called: its server refuses to serve it under another name.
+    """Remember the name of the replica set of a folder: a server refuses to open the data under another name.
 
     Raises:
         EmbeddedServerError: The folder holds a set of another name.
     """
     first = folder / "member0"
     file = first / _NAME_FILE
-    # A folder of an earlier release has data and no such file; all of its sets had the default name.
+    # In a folder of an earlier release this file is missing; all sets had the default name then.
     has_data = any(first.iterdir())
     stored = file.read_text().strip() if file.exists() else DEFAULT_NAME if has_data else name
     if stored != name:
@@ -77,7 +79,7 @@ def keep_name(folder: Path, name: str) -> None:
 
 
 def in_use(folder: Path | None) -> str:
-    """The message for a folder that another server uses."""
+    """Return the message for a folder that another server uses."""
     return f"the folder {folder} is in use by another server: end that one, or give another folder"
 
 
@@ -97,8 +99,8 @@ else:
     import fcntl
 
     def is_locked(lock: Path) -> bool:
-        # Asked before the start, although the server finds out itself: by then the log of the one
-        # that runs would have been overwritten.
+        # Checked before the start, although the server checks it too: by then, it would have overwritten the log of the
+        # server that runs.
         try:
             with lock.open("r+b") as file:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)

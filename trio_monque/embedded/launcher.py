@@ -20,8 +20,7 @@ from .server import EmbeddedMember, EmbeddedServer
 
 _START_SECONDS = 60.0  # for slow machines; a fast one needs a third of a second
 _PORT_ATTEMPTS = 5
-# To end in order, where the data is kept. Mostly the server's own: it takes a second to stop its
-# replication threads.
+# Seconds for an orderly shutdown, if the data is kept. The server needs one of them to stop its replication threads.
 _SHUTDOWN_TIMEOUT = 5.0
 _POLL_SECONDS = 0.005
 _OTHER_PORT = "end what listens there, or give another port"
@@ -29,7 +28,7 @@ _OTHER_PORT = "end what listens there, or give another port"
 
 @dataclass(frozen=True)
 class LaunchOptions:
-    """What was asked for; see `embedded_mongod`.
+    """The options of `embedded_mongod`, see there.
 
     Attributes:
         always_start: Start a server although MONQUE_MONGODB_URI names one.
@@ -48,13 +47,13 @@ class Launch:
     def __init__(self, options: LaunchOptions) -> None:
         self._options = options
         self._aborted = threading.Event()
-        # Held for the whole start, so that an end which follows an abort finds all there is to end.
+        # Held for the whole start, so that `end`, which follows `abort`, finds everything that was started.
         self._lock = threading.Lock()
         self._supervised: SupervisedServers | None = None
         self._private_folder: Path | None = None
 
     def start(self) -> EmbeddedServer:
-        """Start, or raise with nothing left running."""
+        """Start the servers. If that fails, end what was started, and raise."""
         with self._lock:
             try:
                 self._check_aborted()
@@ -66,11 +65,11 @@ class Launch:
                 raise
 
     def abort(self) -> None:
-        """Make a start that is under way give up soon."""
+        """Let a start that is under way fail soon."""
         self._aborted.set()
 
     def end(self) -> None:
-        """End what runs, and remove what is temporary. A second call does nothing."""
+        """End the servers, and remove temporary folders. A second call does nothing."""
         with self._lock:
             self._clean_up()
 
@@ -82,7 +81,7 @@ class Launch:
                 return self._attempt(choose_ports(self._options))
             except ServerDiedError as death:
                 if death.cause == "port" and attempts:
-                    # Another program took it between the choice and the start.
+                    # Another program took the port between our choice and the start: choose again.
                     self._clean_up()
                     continue
                 raise _explained(death, self._options) from None
@@ -96,7 +95,7 @@ class Launch:
         name = self._options.replica_set
         data_folder.keep_name(folder, name)
         commands = [server_command(binary, port, data, name) for port, data in zip(ports, data_folders, strict=True)]
-        # What is thrown away needs no orderly end, which would take a second.
+        # Temporary data needs no orderly shutdown, which would take a second.
         shutdown_timeout = _SHUTDOWN_TIMEOUT if self._options.folder else 0.0
         self._supervised = supervised = SupervisedServers(commands, shutdown_timeout=shutdown_timeout, remove=private)
         for command in commands:
@@ -156,7 +155,7 @@ def server_command(binary: ServerBinary, port: int, data: Path, name: str) -> Se
         *("--oplogSize", "256"),  # MB; by default it is a twentieth of the disk
         *("--wiredTigerCacheSizeGB", "1"),  # a limit; by default it is half of the memory
         *("--setParameter", "diagnosticDataCollectionEnabled=false"),
-        # A primary waits so long for its clients to notice that it ends; by default 15 s.
+        # For so long, a primary that shuts down waits for its clients to notice; by default 15 s.
         *("--setParameter", "shutdownTimeoutMillisForSignaledShutdown=100"),
     ]
     if sys.platform != "win32":

@@ -1,7 +1,7 @@
-"""The parent's side of the supervising process: starts it, hears its events, lets go of it.
+"""SupervisedServers: the parent's side of the supervising process. It starts that process, and reads its events.
 
-Letting go is all there is to say to it: closing the pipe is what a killed parent does too, so the
-orderly end and the violent one are one path, and the rare one is exercised daily.
+To end the servers, the parent closes the pipe. If the parent is killed, the kernel closes it. So the normal end and the
+rare one are the same path, and each normal end tests the rare one.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ class SupervisedServers:
         self._logs = [server.log for server in servers]
         self._shutdown_timeout = shutdown_timeout
         self._owner = os.getpid()
-        # Written by the listener thread and read by any other; guarded by the condition.
+        # The listener thread writes these, and any thread reads them, under the condition.
         self._changed = threading.Condition()
         self._codes: dict[int, int] = {}
         self._is_gone = False
@@ -87,11 +87,11 @@ class SupervisedServers:
 
     @property
     def is_ours(self) -> bool:
-        """False in a forked child: the servers belong to the process that started them."""
+        """Whether this process started the servers. In a forked child they belong to its parent."""
         return os.getpid() == self._owner
 
     def check(self) -> None:
-        """Return at once where all run.
+        """Return at once if all servers run.
 
         Raises:
             EmbeddedServerError: One has ended, or the supervising process has.
@@ -104,7 +104,7 @@ class SupervisedServers:
             raise EmbeddedServerError("the process that supervises the embedded server has been killed")
 
     def wait_exited(self, index: int, timeout: float) -> bool:
-        """Wait until that server has ended; False if it has not within `timeout` seconds."""
+        """Wait until that server has ended; return False if it has not within `timeout` seconds."""
         with self._changed:
             return self._changed.wait_for(lambda: index in self._codes or self._is_gone, timeout)
 
@@ -128,7 +128,7 @@ class SupervisedServers:
 
     def _send(self, orders: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        # A supervisor that is gone already is seen below.
+        # If the supervisor has ended already, `pids` stays empty, and the error below says so.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(orders).encode() + b"\n")
         with self._changed:
@@ -165,7 +165,7 @@ class SupervisedServers:
         self._process.stdin.close()
 
     def _kill_orphans(self) -> None:
-        """Kill what a supervisor that was itself killed has left running."""
+        """Kill servers that still run because their supervisor was killed."""
         for index, pid in enumerate(self.pids):
             if index not in self._codes:
                 kill_if_serving(pid, self._logs[index].parent)
@@ -180,9 +180,9 @@ def _plain(server: ServerCommand) -> dict[str, Any]:
 
 
 def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:
-    """Start it in a session of its own, so that Ctrl-C in a terminal reaches the program alone.
+    """Start it in a session of its own, so that Ctrl-C in a terminal reaches only the program.
 
-    The program may then take its time to end in order, with its database still there.
+    The program then still has its database while it shuts down.
     """
     if not sys.executable:
         raise EmbeddedServerError("this Python does not know its own executable (sys.executable is empty)")
@@ -191,7 +191,7 @@ def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:
         bufsize=0,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        # Not the program's: its reader would not see the end of it as long as the servers run.
+        # Not that of the program: a program that reads it would see no end of it while the servers run.
         stderr=subprocess.DEVNULL,
         cwd=folder.anchor,  # not the program's: that folder could not be removed or unmounted
         start_new_session=True,
@@ -200,7 +200,7 @@ def _start_supervisor(folder: Path) -> subprocess.Popen[bytes]:
 
 
 def kill_if_serving(pid: int, data: Path) -> None:
-    """Kill the process only where the data's lock file still names it: its id may have a new owner."""
+    """Kill the process if the lock file of the data still names it: another process may have its id by now."""
     try:
         owner = (data / "mongod.lock").read_text().strip()
     except OSError:
@@ -214,7 +214,7 @@ class ServerDiedError(EmbeddedServerError):
     """The server ended by itself.
 
     Attributes:
-        cause: As `server_log.cause_of_death` has it.
+        cause: See `server_log.cause_of_death`.
     """
 
     def __init__(self, code: int, log: Path) -> None:
@@ -223,8 +223,8 @@ class ServerDiedError(EmbeddedServerError):
         self.cause = server_log.cause_of_death(log)
 
 
-# The servers that this process holds a pipe to. A child that is forked without an exec (as by
-# multiprocessing) inherits the pipes, and would keep the servers alive after us.
+# The servers to which this process has a pipe. A child that is forked without exec (as by multiprocessing) inherits the
+# pipes, and would keep the servers alive after the end of this process.
 _alive: weakref.WeakSet[SupervisedServers] = weakref.WeakSet()
 
 

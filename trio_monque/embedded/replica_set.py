@@ -1,4 +1,4 @@
-"""Makes a replica set of servers that listen, and waits until it can be used."""
+"""Forms a replica set of servers that listen, and waits until it is ready."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _NOTE_MS = 200
 
 
 def connection_string(name: str, ports: Sequence[int]) -> str:
-    """The URI by which a client sees the whole set."""
+    """Return the URI that names all members of the set."""
     hosts = ",".join(f"{HOST}:{port}" for port in ports)
     return f"mongodb://{hosts}/?replicaSet={name}"
 
@@ -30,7 +30,7 @@ def form(name: str, ports: Sequence[int], check: Callable[[], None], deadline: f
     """Form the set, or move a stored one to these ports; return when a primary and all others are ready.
 
     Args:
-        name: What the set is called.
+        name: The name of the set.
         ports: Where the members listen.
         check: Called between two looks; what it raises ends the waiting.
         deadline: By `time.monotonic`.
@@ -62,13 +62,12 @@ def _configure(first: MemberAdmin, name: str, ports: Sequence[int], check: Calla
     wanted = [{"_id": index, "host": f"{HOST}:{port}"} for index, port in enumerate(ports)]
     stored = first.stored_configuration()
     if stored is None:
-        # Alone at first: a member by itself is primary at once, and three that begin together would
-        # wait out the election timeout.
+        # Alone at first: a single member becomes primary at once, and three together wait for the election timeout.
         first.initiate({"_id": name, "members": wanted[:1], "settings": _SETTINGS})
         _wait(first.is_primary, check, deadline)
         stored = first.stored_configuration() or {}
     if [member["host"] for member in stored["members"]] != [member["host"] for member in wanted]:
-        # Forced, because the members of a stored set listen nowhere any more, so no primary can agree.
+        # Forced: no member listens at the stored ports any more, so there is no primary that could agree.
         moved = {**stored, "version": stored["version"] + 1, "members": wanted}
         _wait(lambda: _has_accepted(first, moved), check, deadline)
 
@@ -77,7 +76,7 @@ def _has_accepted(member: MemberAdmin, configuration: Mapping[str, Any]) -> bool
     try:
         member.reconfigure(configuration)
     except MonqueConnectionError:
-        # It loads the stored configuration in the background, and looks for itself at the stored ports first.
+        # The member still loads the stored configuration in the background, and looks for itself at the stored ports.
         return False
     return True
 
@@ -88,10 +87,10 @@ def _is_ready(members: Sequence[MemberAdmin]) -> bool:
         if primary is None:
             _hasten_election(members)
             return False
-        # A new secondary has nothing to copy until there is something newer than what it has, and
-        # looks for it once a second. So there is news at every look; the last proves that all copy.
+        # A new secondary begins to copy only when there is something newer than its own data, and looks for that once a
+        # second. So there is a new note at every look; the last one proves that all members copy.
         primary.replicate_note(1, _NOTE_MS)
-        # Each member's own view: one that does not know the primary yet would send clients astray.
+        # By each member's own view: one that does not know the primary yet would send clients to the wrong member.
         expected = ["PRIMARY"] + ["SECONDARY"] * (len(members) - 1)
         if any(sorted(member.states()) != expected for member in members):
             return False
@@ -102,7 +101,7 @@ def _is_ready(members: Sequence[MemberAdmin]) -> bool:
 
 
 def _hasten_election(members: Sequence[MemberAdmin]) -> None:
-    # Each is asked, because only one with the newest data can win; a refusal changes nothing.
+    # All members are asked in turn: only one with the newest data can win, and a refusal changes nothing.
     for member in members:
         with suppress(MonqueConnectionError):
             member.step_up()

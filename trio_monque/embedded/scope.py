@@ -1,4 +1,4 @@
-"""The context manager, in its two forms. The async one is the plain one in a thread."""
+"""EmbeddedMongod: the context manager, for `with` and `async with`. The async form runs the plain one in a thread."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ class EmbeddedMongod:
     The async form works on trio and asyncio. Cancelled while it starts, it ends what it has started;
     the end is not cancelled, and is bounded (a fraction of a second, some seconds where data is kept).
 
-    Where the block raises and the server had ended by itself, the exception gets a note with the tail
-    of the server's log.
+    If the block raises and the server had ended by itself, the exception gets a note with the last lines of the
+    server's log.
     """
 
     def __init__(self, options: LaunchOptions) -> None:
@@ -93,7 +93,7 @@ class EmbeddedMongod:
             launch.end()
 
     async def _exit_in_thread(self, error: BaseException | None) -> None:
-        # A limiter of its own: the default one's threads may all be busy with what the caller does.
+        # With a limiter of its own: all threads of the default limiter may be busy with work of the caller.
         with anyio.CancelScope(shield=True):
             await anyio.to_thread.run_sync(self._exit, error, limiter=anyio.CapacityLimiter(1))
 
@@ -107,8 +107,8 @@ def embedded_mongod(
 ) -> EmbeddedMongod:
     """A real MongoDB server as a replica set, for development and tests only.
 
-    Use it with `with` or `async with`; the value is an `EmbeddedServer`. Where MONQUE_MONGODB_URI is
-    set and one member is asked for, nothing is started and that server is used.
+    Use it with `with` or `async with`; the value is an `EmbeddedServer`. If MONQUE_MONGODB_URI is set and `members` is
+    1, it starts nothing and uses that server.
 
     Args:
         members: 1, or 3 for tests of failover.
@@ -118,7 +118,7 @@ def embedded_mongod(
         replica_set: The name of the replica set, as clients give it in `replicaSet=`. A folder keeps its name.
 
     Raises:
-        InvalidOptionError: A value cannot work.
+        InvalidOptionError: A value is invalid.
         EmbeddedServerError: On entering: no server was found, or it could not be started.
     """
     if members not in (1, 3):
@@ -130,7 +130,7 @@ def embedded_mongod(
 
 
 def check_replica_set(name: object) -> str:
-    """The name, if a replica set can have it and a URI can carry it; raises InvalidOptionError otherwise."""
+    """Return the name if it is valid for a replica set and in a URI; raise InvalidOptionError otherwise."""
     if isinstance(name, str) and re.fullmatch(r"[A-Za-z0-9_.-]{1,64}", name):
         return name
     raise InvalidOptionError("replica_set", name, "must be 1 to 64 characters of A-Z, a-z, 0-9, `_`, `.` and `-`")

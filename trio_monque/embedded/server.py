@@ -1,4 +1,4 @@
-"""What the caller holds while the server runs: its URI, its members, its log."""
+"""EmbeddedServer: a running server with its URI, its members and its log."""
 
 from __future__ import annotations
 
@@ -35,8 +35,8 @@ class EmbeddedServer:
 
     Attributes:
         uri: A complete connection string.
-        members: The processes, in the order of their ports; empty where the server is not ours.
-        folder: Where the data is; None where the server is not ours.
+        members: The processes, in the order of their ports; empty if it was not started here.
+        folder: The folder of the data; None if it was not started here.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class EmbeddedServer:
         return self._supervised is not None
 
     def check(self) -> None:
-        """Return at once where every member runs.
+        """Return at once if every member runs.
 
         Raises:
             EmbeddedServerError: One has ended, with the tail of its log.
@@ -70,9 +70,9 @@ class EmbeddedServer:
             self._supervised.check()
 
     def wait_exited(self, member: int, timeout: float) -> bool:
-        """Wait up to `timeout` seconds until that member's process has ended; False where it has not.
+        """Wait up to `timeout` seconds until that member's process has ended; return False if it has not.
 
-        Blocks the thread: from async code call it in one of its own.
+        It blocks the thread: in async code, call it in a thread.
         """
         return self._supervised is not None and self._supervised.wait_exited(member, timeout)
 
@@ -85,5 +85,5 @@ class EmbeddedServer:
         replica_set.step_down([member.port for member in self.members], seconds)
 
     def log_tail(self, lines: int = 20, *, member: int = 0) -> list[str]:
-        """The last lines of a member's log; none where the server is not ours, or its folder is gone."""
+        """Return the last lines of a member's log; none if it was not started here, or its folder is gone."""
         return server_log.tail(self.members[member].log, lines) if self.members else []

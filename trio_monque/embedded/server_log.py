@@ -1,4 +1,4 @@
-"""Reads the server's log: its last lines for a person, and the cause of a death for the message."""
+"""Reads the log of a server: its last lines, and why it ended, for error messages."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ _LONGEST_LINE = 400
 _LAST_WORDS = 10
 _ERROR = re.compile(r"^\S+ [EF] ")  # severities "error" and "fatal", in a line made readable
 
-# What the server says -> which of the causes below it is. Texts rather than exit codes: the codes
-# differ between platforms, and the dynamic linker's is not the server's own.
+# A text in the log -> the cause of the end. Not exit codes: they differ between platforms, and one of them is that of
+# the dynamic linker.
 _SIGNS = (
     ("Address already in use", "port"),
     ("Only one usage of each socket address", "port"),
@@ -22,15 +22,14 @@ _SIGNS = (
 
 
 def tail(log: Path, lines: int = 20) -> list[str]:
-    """The last lines of the log, shortened for reading; none where there is no log."""
+    """Return the last lines of the log, shortened for reading; none if there is no log."""
     return [_readable(line) for line in _last_lines(log)[-lines:]]
 
 
 def last_words(log: Path) -> list[str]:
-    """What a server that died left behind: its errors, and the last lines.
+    """Return the errors and the last lines of the log of a server that has ended.
 
-    The last lines alone would not do: a server that ends in order says why first, and then reports
-    forty steps of its shutdown.
+    Not only the last lines: a server that shuts down logs the reason first, and then forty steps of its shutdown.
     """
     lines = [_readable(line) for line in _last_lines(log) if line]
     errors = [line for line in lines[:-_LAST_WORDS] if _ERROR.search(line)]
@@ -38,10 +37,9 @@ def last_words(log: Path) -> list[str]:
 
 
 def has_listening_line(log: Path) -> bool:
-    """Whether the server has said that it accepts connections.
+    """Return whether the server has logged that it accepts connections.
 
-    Its own word is taken rather than a connection to the port, because another program may be
-    listening there while ours is about to find that out.
+    A connection to the port proves less: another program may listen there, and our server has not noticed it yet.
     """
     try:
         return b"waiting for connections" in log.read_bytes().lower()
@@ -50,7 +48,7 @@ def has_listening_line(log: Path) -> bool:
 
 
 def cause_of_death(log: Path) -> str:
-    """One of "port", "folder", "library", "other"."""
+    """Return why the server ended: "port", "folder", "library" or "other"."""
     text = "\n".join(_last_lines(log))
     return next((cause for sign, cause in _SIGNS if sign in text), "other")
 

@@ -1,13 +1,12 @@
-"""The supervising process: runs the servers, and ends them when its standard input does.
+"""The supervising process: runs the servers, and ends them when its standard input ends.
 
-Runs as a script under `python -I -S`, so nothing outside the standard library is at hand. It exists
-because a killed process cannot clean up after itself: the kernel closes the parent's end of the pipe
-however the parent ends, and that is the one signal which nothing can prevent. A death signal
-(`PR_SET_PDEATHSIG`) was rejected: it follows the thread that forked, and worker threads come and go.
+It runs as a script under `python -I -S`, so it imports only the standard library. It exists because a killed process
+cannot clean up after itself: however the parent ends, the kernel closes its end of the pipe. A death signal
+(`PR_SET_PDEATHSIG`) was rejected: it is sent when the thread ends that forked, and worker threads come and go.
 
 Standard input: one line of JSON, `{"servers": [{"command", "environment", "log"}], "shutdown_timeout", "remove"}`,
-then nothing until it ends. `shutdown_timeout` is how many seconds the servers get to end in order (0: none,
-they are killed); `remove` is a folder to delete afterwards.
+then nothing until it ends. `shutdown_timeout` is how many seconds the servers have to shut down before they are killed
+(0: killed at once); `remove` is a folder to delete afterwards.
 Standard output: one line of JSON per event, `{"pids": [...]}` or `{"failed": reason}`, then
 `{"exited": index, "code": n}`.
 """
@@ -33,7 +32,7 @@ class _EndRequested(BaseException):
 
 
 def _report(event: dict[str, Any]) -> None:
-    # A parent that is gone does not read, and the servers still have to be ended.
+    # A parent that was killed does not read. The servers must be ended all the same.
     with contextlib.suppress(OSError):
         os.write(1, json.dumps(event).encode() + b"\n")
 
@@ -55,7 +54,7 @@ def _read_line() -> bytes:
 
 def _start(server: dict[str, Any]) -> subprocess.Popen[bytes]:
     Path(server["log"]).write_bytes(b"")
-    # To append, so that two servers which quarrel over a folder do not write over each other's words.
+    # Opened to append: two servers that use one folder by mistake must not overwrite each other's lines.
     with Path(server["log"]).open("ab") as log:
         return subprocess.Popen(
             server["command"],
@@ -98,7 +97,7 @@ def main() -> None:
     try:
         orders = json.loads(_read_line())
         for server in orders["servers"]:
-            servers.append(_start(server))  # noqa: PERF401 - if one cannot start, the others must be known
+            servers.append(_start(server))  # noqa: PERF401 - if one cannot start, those before it must be ended
         watches.extend(threading.Thread(target=_watch, args=pair) for pair in enumerate(servers))
         _report({"pids": [server.pid for server in servers]})
         for watch in watches:

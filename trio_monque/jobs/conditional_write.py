@@ -78,7 +78,8 @@ def applied(job: Job, transition: Transition) -> Job:
 
 
 def is_borne_by(job: Job, transition: Transition) -> bool:
-    """Whether the job is as the transition leaves it. Similar writes set another moment."""
+    """Whether the job is as the transition leaves it: after a lost answer, that shows whether it was applied."""
+    # Not the counters: they are relative, and were added already. `updated_at` differs between two similar writes.
     return applied(job, replace(transition, added=_NOTHING)) == job
 
 
@@ -99,9 +100,10 @@ def lightened(transition: Transition, steps: int) -> Transition:
     """The same write for a document that has no room for it (16 MiB): fields that this library added are removed.
 
     Step 1 removes the history of errors with its tracebacks. Step 2 removes the progress, and cuts `failReason`. Step 3
-    removes an earlier result, the checkpoint, and the times of the run. Without this, the end of a run could not be
-    written into a full document: its lease would expire, and the job would run again and again.
+    removes an earlier result, the checkpoint, and the times of the run.
     """
+    # If the end of a run could not be written into a full document, its lease would expire, and the job would run again
+    # and again.
     written = dict(transition.set)
     written.pop("errors", None)
     given_up = [name for names in _GIVEN_UP[:steps] for name in names if name not in written]

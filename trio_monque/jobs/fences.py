@@ -76,21 +76,17 @@ def _has_token(job: Job, behind_the_prefix: str) -> bool:
 
 
 def sign_of_life(job: Job) -> dict[str, datetime | None]:
-    """The field whose changes show an observer that the holder is alive, and its value.
-
-    `renewed_at` if the holder writes it. A Node process with the same instance id renews `last_heartbeat` of every
-    claim under that id: with that field, the claim of a dead instance of ours would look alive for ever.
-    """
+    """The field whose changes show an observer that the holder is alive, and its value."""
+    # A Node process with the same instance id renews `last_heartbeat` of every claim under that id. By that field, the
+    # claim of a dead instance of ours would look alive for ever.
     if _has_token(job, _RENEWS_APART):
         return {"renewed_at": job.renewed_at}
     return {"last_heartbeat": job.last_heartbeat}
 
 
 def shares_its_id(job: Job) -> bool:
-    """Whether another process renews this claim of ours, and so uses the instance id of its holder.
-
-    The holder writes both fields in one command with one value, so they differ only if another process wrote one.
-    """
+    """Whether another process renews this claim of ours, and so uses the instance id of its holder."""
+    # The holder writes both fields in one command with one value: they differ only if another process wrote one.
     return "renewed_at" in sign_of_life(job) and job.last_heartbeat != job.renewed_at
 
 

@@ -96,12 +96,11 @@ def lease_of(job: Job) -> float:
 def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
     """Seconds from `now` (server time) in which the claim must not be taken, however dead it looks.
 
-    A claim of ours is protected only by its signs of life: minus infinity. A claim of another library is also protected
-    by its age, because its holder may stop the heartbeat before it drains. Without a `lock_timeout` it is never taken:
-    infinity.
+    Minus infinity for a claim of ours, and infinity for one that must never be taken.
     """
     if is_ours(job):
-        return -math.inf
+        return -math.inf  # Its signs of life alone protect it.
+    # Age protects a claim of another library, because its holder may stop the heartbeat before it drains.
     if lock_timeout is None:
         return math.inf
     claimed_at = job.updated_at if job.locked_at is None else job.locked_at
@@ -113,10 +112,10 @@ def protected_for(job: Job, now: datetime, lock_timeout: float | None) -> float:
 def is_stale(job: Job, now: datetime) -> bool:
     """Whether a claim of another library is dead by its own dates: it has no heartbeat, or none within its lease.
 
-    False for claims of ours: they are judged by observation alone, never by comparing clocks.
+    Always False for claims of ours.
     """
     if is_ours(job):
-        return False
+        return False  # Judged by observation alone: the clocks of two machines are never compared.
     return job.last_heartbeat is None or (now - job.last_heartbeat) / _SECOND > lease_of(job)
 
 
@@ -137,16 +136,17 @@ class Rescue:
 
 
 def decide_rescue(job: Job, now: datetime, policy: RescuePolicy) -> Rescue:
-    """Decides between a rescue and giving up. `job` is as it was observed. A death never counts as a failure.
-
-    With a limit of one attempt, a killed process must not fail a job whose handler may never have started.
-    """
+    """Decides between a rescue and giving up. `job` is as it was observed."""
+    # A death is not a failure: with `max_attempts=1`, a killed process would fail a job whose handler may never have
+    # started.
     deaths = deaths_of(job) + 1
     if deaths > (policy.max_rescues if job.max_rescues is None else job.max_rescues):
         return _given_up(job, now, DiedTooOftenError(deaths))
-    # Due as before: it keeps its place in the queue.
+    # After the first death, due as before: it keeps its place in the queue. Most deaths have another cause than the
+    # job.
     due = min(job.next_run_at, now)
     if deaths > 1:
+        # Now the job is suspected: it backs off, so that it does not kill one instance after the other.
         due = now + timedelta(milliseconds=round(policy.backoff.delay(deaths) * 1000))
     return Rescue(transitions.rescue(job, now, due))
 

@@ -47,7 +47,8 @@ class RetryPolicy:
     error_text: ErrorText = EVERYTHING
 
     def delay(self, failures: int, error: BaseException) -> float:
-        """Seconds until the next attempt; never 0, because a job that fails at once would spin."""
+        """Seconds until the next attempt."""
+        # Never 0: a job that fails at once would be claimed and run in an endless loop.
         if self.own_backoff is None:
             return self.backoff.delay(failures)
         seconds = self.own_backoff(failures, error) if callable(self.own_backoff) else self.own_backoff
@@ -55,10 +56,8 @@ class RetryPolicy:
 
 
 def judged(error: BaseException, policy: RetryPolicy) -> Verdict:
-    """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze.
-
-    A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
-    """
+    """Turns an error into a verdict. In a group the strongest leaf decides: Discard, an error, Retry, then Snooze."""
+    # A handler's own nursery wraps what is raised inside it, so a Retry may arrive in a group, next to errors.
     leaves = leaves_of(error)
     errors = [leaf for leaf in leaves if not isinstance(leaf, Retry | Snooze)]
     for leaf in errors:
@@ -111,7 +110,7 @@ def _after_failure(
 ) -> Transition:
     failures = job.fail_count + 1
     max_attempts = policy.max_attempts if job.max_attempts is None else job.max_attempts
-    if failures >= max_attempts:
+    if failures >= max_attempts:  # With `max_attempts` 0 or 1, the first failure is the last.
         return _give_up(job, now, error, policy.error_text)
     delay = policy.delay(failures, error) if after is None else max(SHORTEST, after)
     following = now + timedelta(milliseconds=round(delay * 1000))

@@ -116,11 +116,9 @@ def claim(names: Sequence[str], now: datetime, stamp: ClaimStamp, pinned: Mappin
 
 
 def set_aside(job: Job, now: datetime, reason: str) -> Transition:
-    """pending -> failed: the server refuses every claim on the job. There was no attempt, so no failure is counted.
-
-    Pinned like a claim: a job that changed since the refusal may be claimable now.
-    """
+    """pending -> failed: the server refuses every claim on the job. There was no attempt, so no failure is counted."""
     return Transition(
+        # Pinned like a claim: a job that changed since the refusal may be claimable now.
         guard={"id": job.id, "status": PENDING, "claimed_by": None, **pins(job)},
         set={"status": FAILED, "fail_reason": reason, "updated_at": now},
     )
@@ -135,15 +133,15 @@ def _ended(job: Job, now: datetime) -> dict[str, Any]:
 
 
 def _unless_cancelled(job: Job) -> dict[str, Any]:
-    """The fence, and that no cancellation was requested: the end would clear a request that was never obeyed."""
+    """The fence, and that no cancellation was requested."""
+    # Every end clears the request together with the claim. Without this condition, a retry that is written just after
+    # the request would drop it unseen, and the job would run again.
     return {**fence(job), "cancel_requested_at": None}
 
 
 def complete(job: Job, now: datetime, result: Any = None) -> Transition:
-    """processing -> completed: a one-off job succeeded. A cancellation requested meanwhile came too late.
-
-    The guard asks that it is still a one-off job: a caller may have declared a schedule over it while it ran.
-    """
+    """processing -> completed: a one-off job succeeded."""
+    # The fence alone: a cancellation that was requested meanwhile came too late, because the work is done.
     return _completion(job, now, fence(job), {} if result is None else {"result": result})
 
 
@@ -154,6 +152,8 @@ def complete_claimed_with(job: Job, now: datetime) -> Transition:
 
 def _completion(job: Job, now: datetime, fenced: Mapping[str, Any], stored: Mapping[str, Any]) -> Transition:
     return Transition(
+        # It must still be a one-off job: a caller may have declared a schedule over it while it ran, and that schedule
+        # would end with this run.
         guard={**fenced, "repeat_interval": None},
         set={"status": COMPLETED, **_ended(job, now), **stored},
         cleared=(*_ENDED, "fail_reason", "rescues", "saved"),
@@ -165,10 +165,11 @@ def go_on(
 ) -> Transition:
     """processing -> pending at the next occurrence of a recurring job.
 
-    The guard repeats the schedule: it may have changed since `next_run_at` was computed from it. With a `failure`, this
-    occurrence used up its retries; without one, it succeeded.
+    With a `failure`, this occurrence used up its retries; without one, it succeeded.
     """
     return Transition(
+        # The schedule from which `next_run_at` was computed. A deployment may declare another one while the job runs,
+        # and the job would wait for a date of the old one, perhaps for a year.
         guard={**_unless_cancelled(job), "repeat_interval": job.repeat_interval, "timezone": job.timezone},
         set={
             "status": PENDING,
@@ -196,6 +197,7 @@ def retry(job: Job, now: datetime, failure: Failure, next_run_at: datetime) -> T
             **resumed(job, next_run_at),
         },
         added={"fail_count": 1},
+        # The count of deaths in a row ends with a run that the process survived.
         cleared=(*_ENDED, "rescues"),
         otherwise=cancel_claimed(job, now),
     )
@@ -212,11 +214,10 @@ def snooze(job: Job, now: datetime, next_run_at: datetime) -> Transition:
 
 
 def fail(job: Job, now: datetime, failure: Failure) -> Transition:
-    """processing -> failed: the last attempt failed, or no other can be made.
-
-    The guard repeats what decides whether a schedule goes on: a caller may have declared otherwise meanwhile.
-    """
+    """processing -> failed: the last attempt failed, or no other can be made."""
     return Transition(
+        # What decides whether the schedule goes on: if a deployment changes `on_exhausted` to "continue" during the
+        # last attempt, the schedule must not stop for good.
         guard={
             **_unless_cancelled(job),
             "repeat_interval": job.repeat_interval,
@@ -288,15 +289,12 @@ def go_on_after_deaths(job: Job, now: datetime, next_run_at: datetime, failure: 
 
 
 def _of_the_dead(job: Job, now: datetime, ending: Transition) -> Transition:
-    """The ending, as an observer may write it in place of the holder.
-
-    `job` is the job as it was observed. Besides the fence, the guard asks that the holder has not renewed the claim
-    since. So does the cancellation of a job whose holder died after a request to cancel it. On a claim of another
-    library, the request is left over from an earlier claim of ours, and is ignored.
-    """
+    """The ending, as an observer may write it in place of the holder. `job` is the job as it was observed."""
+    # If the holder renews the claim just before this write arrives, the claim is alive, and the write matches nothing.
     unmoved = sign_of_life(job)
     guard = {name: one for name, one in ending.guard.items() if name != "cancel_requested_at"}
     if not is_ours(job):
+        # Another library does not read requests: this one is left over from an earlier claim of ours, and is ignored.
         return replace(ending, guard={**guard, **unmoved}, otherwise=None)
     cancelled = cancel_claimed(job, now)
     return replace(
@@ -320,6 +318,7 @@ def cancel_claimed(job: Job, now: datetime) -> Transition:
 
 def report(job: Job, now: datetime, **reported: Any) -> Transition:
     """Writes what a handler saved or reported, under the fence: a run that lost its claim writes nothing."""
+    # A checkpoint of one occurrence must not be used in the next one, whose work it does not describe.
     occurrence = occurrence_of(job)
     if "saved" in reported and occurrence is not None:
         reported["saved_for"] = occurrence
@@ -327,7 +326,8 @@ def report(job: Job, now: datetime, **reported: Any) -> Transition:
 
 
 def request_cancel(job: Job, now: datetime) -> Transition:
-    """Asks the holder of a claim of ours to cancel its run. Without the fence, it might reach a claim of Node's."""
+    """Asks the holder of a claim of ours to cancel its run."""
+    # Under the fence: if Node has claimed the job meanwhile, it would not read the request.
     return Transition(guard=_unless_cancelled(job), set={"cancel_requested_at": now, "updated_at": now})
 
 
@@ -360,11 +360,10 @@ def reschedule(job_id: ObjectId, now: datetime, next_run_at: datetime) -> Transi
 
 
 def update_pending(job: Job, now: datetime, next_run_at: datetime, **content: Any) -> Transition:
-    """Changes the content of a pending job; a new `rev` makes every copy that was read before stale.
-
-    The guard has the `rev` that was read: of two changes at once, the second builds on the first, or is not applied.
-    """
+    """Changes the content of a pending job."""
     return Transition(
+        # Two deployments may read the same job and each change it. The second write must not silently undo the first,
+        # so it matches nothing. The new `rev` also makes the copies stale that a look has read for a claim.
         guard={"id": job.id, "status": PENDING, "rev": job.rev or OneOf((None, 0))},
         set={"next_run_at": next_run_at, "updated_at": now, **_present(content)},
         cleared=_absent(content),

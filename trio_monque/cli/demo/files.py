@@ -1,4 +1,4 @@
-"""The input: which files there are, and what is found in one."""
+"""The input of the demo: finds files, and measures one."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOT_OURS = frozenset({"site-packages", "dist-packages"})
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a job finds out about a file."""
+    """What a job stores about a file."""
 
     digest: str
     lines: int
@@ -25,12 +25,12 @@ class Content:
 
 
 def standard_library() -> Path:
-    """Where the running interpreter has its standard library."""
+    """Return the folder of the standard library of this interpreter."""
     return Path(sysconfig.get_path("stdlib"))
 
 
 def find_files(folder: Path, pattern: str, most: int | None) -> Sequence[Path]:
-    """The readable files below the folder, in the same order every time."""
+    """Return the readable files below the folder, always in the same order."""
     return list(islice(_walk(folder, pattern), most))
 
 
@@ -44,7 +44,7 @@ def _walk(folder: Path, pattern: str) -> Iterator[Path]:
 
 
 def _can_be_stored(path: Path) -> bool:
-    # A name that is not in the file system's encoding has surrogates, which UTF-8 and so BSON do not take.
+    # A name that is not in the encoding of the file system has surrogates, which UTF-8, and so BSON, cannot store.
     try:
         str(path).encode()
     except UnicodeEncodeError:
@@ -53,6 +53,6 @@ def _can_be_stored(path: Path) -> bool:
 
 
 def measure(path: Path) -> Content:
-    """Reads the file; raises OSError where it cannot be read."""
+    """Read the file; raise OSError if that fails."""
     content = path.read_bytes()
     return Content(hashlib.sha256(content).hexdigest(), content.count(b"\n"), len(content))

@@ -1,4 +1,4 @@
-"""How far the demo is, for the view: counts from the database, activity from the schedulers' events."""
+"""Progress: the state of the demo for its view, with counts from the database and activity from events."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from ...jobs.views import QueueStats
 from ...store.types import ObjectId
 
 POLL_INTERVAL: Final = 0.25
-"""Seconds between two counts; each reads all jobs of the demo, which is nothing at this size."""
+"""Seconds between two counts. Each reads all jobs of the demo, which costs little at this size."""
 RATE_WINDOW: Final = 2.0
-"""Seconds over which the rate is taken: shorter jumps, longer lags."""
+"""Seconds over which the rate is averaged: with fewer it jumps, with more it lags."""
 RECENT_FILES: Final = 3
 
 
 class InstanceActivity:
-    """What one scheduler is doing, as its events tell.
+    """What one scheduler is doing, by its events.
 
     Attributes:
         name: Its instance id.
