@@ -130,7 +130,7 @@ def real_timeout(seconds: float) -> Iterator[None]:
             scope.deadline = trio.current_time() + seconds
             yield
             return
-        hold.acquire()
+        hold.acquire()  # Only with the timer: without it, the clock could never be released.
         try:
             yield
         finally:

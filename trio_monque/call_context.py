@@ -35,6 +35,7 @@ class _AsyncCall:
 
     def __init__(self, function: Callable[..., Any], problem: str) -> None:
         update_wrapper(self, function)
+        # With these three, `inspect.iscoroutinefunction` takes the object for a function.
         for attribute in ("__code__", "__defaults__", "__kwdefaults__"):
             setattr(self, attribute, getattr(function, attribute))
         self._function = function

@@ -64,12 +64,15 @@ class Grace:
             scope.deadline = self._until
 
     def dismiss(self) -> None:
-        """The owner has ended. It no longer limits the tasks that were started in it and go on elsewhere."""
+        """The owner has ended: its grace is no longer used."""
+        # Tasks that were started in a run may go on elsewhere, in a nursery of the program. The end of the run must not
+        # limit their calls.
         self._is_dismissed = True
         self.end_at(math.inf)
 
     def end(self) -> None:
-        """From now on, cancellation ends these waits at once. A caller that is not cancelled waits on."""
+        """From now on, cancellation ends these waits at once."""
+        # Only the shields go: a caller that is not cancelled may still wait for its answer.
         self._is_over = True
         for scope in tuple(self._scopes):
             scope.shield = False
@@ -85,7 +88,8 @@ class Grace:
             del self._scopes[scope]
 
     def shield(self, scope: trio.CancelScope) -> None:
-        """The call of `scope` is sent: from now on cancellation waits for the answer, unless the grace has ended."""
+        """From now on, cancellation waits for the answer to the call in `scope`. Call it when the call is sent."""
+        # Not earlier: a call that still waits for its turn has changed nothing, and may be cancelled at once.
         scope.shield = not self._is_over
 
 

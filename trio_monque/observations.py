@@ -70,12 +70,12 @@ class Observations(Generic[ClaimT]):
         before, self._known = self._known, {}
         for seen in sightings:
             if seen.protected_for == math.inf:
-                continue
+                continue  # It must never be taken: there is nothing to observe.
             known = before.get(seen.key)
             if known is not None and known.seen.mark == seen.mark:
                 since = known.since
             elif at_start and seen.is_stale and seen.protected_for <= 0:
-                since = -math.inf
+                since = -math.inf  # Dead by its own dates: due at once.
             else:
                 since = answered
             due = max(since + seen.lease, answered + seen.protected_for)

@@ -136,7 +136,7 @@ def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
     trio.to_thread may call it too.
     """
     turn = _turn_of_thread.get(None)
-    if turn is not None:
+    if turn is not None:  # The event loop stands still in its turn: trio.from_thread would wait for ever.
         return turn.call(partial(_awaited, function, arguments))
     return trio.from_thread.run(_called_back, function, arguments, _holds.get())
 
@@ -184,6 +184,7 @@ async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 async def _called_back(function: Callable[..., Any], arguments: tuple[Any, ...], holds: bool) -> Any:  # noqa: FBT001
     hold = clock_hold()
     if holds:
+        # The thread only waits now. If it kept the clock held, a function that sleeps would never end.
         hold.release()
     _calling_back.set(calling_back() + 1)
     try:

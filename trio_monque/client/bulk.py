@@ -152,6 +152,7 @@ class Bulk(Operation[BulkResult]):
                 raise
             raise PartialBulkError(self._action.name, tally.count, tally.unknown, error) from error
         finally:
+            # Also after an error: what was done until then is reported.
             self.result = self._tally.result()
             self.caused.may_be_due = self._action.wakes
 
@@ -164,6 +165,7 @@ class Bulk(Operation[BulkResult]):
         context, action = self._context, self._action
         if self._until is None:
             context.ensure_indexes()
+            # Jobs that are enqueued later have larger ids. Without an end, the call might never catch up with them.
             self._until = bulk_changes.last_id(context.jobs)
             if self._until is None:
                 self.is_over = True

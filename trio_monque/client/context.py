@@ -90,6 +90,7 @@ class ClientContext(ServerTime):
         if self._indexed:
             return
         with self._indexing:
+            # Checked again: of many threads that arrive together, one creates the indexes, and the others wait here.
             if not self._indexed:
                 try:
                     indexes.ensure(self.jobs, self.config.retention)

@@ -69,6 +69,7 @@ class EventDelivery:
         self._on_the_run(partial(self._add, subscription))
 
         def remove() -> None:
+            # Any thread may call it. The flag takes effect at once, the rest soon, on the thread that delivers.
             subscription.removed = True
             self._on_the_run(partial(self._remove, subscription))
 
@@ -136,6 +137,7 @@ class EventDelivery:
         for subscription in self._subscriptions:
             if isinstance(event, subscription.listens_to):
                 subscription.offer(event)
+        # A copy: readers on other event loops may leave their blocks at any moment.
         for stream in list(self._streams):
             stream.offer(event)
 
@@ -154,7 +156,7 @@ class EventDelivery:
             await trio.sleep_forever()
         finally:
             self._context = self._thread = None
-            self._ended = True
+            self._ended = True  # A stream that is opened from now on ends at once.
             for stream in list(self._streams):
                 stream.end()
             await self._stop_all()
@@ -198,6 +200,7 @@ class EventDelivery:
             if is_async(subscription.listener):
                 await call_async(subscription, event)
             elif trio.lowlevel.in_trio_task():
+                # With a limiter of its own: the threads of a shared one may all be busy with listeners that block.
                 await call_in_thread(partial(call_plain, subscription, event), limiter=HoldingLimiter(1))
             else:
                 await anyio.to_thread.run_sync(call_plain, subscription, event)

@@ -68,6 +68,7 @@ def resume(context: ClientContext, worker: str | Named) -> Operation[bool]:
 
 def _instances(context: ClientContext) -> Sequence[Instance]:
     jobs, now = context.jobs, context.now()
+    # In virtual time schedulers send no heartbeats: those of this run are alive because they are here.
     here = local_instance_ids(jobs.collection.full_name)
     return [
         replace(one, is_live=one.id in here or is_alive(one.last_heartbeat, one.heartbeat_interval, now))
@@ -77,7 +78,7 @@ def _instances(context: ClientContext) -> Sequence[Instance]:
 
 def _change_pauses(write: Callable[[], bool]) -> Operation[bool]:
     def change(caused: Caused) -> bool:
-        # Also if the answer is lost: it may have been written.
+        # Before the write, so that it is announced also if the answer is lost.
         caused.changed_pauses = True
         return write()
 

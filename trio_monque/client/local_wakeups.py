@@ -84,6 +84,7 @@ def receiving_wakeups(namespace: str, scheduler: LocalScheduler) -> Iterator[Non
         yield
     finally:
         by_namespace[namespace].remove(scheduler)
+        # This scheduler may have ended without a release of its claims, by a crash for example.
         for left in by_namespace[namespace]:
             left.look_for_the_dead()
             # The server may apply the last command of that scheduler only after this look: so look again later.
@@ -112,13 +113,14 @@ class Announcer:
         if not pending:
             return
         if session is not None and session.in_transaction:
-            self._tell(lambda scheduler: scheduler.look_while(lambda: session.in_transaction))
+            # The jobs are visible only after the commit, which the program sends without this library.
+            self._announce(lambda scheduler: scheduler.look_while(lambda: session.in_transaction))
         else:
-            self._tell(lambda scheduler: scheduler.expect(pending, new=new))
+            self._announce(lambda scheduler: scheduler.expect(pending, new=new))
 
     def announce_unknown(self) -> None:
         """Make the schedulers look: unknown jobs may be due."""
-        self._tell(lambda scheduler: scheduler.look())
+        self._announce(lambda scheduler: scheduler.look())
 
     def deliver(self, caused: Caused) -> None:
         """Wake schedulers for what an operation caused, once."""
@@ -127,19 +129,21 @@ class Announcer:
         if caused.may_be_due:
             self.announce_unknown()
         if caused.changed_pauses:
-            self._tell(lambda scheduler: scheduler.look_for_pauses())
+            self._announce(lambda scheduler: scheduler.look_for_pauses())
+        # Cleared, so that after the next step only that step's effects are announced.
         caused.jobs, caused.may_be_due, caused.changed_pauses = (), False, False
 
-    def _tell(self, what: Callable[[LocalScheduler], None]) -> None:
-        def tell_all() -> None:
+    def _announce(self, what: Callable[[LocalScheduler], None]) -> None:
+        def to_all() -> None:
             for scheduler in local_schedulers(self._namespace):
                 what(scheduler)
 
-        do_on_run(tell_all)
+        do_on_run(to_all)
 
 
 def local_schedulers(namespace: str) -> Sequence[LocalScheduler]:
     """The schedulers of this run that work on the collection. Call it on the thread of the run."""
+    # A copy: a scheduler that is called may end, and so leave the list.
     return tuple(_schedulers_by_namespace()[namespace])
 
 

@@ -130,8 +130,8 @@ def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
         except MonqueConnectionError as error:
             if not error.unknown_outcome or sent_again:
                 raise
-            sent_again = True
-            before = None  # The next look shows whether it was applied.
+            sent_again = True  # A second lost answer is an outage, and raised.
+            before = None  # The next look shows whether the change was applied.
         if before is not None:
             if not same:
                 _log_changed(before, declared)
@@ -146,7 +146,7 @@ def _says_the_same(context: ClientContext, job: Job, declared: Job, payload: byt
     try:
         return check_payload(job.data, None, context.jobs.codec.callers) == payload
     except MonqueError:
-        return False  # Stored by a caller with other codec options.
+        return False  # A client with other codec options stored data that ours cannot encode: so they differ.
 
 
 def _is_newer(one: Job, other: Job) -> bool:

@@ -81,7 +81,7 @@ class StatsCache(Generic[T]):
         return answer if answer is not None and answer.is_good(self._ttl) else None
 
     def _begin(self, name: str | None) -> _Answer[T]:
-        self._answers.pop(name, None)
+        self._answers.pop(name, None)  # A new entry goes to the end, so that the first one is always the oldest.
         while len(self._answers) >= MOST_NAMES:
             del self._answers[next(iter(self._answers))]
         answer = self._answers[name] = _Answer(*_now())
@@ -92,6 +92,7 @@ class StatsCache(Generic[T]):
             stats = ask()
         except BaseException as error:  # noqa: BLE001  # All callers that wait raise it, this one included.
             with self._lock:
+                # `clear` may have removed it, and another caller may have asked anew: only our own answer is dropped.
                 if self._answers.get(name) is answer:
                     del self._answers[name]
             answer.future.set_exception(error)

@@ -166,12 +166,14 @@ class SyncMonque:
             while not operation.is_over:
                 self._step(operation)
         finally:
+            # Also after an error: earlier steps of a bulk action stay done.
             for event in operation.events():
                 self._event_delivery.deliver_blocking(event)
         return operation.result
 
     def _step(self, operation: Operation[R]) -> None:
         if operation.pause:
+            # Virtual time passes only while all tasks wait, and the task that waits for this thread holds the clock.
             if virtual_time() is not None:
                 raise MonqueError("a thread cannot wait for virtual time to pass: await Monque.recover_stale_jobs")
             time.sleep(operation.pause)

@@ -36,10 +36,8 @@ def prepare(folder: Path, members: int, check: Callable[[], None]) -> list[Path]
         )
     folders = [folder / f"member{index}" for index in range(members)]
     deadline = time.monotonic() + RELEASE_SECONDS
-    if not folder.is_dir() or stored == len(
-        list(folder.iterdir())
-    ):  # If there are other files beside the members, keep the permissions.
-        _make_private(folder)
+    if not folder.is_dir() or stored == len(list(folder.iterdir())):
+        _make_private(folder)  # But not a folder with other files in it, which may need their permissions.
     for member in folders:
         _make_private(member)
         while is_locked(member / "mongod.lock"):

@@ -128,7 +128,7 @@ class SupervisedServers:
 
     def _send(self, orders: Mapping[str, Any]) -> None:
         assert self._process.stdin is not None
-        # If the supervisor has ended already, `pids` stays empty, and the error below says so.
+        # If the supervisor has ended already, `pids` stays empty, and the error below reports it.
         with contextlib.suppress(BrokenPipeError):
             self._process.stdin.write(json.dumps(orders).encode() + b"\n")
         with self._changed:
