@@ -87,6 +87,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "call_context",
         "log",
         "errors",
+        "options",
         "clock",
         "threads",
         "grace",

@@ -161,7 +161,37 @@ def new_instance_id() -> str:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SchedulerConfig(ClientConfig):
+class HostOptions:
+    """The options that every kind of work has, checked. SchedulerConfig and ClaimConfig describe them."""
+
+    instance_id: str = field(default_factory=new_instance_id)
+    poll_interval: float = 1.0
+    heartbeat_interval: float = 30.0
+    start_timeout: float = 30.0
+    shutdown_timeout: float = 30.0
+    cleanup_timeout: float = 5.0
+    operation_timeout: float = 10.0
+    base_retry_interval: float = 1.0
+    max_backoff_delay: float = 86400.0
+    retry_jitter: float = 0.25
+    redact_errors: Callable[[str], str] | None = None
+
+    def __post_init__(self) -> None:
+        check_instance_id(self.instance_id)
+        check_number("poll_interval", self.poll_interval, above=0)
+        check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
+        check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
+        check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
+        check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
+        check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
+        check_number("base_retry_interval", self.base_retry_interval, at_least=0)
+        check_number("max_backoff_delay", self.max_backoff_delay, above=0)
+        check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
+        check_redaction(self.redact_errors)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SchedulerConfig(ClientConfig, HostOptions):
     """The options of a scheduler, checked. Times are seconds.
 
     Attributes:
@@ -191,48 +221,29 @@ class SchedulerConfig(ClientConfig):
         retention: Which ended jobs are deleted, see Retention; None keeps all.
     """
 
-    instance_id: str = field(default_factory=new_instance_id)
-    poll_interval: float = 1.0
     change_stream: bool = True
     safety_poll_interval: float = 30.0
-    heartbeat_interval: float = 30.0
     lock_timeout: float | None = 1800.0
     recover_stale_jobs: bool = True
-    start_timeout: float = 30.0
-    shutdown_timeout: float = 30.0
-    cleanup_timeout: float = 5.0
     concurrency: int | None = None
     concurrency_per_name: int = 5
     max_attempts: int = 10
     max_rescues: int = 3
-    base_retry_interval: float = 1.0
-    max_backoff_delay: float = 86400.0
-    retry_jitter: float = 0.25
     store_tracebacks: bool = True
-    redact_errors: Callable[[str], str] | None = None
     retention: Retention | None = None
 
     def __post_init__(self) -> None:
-        super().__post_init__()
-        check_instance_id(self.instance_id)
-        check_number("poll_interval", self.poll_interval, above=0)
+        ClientConfig.__post_init__(self)
+        HostOptions.__post_init__(self)
         check_flag("change_stream", self.change_stream)
         check_number("safety_poll_interval", self.safety_poll_interval, above=0)
-        check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
-        check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
-        check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
-        check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
         check_count("concurrency_per_name", self.concurrency_per_name, at_least=1)
         if self.concurrency is not None:
             check_count("concurrency", self.concurrency, at_least=1)
         check_flag("recover_stale_jobs", self.recover_stale_jobs)
         check_count("max_attempts", self.max_attempts, at_least=0)
         check_count("max_rescues", self.max_rescues, at_least=0)
-        check_number("base_retry_interval", self.base_retry_interval, at_least=0)
-        check_number("max_backoff_delay", self.max_backoff_delay, above=0)
-        check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
         check_flag("store_tracebacks", self.store_tracebacks)
-        check_redaction(self.redact_errors)
         if not isinstance(self.retention, Retention | None):
             raise InvalidOptionError(
                 "retention",

@@ -22,6 +22,7 @@ from trio_monque.host.reporting import HostEnd, Reporter
 from trio_monque.host.run_ends import has_succeeded
 from trio_monque.log import logger_of
 from trio_monque.observations import Sighting
+from trio_monque.options import HostOptions
 from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.types import Collection, Database
 
@@ -30,14 +31,10 @@ Counts = Mapping[str, int]
 FREE = {"$set": {"by": None}}
 
 
-@dataclass(frozen=True)
-class OutboxOptions:
+@dataclass(frozen=True, kw_only=True)
+class OutboxOptions(HostOptions):
     poll_interval: float = 0.05
     heartbeat_interval: float = 5.0
-    start_timeout: float = 0.0
-    shutdown_timeout: float = 5.0
-    cleanup_timeout: float = 1.0
-    operation_timeout: float = 5.0
 
 
 @dataclass(frozen=True, eq=False)

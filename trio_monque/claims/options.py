@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, TypedDict
 
 from ..checks import (
     check_count,
     check_flag,
-    check_instance_id,
     check_known,
     check_number,
-    check_redaction,
     check_seconds,
 )
 from ..errors import InvalidOptionError
-from ..options import LONGEST_BEAT, SHORTEST_BEAT, new_instance_id
+from ..options import HostOptions
 
 Sort = Sequence[tuple[str, int]]
 
@@ -48,7 +46,7 @@ class ClaimOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, kw_only=True)
-class ClaimConfig:
+class ClaimConfig(HostOptions):
     """The options, checked. Times are seconds.
 
     Attributes:
@@ -87,21 +85,12 @@ class ClaimConfig:
     timeout: float | None = None
     max_attempts: int = 10
     backoff: float | Callable[[int, BaseException], float] | None = None
-    base_retry_interval: float = 1.0
-    max_backoff_delay: float = 86400.0
-    retry_jitter: float = 0.25
-    redact_errors: Callable[[str], str] | None = None
     heartbeat_interval: float = 20.0
     clock_skew: float = 1.0
-    poll_interval: float = 1.0
-    start_timeout: float = 30.0
-    shutdown_timeout: float = 30.0
-    cleanup_timeout: float = 5.0
-    operation_timeout: float = 10.0
-    instance_id: str = field(default_factory=new_instance_id)
     allow_scan: bool = False
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_lock_field(self.lock_field)
         checked_sort(self.sort)
         check_count("concurrency", self.concurrency, at_least=1)
@@ -113,18 +102,7 @@ class ClaimConfig:
         check_count("max_attempts", self.max_attempts, at_least=1)
         if self.backoff is not None and not callable(self.backoff):
             check_seconds("backoff", self.backoff, zero=True)
-        check_number("base_retry_interval", self.base_retry_interval, at_least=0)
-        check_number("max_backoff_delay", self.max_backoff_delay, above=0)
-        check_number("retry_jitter", self.retry_jitter, at_least=0, at_most=1)
-        check_redaction(self.redact_errors)
-        check_number("heartbeat_interval", self.heartbeat_interval, at_least=SHORTEST_BEAT, at_most=LONGEST_BEAT)
         check_number("clock_skew", self.clock_skew, at_least=0)
-        check_number("poll_interval", self.poll_interval, above=0)
-        check_number("start_timeout", self.start_timeout, at_least=0, infinite=True)
-        check_number("shutdown_timeout", self.shutdown_timeout, at_least=0, infinite=True)
-        check_number("cleanup_timeout", self.cleanup_timeout, at_least=0)
-        check_number("operation_timeout", self.operation_timeout, above=0, at_most=86400)
-        check_instance_id(self.instance_id)
         check_flag("allow_scan", self.allow_scan)
 
 

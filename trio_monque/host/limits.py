@@ -1,32 +1,9 @@
-"""The options that every host has, and the limits that follow from them."""
+"""The limits that follow from the options of every kind of work."""
 
 from __future__ import annotations
 
-from typing import Protocol
-
 from ..engine.limits import EngineLimits
-
-
-class HostOptions(Protocol):
-    """The options that all kinds of work share. Times are seconds; see the options of the same names."""
-
-    @property
-    def poll_interval(self) -> float: ...
-
-    @property
-    def heartbeat_interval(self) -> float: ...
-
-    @property
-    def start_timeout(self) -> float: ...
-
-    @property
-    def shutdown_timeout(self) -> float: ...
-
-    @property
-    def cleanup_timeout(self) -> float: ...
-
-    @property
-    def operation_timeout(self) -> float: ...
+from ..options import HostOptions
 
 
 def leased_timeout(options: HostOptions) -> float:

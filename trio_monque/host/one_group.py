@@ -14,9 +14,10 @@ from ..engine.demand import Demand, Due, Granted, KnownItem
 from ..engine.nursery import Engine
 from ..engine.source import Control, Source
 from ..errors import MonqueConnectionError, is_shortage
+from ..options import HostOptions
 from .claiming import Taking
 from .host import Host, Life
-from .limits import HostOptions, engine_limits
+from .limits import engine_limits
 from .reporting import Reporter
 
 ClaimT = TypeVar("ClaimT")
