@@ -221,7 +221,7 @@ async def test_request_to_end_is_heard_soon_during_a_backlog(autojump_clock: Moc
             return False
 
         said_at = trio.current_time()
-        stream.say(Hints(is_asked_to_end=is_asked))
+        stream.say(Hints(is_cancel_requested=is_asked))
         await trio.sleep(0.2)
         assert shelf.items
         assert len(shelf.renewed) == before
@@ -331,8 +331,8 @@ async def test_request_to_end_is_looked_for_at_once_among_the_claims_it_concerns
     async with running(engine_with(stream, shelf, heartbeat_interval=100.0)) as nursery:
         await trio.sleep(1.5)
         shelf.unwanted.add(2)
-        stream.say(Hints(is_asked_to_end=lambda claim: claim == 7))
-        stream.say(Hints(is_asked_to_end=lambda claim: claim == 2))
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 7))
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 2))
         await trio.sleep(0.5)
         # The one that follows the opening aside, which may have found some claimed already.
         assert [renewal for renewal in shelf.renewed if renewal[0] > 0] == [(1.51, [2])]
@@ -349,7 +349,7 @@ async def test_request_about_a_claim_that_is_in_flight_is_not_lost(autojump_cloc
         stream.say(Hints(look=True))
         await trio.sleep(0.1)
         # The database has granted it, and the answer is on its way.
-        stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 1))
         await trio.sleep(1)
         assert shelf.settled[1].reason is CancelReason.USER
         nursery.cancel_scope.cancel()
@@ -361,8 +361,8 @@ async def test_claim_that_hangs_does_not_keep_others_from_being_asked_to_end(aut
         await trio.sleep(1)
         shelf.claim_takes = 100.0
         stream.say(Hints(look=True))
-        stream.say(Hints(is_asked_to_end=lambda claim: claim == 7))
-        stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 7))
+        stream.say(Hints(is_cancel_requested=lambda claim: claim == 1))
         shelf.unwanted.add(1)
         await trio.sleep(2 * CLAIM_TIMEOUT + 0.5)
         assert shelf.settled[1].reason is CancelReason.USER
@@ -394,7 +394,7 @@ async def test_request_that_was_made_while_there_was_no_stream_is_heard_when_it_
 async def _ask_to_end(shelf: Shelf, stream: Script) -> None:
     await trio.sleep(5)
     shelf.unwanted.add(1)
-    stream.say(Hints(is_asked_to_end=lambda claim: claim == 1))
+    stream.say(Hints(is_cancel_requested=lambda claim: claim == 1))
 
 
 async def test_stream_that_ended_in_order_is_opened_again_at_once(autojump_clock: MockClock) -> None:

@@ -152,12 +152,12 @@ async def test_job_that_becomes_pending_without_a_date_causes_a_look(db: Databas
 async def test_request_to_cancel_ends_the_run_of_that_job_alone(db: Database, jobs: Collection) -> None:
     async with opened(db) as our:
         ids = [our.node.enqueue("greet", status="processing") for _ in range(2)]
-        assert (await our.next()).is_asked_to_end is None
+        assert (await our.next()).is_cancel_requested is None
         jobs.update_one({"_id": ids[0]}, {"$set": {"cancelRequestedAt": context_of(our.monque).clock.now()}})
         heard = await our.next()
-        assert heard.is_asked_to_end is not None
+        assert heard.is_cancel_requested is not None
         found = [await our.monque.get_job(one) for one in ids]
-        assert [job is not None and heard.is_asked_to_end(job) for job in found] == [True, False]
+        assert [job is not None and heard.is_cancel_requested(job) for job in found] == [True, False]
         assert (heard.look, heard.due) == (False, math.inf)
 
 

@@ -311,7 +311,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # own `lockTimeout`; a program deletes the document and inserts it again).
             if self._stop.draining.is_set() or self._runner.has_another_run(run):
                 run.cancel(CancelReason.SHUTDOWN)
-            running.start_soon(self._runner.see_through, run, name="run")
+            running.start_soon(self._runner.run_to_verdict, run, name="run")
 
     def _too_many_unsettled(self) -> bool:
         unsettled = len(self._runner.held) - self._slots.running

@@ -118,7 +118,7 @@ class Hints(Generic[ClaimT]):
         due: The earliest moment, on trio's clock, at which something is due; it may have passed. Infinity for none.
         last_due: The latest such moment; others may lie between them.
         item: This item, if the answer contains nothing else and the item is new.
-        is_asked_to_end: Whether a user may have asked to cancel the run of a claim; None for no claim.
+        is_cancel_requested: Whether a user may have asked to cancel the run of a claim; None for no claim.
         ended: The server has closed the stream in order, so the engine opens it again.
     """
 
@@ -126,7 +126,7 @@ class Hints(Generic[ClaimT]):
     due: float = math.inf
     last_due: float = -math.inf
     item: KnownItem | None = None
-    is_asked_to_end: Callable[[ClaimT], bool] | None = None
+    is_cancel_requested: Callable[[ClaimT], bool] | None = None
     ended: bool = False
 
 

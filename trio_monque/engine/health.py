@@ -68,11 +68,11 @@ class Vitals:
         stuck_after: Seconds that a loop may be late; see `Progress`.
 
     Attributes:
-        leave_by: The hard end, on trio's clock; infinity before a cut.
+        hard_end: The hard end, on trio's clock; infinity before a cut.
     """
 
     def __init__(self, stop: Stop, runner: Runner[Any, Any], watchdog: Watchdog, stuck_after: float) -> None:
-        self.leave_by = math.inf
+        self.hard_end = math.inf
         self._stop = stop
         self._runner = runner
         self._watchdog = watchdog
@@ -159,7 +159,7 @@ class Vitals:
             return [*reasons, "the scheduler has ended"]
         if lag is not None and lag >= BLOCKED_AFTER:
             reasons.append(f"the event loop did not answer for {lag:.1f} s, and no claim was renewed meanwhile")
-        if now > self.leave_by and (left := len(self._runner.running)):
+        if now > self.hard_end and (left := len(self._runner.running)):
             reasons.append(f"leaving has taken longer than it may: it waits for {_counted(left, 'handler')}")
         return reasons
 

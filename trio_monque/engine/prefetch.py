@@ -8,8 +8,9 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, S
 from itertools import islice
 from typing import Final, Generic, TypeVar
 
-AND_AS_MANY: Final = 2
-"""How many more items the next look reads for each withheld one. As this doubles, few looks pass any number of them."""
+READ_PER_WITHHELD: Final = 2
+"""How many more items the next look reads for each withheld one that the last look found. So the number doubles with
+each look, and a few looks pass any number of withheld items."""
 
 T = TypeVar("T")
 
@@ -114,7 +115,7 @@ class Prefetch(Generic[T]):
             if key in self._gone:
                 continue
             if withholds(key):
-                withheld[group] += AND_AS_MANY
+                withheld[group] += READ_PER_WITHHELD
             else:
                 groups[group].append(one)
         self._withheld_of = withheld

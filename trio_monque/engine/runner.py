@@ -117,7 +117,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         return self._going_on.get(self._source.key_of(run.claim)) is not run
 
     def withholds(self, key: Hashable) -> bool:
-        """Whether a run of this item goes on, so that it must not be claimed. If so, the claimer looks at its end."""
+        """Whether a run of this item goes on, so that it must not be claimed; a look follows its end."""
         if not self._goes_on(key):
             return False
         self._withheld.add(key)
@@ -125,8 +125,9 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def _goes_on(self, key: Hashable) -> bool:
         run = self._going_on.get(key)
-        # A run that has settled its claim early is done with the item, although its handler goes on. But if the claim
-        # is gone, that settlement was not written, and the work on the item counts as going on.
+        # A run that has settled its claim early is done with the item, although its handler goes on. But if its claim
+        # is gone, that settlement was not written: the handler still works on the item, and a second run must not
+        # begin.
         return run is not None and (run.is_gone or not run.is_settled_early)
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
@@ -168,11 +169,8 @@ class Runner(Generic[ClaimT, SettlementT]):
     # Guarded and protected from Ctrl-C here, and not by `guard`: another coroutine around each run would add a tenth to
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
-    async def see_through(self, run: Run[ClaimT]) -> None:
-        """From the start of the handler to its verdict, in a task of its own. Never raises what a handler raises.
-
-        A bug of ours, or of the source, ends the scheduler in order.
-        """
+    async def run_to_verdict(self, run: Run[ClaimT]) -> None:
+        """From the start of the handler to its verdict, in a task of its own. Raises no exception of the handler."""
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
         # in plain functions.
         value: object = None
@@ -284,7 +282,7 @@ class Runner(Generic[ClaimT, SettlementT]):
                 self._observer.claim_lost(run.claim)
                 end = end._replace(reason=run.reason_but_lost or CancelReason.LOST)
             settlement = self._source.conclude(run.claim, end)
-            # If the settler has crashed, the claim stays in `held`: `Engine._give_back` releases it.
+            # If the settler has crashed, the claim stays in `held`, and `shutdown.give_back` releases it.
             self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease))
 
     async def settle_early(self, run: Run[ClaimT], settlement: SettlementT) -> bool | None:

@@ -78,7 +78,7 @@ class Shutdown(Generic[ClaimT]):
             await self._stop.cutting.wait()
         self._stop.cut()
         clean_ups_over = trio.current_time() + self._limits.cleanup_timeout
-        self._vitals.leave_by = self._box.deadline = clean_ups_over + HARD_END_AFTER
+        self._vitals.hard_end = self._box.deadline = clean_ups_over + HARD_END_AFTER
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
         if cut_short:
             self._report(lambda: self._observer.runs_cut_short(cut_short))

@@ -17,7 +17,7 @@ T = TypeVar("T")
 
 MOST_SUSPECTS: Final = 1
 """How many suspects may run at a time: items whose holders died again and again. If one kills this instance, no other
-suspect has died with it."""
+suspect counts a death."""
 
 
 class Slots:

@@ -246,7 +246,8 @@ class Waker:
             self.signal.set_item(item)
         elif is_due or (is_poll and self._is_worth_asking(now)):
             self._poll_at, self._next = math.inf, NOTHING_DUE
-            # Only now is a transaction that has ended dropped: the look before this one came before its commit.
+            # A transaction that has ended is dropped only here, where one more look follows: the look before this one
+            # may have come before its commit.
             self._open = [is_open for is_open in self._open if is_open()]
             self.look()
         elif is_poll:

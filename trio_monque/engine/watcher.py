@@ -119,13 +119,14 @@ class Watcher(Generic[ClaimT, SettlementT]):
         # claims finds requests to cancel.
         self._waker.poll_every(self._safety_poll_interval, hears_others=True)
         try:
-            await self._pass_on(Hints(is_asked_to_end=lambda _: True))
+            await self._pass_on(Hints(is_cancel_requested=lambda _: True))
             nothing: Hints[ClaimT] = Hints()
             wait = SHORT_WAIT
             while not self._ending.is_set():
                 hints = await self._next(wait)
                 self.progress.answered()
-                # Here, and not when it was opened: a stream that breaks at each first answer still fails.
+                # Here, and not when it was opened: without this, a stream that breaks at its first answer again and
+                # again would be opened each second, and never be reported.
                 self._failures = 0
                 await self._pass_on(hints)
                 if hints.ended:
@@ -147,7 +148,7 @@ class Watcher(Generic[ClaimT, SettlementT]):
             self._is_waiting = False
 
     async def _until_next(self, wait: float) -> float:
-        """Returns when to ask next: for how many seconds the server shall wait for a change."""
+        """Returns when it is time to ask next, with the number of seconds that the server shall wait for a change."""
         if not self._claimer.is_behind:
             return wait
         with trio.move_on_after(PACE_BEHIND):
@@ -162,17 +163,17 @@ class Watcher(Generic[ClaimT, SettlementT]):
             self._waker.look()
         if hints.due < math.inf:
             self._waker.expect(hints.due, hints.item)
-        if hints.is_asked_to_end is not None:
+        if hints.is_cancel_requested is not None:
             # The hint only says which claims to renew now: the renewal finds the request. If it fails, the next
             # heartbeat finds it.
-            await self._heartbeat.renew(self.progress, hints.is_asked_to_end)
+            await self._heartbeat.renew(self.progress, hints.is_cancel_requested)
             # A claim in flight may be the one that the user asked to cancel. The renewal above does not have it yet,
             # and its own answer may be older than the request. Without this, the run would go on until the next
             # heartbeat.
             if self._claimer.is_claiming:
                 with trio.move_on_after(CLAIM_TIMEOUT):
                     await self._claimer.wait_claimed()
-                await self._heartbeat.renew(self.progress, hints.is_asked_to_end)
+                await self._heartbeat.renew(self.progress, hints.is_cancel_requested)
 
     async def _failed(self, failure: StreamFailedError) -> None:
         self._failures += 1

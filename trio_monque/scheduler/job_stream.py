@@ -92,7 +92,7 @@ class JobStream:
             due=math.inf if digest.due is None else self._context.clock.on_run_clock(digest.due),
             last_due=-math.inf if digest.last_due is None else self._context.clock.on_run_clock(digest.last_due),
             item=item,
-            is_asked_to_end=partial(_is_among, cancelled) if cancelled else None,
+            is_cancel_requested=partial(_is_among, cancelled) if cancelled else None,
             ended=not opened.is_open,
         )
 

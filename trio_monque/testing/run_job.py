@@ -281,7 +281,7 @@ async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettl
         # A cancellation reaches the run through its own scope, with its reason and its bounded clean-ups.
         with trio.CancelScope(shield=True):
             async with trio.open_nursery() as running:
-                running.start_soon(runner.see_through, run)
+                running.start_soon(runner.run_to_verdict, run)
         nursery.cancel_scope.cancel(reason="the run has ended")
     await trio.lowlevel.checkpoint_if_cancelled()
     for crash in stop.crashes:
