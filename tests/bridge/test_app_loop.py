@@ -14,7 +14,7 @@ import pytest
 import trio
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
-from trio_monque.bridge.app_loop import StrayCancelledError
+from trio_monque.bridge.app_call import StrayCancelledError
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
@@ -234,7 +234,7 @@ def test_call_that_is_cancelled_between_the_creation_of_its_task_and_the_first_s
 
             def factory(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
                 task = asyncio.Task(coroutine, loop=loop, **options)
-                if "_Call._run" in repr(coroutine):
+                if "AppCall._run" in repr(coroutine):
                     engine.runtime.post(scope.cancel)
                     assert cancelled.wait(20)
                 return task
@@ -451,7 +451,7 @@ def test_task_factory_that_raises_fails_the_call_only(app: AppRunner) -> None:
         async with open_engine() as engine:
 
             def broken(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
-                if "_Call._run" in repr(coroutine):
+                if "AppCall._run" in repr(coroutine):
                     raise LookupError("broken factory")
                 return asyncio.Task(coroutine, loop=loop, **options)
 

@@ -4,23 +4,19 @@ Races that this file closes:
 
 - A call is posted while the run ends. Its begin may be dropped with the mailbox; so every caller is listed, and the
   last message of the run answers all that are left.
-- The caller of an async function is cancelled. The function is cancelled in the runtime and awaited, also if the
-  caller is cancelled natively, past every anyio shield. What the function returned all the same goes to `orphan`.
 - The run ends while something is posted from another thread: the post raises RuntimeError, or the run takes it.
 """
 
 from __future__ import annotations
 
 import asyncio
-import math
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import copy_context
 from functools import partial
-from typing import Any, Final, Generic, TypeVar, TypeVarTuple, Unpack
+from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
-import anyio
 import outcome
 import trio
 
@@ -29,6 +25,7 @@ from ..safe_text import text_of
 from .app_loop import AppLoop
 from .app_loop_watch import AppLoopWatch
 from .mailbox import Function, Mailbox
+from .runtime_call import RuntimeCall, wait_although_cancelled
 
 T = TypeVar("T")
 ArgsT = TypeVarTuple("ArgsT")
@@ -56,7 +53,7 @@ class Runtime:
         self._scope = trio.CancelScope()
         self._services: trio.Nursery | None = None
         self._token: trio.lowlevel.TrioToken | None = None
-        self._waiting: set[_Call[Any]] = set()
+        self._waiting: set[RuntimeCall[Any]] = set()
         self._at_end: dict[Callable[[], None], None] = {}
         self.app_loop = AppLoop(self.post, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
@@ -116,7 +113,7 @@ class Runtime:
             if trio.lowlevel.current_trio_token() is not self._token:
                 raise MonqueError(f"this {self._noun} was opened in asyncio: it cannot be used in another trio run")
             return await function(*args)
-        call = _Call(self, lambda: function(*args), orphan)
+        call = RuntimeCall(self, lambda: function(*args), orphan)
         try:
             self.post(call.begin)
         except RuntimeError:
@@ -147,7 +144,7 @@ class Runtime:
 
     async def wait_ended_although_cancelled(self) -> None:
         """Return when the run has ended, and its thread, however often this is cancelled: it was cut."""
-        await _wait_although_cancelled(self.ended)
+        await wait_although_cancelled(self.ended)
         self._thread.join(JOIN_SECONDS)
 
     def _note_end(self, ended: outcome.Outcome[None]) -> None:
@@ -213,94 +210,6 @@ class Runtime:
     def _app_loop_is_gone(self) -> None:
         self._scope.cancel(reason="the event loop of the application is closed, or never runs again")
         self.app_loop.lost()
-
-
-class _Call(Generic[T]):
-    """One async function of the runtime, called from a task of an asyncio loop."""
-
-    def __init__(
-        self, runtime: Runtime, function: Callable[[], Awaitable[T]], orphan: Callable[[T], None] | None
-    ) -> None:
-        self._runtime = runtime
-        self._function = function
-        self._orphan = orphan
-        self._loop = asyncio.get_running_loop()
-        # Of an outcome: a future refuses a StopIteration as its exception.
-        self._answer: asyncio.Future[outcome.Value[T] | outcome.Error] = self._loop.create_future()
-        self._has_completed = False  # And was neither cancelled nor dropped.
-        self._context = copy_context()
-        self._scope = trio.CancelScope()
-
-    # --- In the loop of the caller ---
-
-    async def wait(self) -> T:
-        answer = self._answer
-        try:
-            await asyncio.wait([answer])
-        except asyncio.CancelledError as error:
-            cancelled = error
-        else:
-            return answer.result().unwrap()
-        with suppress(RuntimeError):
-            self._runtime.post(partial(self._scope.cancel, reason="the caller was cancelled"))
-        cancelled = await _wait_although_cancelled(answer) or cancelled
-        ended = answer.result()
-        if self._has_completed and anyio.current_effective_deadline() == -math.inf:
-            return ended.unwrap()  # As on trio: the scope cancels again at the next checkpoint.
-        if self._has_completed and isinstance(ended, outcome.Value) and self._orphan is not None:
-            with suppress(RuntimeError):
-                self._runtime.post(partial(self._orphan, ended.unwrap()))
-        raise cancelled
-
-    def answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
-        """From any thread."""
-        if self._loop is self._runtime.app_loop.loop:
-            self._runtime.app_loop.post(partial(self._set_answer, ended))
-        else:
-            with suppress(RuntimeError):  # That loop is closed.
-                self._loop.call_soon_threadsafe(self._set_answer, ended)
-
-    def _set_answer(self, ended: outcome.Value[T] | outcome.Error) -> None:
-        if not self._answer.done():
-            self._answer.set_result(ended)
-
-    # --- In the runtime ---
-
-    def begin(self) -> None:
-        try:
-            self._context.run(self._runtime.start_service, self._run)
-        except RuntimeError:
-            self.answer(outcome.Error(self._runtime.ended_error()))
-
-    async def _run(self) -> None:
-        ended: outcome.Value[T] | outcome.Error = outcome.Error(self._runtime.ended_error())
-        try:
-            with self._scope:
-                try:
-                    ended = outcome.Value(await self._function())
-                    self._has_completed = True
-                except trio.Cancelled:
-                    raise
-                except BaseException as error:  # noqa: BLE001  # It is the caller's.
-                    rest = error.split(trio.Cancelled)[1] if isinstance(error, BaseExceptionGroup) else error
-                    self._has_completed = rest is not None
-                    if rest is not None:
-                        ended = outcome.Error(rest)
-        finally:
-            self.answer(ended)
-
-
-async def _wait_although_cancelled(future: asyncio.Future[Any]) -> asyncio.CancelledError | None:
-    """Wait for a future, however often this is cancelled; return the last cancellation."""
-    cancelled: asyncio.CancelledError | None = None
-    # The shield is against anyio, which cancels again in each turn of the loop. asyncio's own passes any shield.
-    with anyio.CancelScope(shield=True):
-        while not future.done():
-            try:
-                await asyncio.wait([future])
-            except asyncio.CancelledError as error:
-                cancelled = error
-    return cancelled
 
 
 def raise_as_it_is(error: BaseException) -> None:

@@ -1,0 +1,260 @@
+"""One call of an async function in the application loop, for a trio task that sleeps until its end.
+
+Races that this file closes:
+
+- The caller is cancelled while its task has not begun. Whichever side takes the ticket first decides, and taking it is
+  atomic: the call runs, or it never begins and the caller can know that.
+- The caller is cancelled while its task runs. The task is cancelled by an anyio scope, which cancels again at each
+  checkpoint, and the caller waits for its end, whatever that is.
+- All tasks of the loop are cancelled, as `asyncio.run` does at its end. That is not an error of the function, so the
+  runtime is cut. So it is if Python closes the coroutine of a task that the loop has left behind.
+- The loop is closed, or never runs again. Its tasks never end, so `lost` resumes the caller.
+
+Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches asyncio.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import traceback
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from contextvars import Context, ContextVar
+from enum import Enum, auto
+from types import FrameType
+from typing import Any, Generic, Protocol, TypeVar
+
+import anyio
+import outcome
+import trio
+
+from ..grace import GraceOwner, carry_grace
+from .mailbox import Function
+
+T = TypeVar("T")
+
+
+class StrayCancelledError(RuntimeError):
+    """A function on the application loop raised asyncio.CancelledError, and nothing had cancelled it.
+
+    The CancelledError is the `__cause__`.
+    """
+
+
+class CallingLoop(Protocol):
+    """What a call needs of the application loop; see `AppLoop`."""
+
+    loop: asyncio.AbstractEventLoop
+    context: Context
+    is_gone: bool
+    post_to_runtime: Callable[[Function], None]
+    cut: Callable[[], None]
+
+    @property
+    def is_leaving(self) -> bool: ...
+
+    def post(self, function: Function) -> None: ...
+
+
+class _Without(Enum):
+    """How a call ended that has neither a result nor an error."""
+
+    CANCELLED = auto()  # By its caller.
+    APPLICATION = auto()  # The application cancelled all its tasks, or left its loop for ever.
+
+
+_call_of_context: ContextVar[AppCall[Any] | None] = ContextVar("monque_bridge_call", default=None)
+
+
+class AppCall(Generic[T]):
+    """One function, called in the application loop for a trio task that sleeps.
+
+    Attributes:
+        label: What it works on.
+        task: The task of the loop. A strong reference: the loop keeps a weak one only.
+        was_withdrawn: The caller was cancelled before the function was called, which never happens then.
+    """
+
+    __slots__ = (
+        "_app_loop",
+        "_end",
+        "_function",
+        "_grace_owner",
+        "_is_cancelled",
+        "_raise_cancel",
+        "_scope",
+        "_ticket",
+        "_waiter",
+        "label",
+        "task",
+        "was_withdrawn",
+    )
+
+    def __init__(
+        self,
+        app_loop: CallingLoop,
+        function: Callable[[], Awaitable[T]],
+        waiter: trio.lowlevel.Task,
+        grace_owner: GraceOwner | None,
+        label: object,
+    ) -> None:
+        self._app_loop = app_loop
+        self._function = function
+        self._waiter: trio.lowlevel.Task | None = waiter
+        self._grace_owner = grace_owner
+        self.label = label
+        self._ticket = [None]
+        self._raise_cancel: Callable[[], Any] | None = None
+        self._scope: anyio.CancelScope | None = None
+        self._is_cancelled = False
+        self._end: outcome.Value[T] | outcome.Error | _Without | None = None
+        self.task: asyncio.Task[None] | None = None
+        self.was_withdrawn = False
+
+    def _take_ticket(self) -> bool:
+        try:
+            self._ticket.pop()  # Atomic.
+        except IndexError:
+            return False
+        return True
+
+    # --- In the runtime ---
+
+    def abort(self, raise_cancel: Callable[[], Any]) -> trio.lowlevel.Abort:
+        if self._take_ticket():
+            self.was_withdrawn = True
+            self._waiter = None
+            return trio.lowlevel.Abort.SUCCEEDED
+        self._raise_cancel = raise_cancel
+        self._app_loop.post(self._cancel)
+        if self._app_loop.is_gone:
+            self._waiter = None
+            return trio.lowlevel.Abort.SUCCEEDED
+        return trio.lowlevel.Abort.FAILED
+
+    def lost(self) -> None:
+        self._take_ticket()  # If another thread runs the loop once more, the function is not called.
+        self._app_loop.post(self._cancel)
+        if self._end is None:
+            self._end = _Without.CANCELLED if self._raise_cancel is not None else _Without.APPLICATION
+        self._resume()
+
+    def _resume(self) -> None:
+        waiter, self._waiter = self._waiter, None
+        if waiter is None:
+            return
+        if self._end is _Without.CANCELLED and self._raise_cancel is not None:
+            trio.lowlevel.reschedule(waiter, outcome.capture(self._raise_cancel))
+        else:
+            trio.lowlevel.reschedule(waiter)
+
+    def take_end(self) -> outcome.Value[T] | outcome.Error | None:
+        """The outcome; None if the application has cancelled the task, or left it behind.
+
+        Once: an error has a traceback with this call in its frames, and they would keep each other alive.
+        """
+        ended, self._end = self._end, None
+        return None if isinstance(ended, _Without) else ended
+
+    # --- In the application loop ---
+
+    def begin(self) -> None:
+        if not self._ticket:
+            return
+        try:
+            coroutine = self._run()
+            try:
+                # A copy for each call, so that nothing leaks from one to the next. Not `create_task(context=...)`: a
+                # task factory of the application may not know it.
+                self.task = self._app_loop.context.copy().run(self._app_loop.loop.create_task, coroutine)
+            except BaseException:
+                coroutine.close()
+                raise
+        except BaseException as error:  # A Ctrl-C too: without an answer, the caller would wait for ever.
+            self._take_ticket()
+            self._answer(outcome.Error(error))
+            if not isinstance(error, Exception):
+                raise
+
+    async def _run(self) -> None:
+        # In the first step of the task, and not in `begin`: a call that is cancelled between the two never begins.
+        if not self._take_ticket():
+            return
+        _call_of_context.set(self)
+        if self._grace_owner is not None:
+            carry_grace(self._grace_owner)
+        scope = anyio.CancelScope()
+        is_left_behind = False
+        value: T
+        try:
+            with scope:
+                self._scope = scope
+                if self._is_cancelled:
+                    scope.cancel()
+                try:
+                    value = await self._function()
+                except GeneratorExit:  # Python closes this coroutine: the loop has left its task behind.
+                    is_left_behind = True
+                    raise
+            self._answer(_Without.CANCELLED if scope.cancelled_caught else outcome.Value(value))
+        except BaseException as error:  # noqa: BLE001  # What would end the application loop ends this call only.
+            self._answer(self._left_by_application() if is_left_behind else self._end_by(error, scope))
+
+    def _end_by(self, error: BaseException, scope: anyio.CancelScope) -> outcome.Error | _Without:
+        rest: BaseException | None = error
+        if isinstance(error, asyncio.CancelledError):
+            rest = None
+        elif isinstance(error, BaseExceptionGroup):
+            with suppress(Exception):  # Nested too deep for Python, or a group class of its author: taken as it is.
+                rest = error.split(asyncio.CancelledError)[1]
+        if rest is not None:
+            return outcome.Error(rest)
+        if scope.cancel_called:
+            return _Without.CANCELLED
+        if self._app_loop.is_leaving:
+            return self._left_by_application()
+        stray = StrayCancelledError("the function ended in asyncio.CancelledError, although nothing had cancelled it")
+        stray.__cause__ = error
+        return outcome.Error(stray)
+
+    def _left_by_application(self) -> _Without:
+        self._app_loop.cut()  # Before the answer, in the same mailbox: the caller is cancelled when it goes on.
+        return _Without.APPLICATION
+
+    def _answer(self, ended: outcome.Value[T] | outcome.Error | _Without) -> None:
+        if self._end is None:
+            self._end = ended
+        with suppress(RuntimeError):  # The runtime has ended, and the caller with it.
+            self._app_loop.post_to_runtime(self._resume)
+
+    def _cancel(self) -> None:
+        self._is_cancelled = True
+        if self._scope is not None:
+            self._scope.cancel()
+
+    # --- From any thread ---
+
+    def stack(self) -> str:
+        task = self.task
+        if task is None or self._ticket:
+            return "  (not begun yet: the event loop of the application does not answer)\n"
+        frames = ((frame, frame.f_lineno) for frame in _frames_of(task.get_coro()))
+        return "".join(traceback.format_list(traceback.StackSummary.extract(frames)))
+
+
+def call_of(task: asyncio.Task[Any]) -> AppCall[Any] | None:
+    """The call that the task works for. From Python 3.12 on; on 3.11 the context of a task cannot be read."""
+    return task.get_context().get(_call_of_context) if hasattr(task, "get_context") else None
+
+
+def _frames_of(awaited: Any) -> list[FrameType]:
+    """From the outermost coroutine to what it awaits: the task itself knows its outermost frame only."""
+    frames: list[FrameType] = []
+    while awaited is not None:
+        kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaited, f"{kind}_frame")), None)
+        if kind is None:
+            break
+        if (frame := getattr(awaited, f"{kind}_frame")) is not None:
+            frames.append(frame)
+        awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
+    return frames
