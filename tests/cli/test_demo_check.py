@@ -11,8 +11,7 @@ import pytest
 
 from trio_monque.cli import main
 from trio_monque.cli.demo.check import find_problems
-from trio_monque.cli.demo.files import Content, measure
-from trio_monque.cli.demo.records import Records, RunRecord
+from trio_monque.cli.demo.files import Content, Records, RunRecord, measure
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job, JobStatus
 from trio_monque.store.types import ObjectId

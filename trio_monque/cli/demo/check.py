@@ -14,8 +14,7 @@ from statistics import median
 from typing import Final
 
 from ...jobs.job import Job, JobStatus
-from .files import Content, measure
-from .records import RunRecord
+from .files import Content, RunRecord, measure
 from .views import Row
 
 A_MINUTE: Final = 60.0
@@ -26,14 +25,14 @@ _UNITS: Final = ("bytes", "kB", "MB", "GB")
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """Something that is not as it must be."""
+    """A violation that the check found."""
 
     file: str
     what: str
 
 
 def find_problems(files: Sequence[Path], jobs: Sequence[Job], records: Sequence[RunRecord]) -> Sequence[Problem]:
-    """Each violation of the rule: a file has exactly one job, with exactly one settled run and the right digest."""
+    """Find files without exactly one job that has exactly one settled run and the right digest."""
     jobs_of: dict[str, list[Job]] = defaultdict(list)
     for job in jobs:
         jobs_of[job.data["path"]].append(job)
@@ -58,7 +57,7 @@ def find_problems(files: Sequence[Path], jobs: Sequence[Job], records: Sequence[
 
 
 def schedule_problems(schedules: Sequence[Job]) -> Iterator[Problem]:
-    """Two schedulers declared the schedule at once: there must be one job of it, waiting for its next minute."""
+    """Both schedulers declared the schedule: there must be one job of it, due at its next minute."""
     if len(schedules) != 1:
         yield Problem("the schedule", f"has {len(schedules)} jobs instead of one")
     for job in schedules:
@@ -67,7 +66,7 @@ def schedule_problems(schedules: Sequence[Job]) -> Iterator[Problem]:
 
 
 def settled_record(job: Job, records: Sequence[RunRecord]) -> RunRecord | None:
-    """The record of the run that completed the job: the last attempt's."""
+    """Return the record of the run that completed the job, which is that of the last attempt."""
     if job.status is not JobStatus.COMPLETED:
         return None
     last = [record for record in records if record.attempt == job.attempts and record.content is not None]

@@ -1,4 +1,4 @@
-"""The options of the demo, and where it works: its own server or a given one, and collections of this run alone."""
+"""The options of the demo, and its place: a server, and collections for this run only."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ CLEAN_UP_SECONDS: Final = 5.0
 
 @dataclass(frozen=True)
 class Place:
-    """A database, and a prefix that no other run has: nothing else on the server is touched.
+    """A database, and a prefix that no other run has, so that the demo changes nothing else on the server.
 
     Attributes:
         database: Its handle.
@@ -76,14 +76,14 @@ class Place:
 
     @command("remove the demo's collections")
     def remove_collections(self) -> None:
-        """Drops what this run has made: by its prefix, so that what a scheduler keeps beside the jobs goes too."""
+        """Drop the collections of this run by their prefix: schedulers have more of them beside the jobs."""
         for name in self.database.list_collection_names(filter={"name": {"$regex": f"^{self.prefix}_"}}):
             self.database.drop_collection(name)
 
 
 @asynccontextmanager
 async def open_place(options: DemoOptions, view: View) -> AsyncIterator[Place]:
-    """A place to work in. Left, by cancellation too, the collections are gone unless they are to be kept."""
+    """Open a place to work in. Leaving it, also by cancellation, removes the collections, unless `keep` is set."""
     async with _server(options.uri, view) as server, _opened(connect(server.uri, database=DATABASE)) as database:
         place = Place(database, f"demo_{secrets.token_hex(4)}", server.owned)
         if not place.owned:
@@ -112,7 +112,7 @@ async def _server(uri: str | None, view: View) -> AsyncIterator[EmbeddedServer]:
 
 @asynccontextmanager
 async def _opened(blocking: AbstractContextManager[T]) -> AsyncIterator[T]:
-    # After a cancellation a server that does not answer is not waited for.
+    # If cancelled, do not wait for a server that does not answer.
     value = await trio.to_thread.run_sync(blocking.__enter__, abandon_on_cancel=True)
     try:
         yield value

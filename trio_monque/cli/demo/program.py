@@ -19,10 +19,9 @@ from ...events import Event
 from ...scheduler.scheduler import run_scheduler
 from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
 from .check import find_problems, problem_rows, schedule_problems, summary_rows
-from .files import find_files
+from .files import Records, find_files
 from .place import DemoOptions, Place, open_place
 from .progress import InstanceActivity, Progress
-from .records import Records
 from .views import View
 from .work import FILE_JOBS, TALLY, Resources, enqueue_all, workers
 
@@ -55,7 +54,7 @@ class Demo:
 
 
 async def run_demo(options: DemoOptions, view: View, started: float) -> int:
-    """The whole demo, and its exit status. `started` is when the command began, on the monotonic clock."""
+    """Run the demo; return its exit status. `started` is when the command began, on the monotonic clock."""
     interruption = Interruption()
     status = INTERRUPTED
     with trio.open_signal_receiver(signal.SIGINT, signal.SIGTERM) as signals, view.reporting_logs():
@@ -104,7 +103,7 @@ async def _work_watched(demo: Demo, interruption: Interruption) -> None:
 
 
 async def _work(demo: Demo, interruption: Interruption) -> None:
-    """Returns when everything is settled, or drained."""
+    """Enqueue and run the jobs. Return when all are settled, or the schedulers are drained."""
     async with trio.open_nursery() as nursery:
         schedulers = [
             await nursery.start(
@@ -135,7 +134,7 @@ def _begin_drain(demo: Demo, intake: trio.CancelScope) -> None:
 
 
 async def _conclude(demo: Demo, started: float) -> int:
-    """Checks what is stored, and shows the result."""
+    """Check what is stored, and show the result."""
     everything = demo.progress.counts.total + len(demo.files)  # More than there can be, unless something is wrong.
     jobs = await demo.monque.get_jobs(name=FILE_JOBS, limit=everything)
     schedules = await demo.monque.get_jobs(name=TALLY)
@@ -166,7 +165,7 @@ async def _done_and_left(demo: Demo) -> str:
 
 
 class Interruption:
-    """What the next signal does.
+    """Ctrl-C and SIGTERM: the first drains the schedulers, the second cuts them short.
 
     Attributes:
         asked: Whether there was a signal.
@@ -182,7 +181,7 @@ class Interruption:
 
     @contextmanager
     def first_means(self, drain: Callable[[], None]) -> Iterator[None]:
-        """Inside, the first signal calls `drain`. Elsewhere there is nothing to drain, and it cuts."""
+        """Inside, the first signal calls `drain`. Outside there is nothing to drain: the first signal ends the demo."""
         self._drain = drain
         try:
             yield
@@ -190,7 +189,7 @@ class Interruption:
             self._drain = None
 
     async def obey(self, signals: AsyncIterator[int]) -> None:
-        """Waits for signals, until cancelled."""
+        """Handle signals until cancelled."""
         async for _ in signals:
             first, self.asked = not self.asked, True
             if first and self._drain is not None:

@@ -102,29 +102,29 @@ class Progress:
 
     @property
     def state(self) -> str:
-        """In one word."""
+        """The state of the demo in one word."""
         if self.all_settled.is_set():
             return "settled"
         return "draining" if self.draining else "working"
 
     @property
     def jobs_per_second(self) -> float:
-        """Over the last moments."""
+        """The rate of the last two seconds."""
         (earlier, before), (later, after) = self._samples[0], self._samples[-1]
         return (after - before) / (later - earlier) if later > earlier else 0.0
 
     def shown(self, path: str) -> str:
-        """A path as it is shown: from the folder on."""
+        """Return a path for display, relative to the folder."""
         return os.path.relpath(path, self.folder) if os.path.isabs(path) else path  # noqa: PTH117  # Text, and shown as such.
 
     async def follow(self, monque: Monque) -> None:
-        """Counts again and again, until cancelled."""
+        """Count the jobs again and again, until cancelled."""
         while True:
             await self.count(monque)
             await trio.sleep(POLL_INTERVAL)
 
     async def count(self, monque: Monque) -> None:
-        """Counts once."""
+        """Count the jobs once."""
         complete = self.all_enqueued
         self.counts = await monque.get_queue_stats(name=self._jobs)
         now = trio.current_time()

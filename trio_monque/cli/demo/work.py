@@ -13,9 +13,8 @@ import trio
 from ...client.monque import Monque
 from ...scheduler.running_job import RunningJob
 from ...scheduler.workers import Workers
-from .files import measure
+from .files import Records, RunRecord, measure
 from .progress import Progress
-from .records import Records, RunRecord
 
 FAILS_ONCE_IN: Final = 50
 DELAYED_ONE_IN: Final = 100
@@ -23,14 +22,14 @@ DELAYS: Final = (1.0, 0.75, 0.5)
 
 ENQUEUERS: Final = 3
 """Tasks that enqueue at a time. Three: on two cores the two schedulers just keep up (a median wait of 5 ms). With
-eight it is done a quarter sooner, and the wait (830 ms) only tells how long the line is."""
+eight, enqueuing ends a quarter sooner, and jobs wait 830 ms because the queue is long."""
 
 workers = Workers()
 
 
 @dataclass(frozen=True)
 class Resources:
-    """What the program that opens the scheduler gives to every handler."""
+    """What the program gives to every handler as `job.resources`."""
 
     records: Records
     job_seconds: float = 0.0
@@ -53,7 +52,7 @@ def tally(job: RunningJob[Any]) -> dict[str, int]:
 
 @workers.register(FILE_JOBS, concurrency=8, max_attempts=4)
 def digest_file(job: RunningJob[Any]) -> None:
-    """Reads a file and stores what is in it. A plain function, as reading and hashing block: it runs in a thread."""
+    """Read a file and store what is in it. A plain function, which runs in a thread: reading and hashing block."""
     resources: Resources = job.resources
     claimed_at = job.job.locked_at
     assert claimed_at is not None, "a claimed job has the moment of its claim"
@@ -76,7 +75,7 @@ def digest_file(job: RunningJob[Any]) -> None:
 
 
 def _take_longer(job: RunningJob[Any], seconds: float) -> None:
-    """A thread cannot be cancelled, so it checks now and then whether its run is cancelled."""
+    """Sleep, and check now and then whether the run is cancelled: a thread cannot be cancelled from outside."""
     until = time.monotonic() + seconds
     while (left := until - time.monotonic()) > 0:
         job.check_cancelled()
@@ -85,21 +84,21 @@ def _take_longer(job: RunningJob[Any], seconds: float) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PlannedJob:
-    """One job of the demo: its data, and how long it is put off."""
+    """One job of the demo: its data, and its delay in seconds."""
 
     data: dict[str, Any]
     delay: float
 
 
 def planned(files: Sequence[Path]) -> Iterator[PlannedJob]:
-    """What to enqueue: one job a file. Which fail and which are delayed is the same every time."""
+    """Plan one job for each file. The same jobs fail and are delayed in every run of the demo."""
     for index, path in enumerate(files):
         delay = DELAYS[index // DELAYED_ONE_IN % len(DELAYS)] if index % DELAYED_ONE_IN == 1 else 0.0
         yield PlannedJob({"path": str(path), "fails_once": index % FAILS_ONCE_IN == 0, "delay": delay}, delay)
 
 
 async def enqueue_all(monque: Monque, files: Sequence[Path], progress: Progress) -> None:
-    """Enqueues a job for every file, from several tasks at a time. Cancelled, what was sent is enqueued."""
+    """Enqueue a job for every file, from several tasks at once. If cancelled, jobs that were sent stay enqueued."""
     left = planned(files)
 
     async def enqueue_some() -> None:
