@@ -73,7 +73,7 @@ class ClaimQueue:
         self._lot.unpark_all()
 
     def release_idle(self) -> None:
-        """Release also the claims that a task has taken, but is not inside `async with claim` of."""
+        """Release also the claims that a task has taken, but has not entered with `async with claim`."""
         for work in tuple(self._taken):
             work.release_unless_entered()
 

@@ -61,7 +61,7 @@ class DocumentSettlement:
         ending: What is written; None until that is decided.
         settled: What the server did with it; None until that is known.
         may_be_written: It was sent, and its answer was lost or does not prove what became of it.
-        is_unclear: It may or may not be written, and no read can tell any more.
+        is_unclear: Nothing can show any more whether it was written.
     """
 
     held: HeldDocument

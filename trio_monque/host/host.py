@@ -51,7 +51,7 @@ class Life:
 
     Attributes:
         name: The name in error messages: "the scheduler".
-        get_ready: Asks the database whether the work can begin, and registers the instance, if it has an entry. Called
+        get_ready: Checks that the database can be used, and registers the instance if its kind has a register. Called
             again after an outage, until `start_timeout` is over. If it is cancelled, it leaves nothing behind.
         described: For the log line of the start: the collection, and what is run.
         reachable: A context that is entered while the engine runs.

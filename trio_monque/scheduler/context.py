@@ -1,4 +1,4 @@
-"""SchedulerContext: what the parts of a scheduler share that use the database."""
+"""SchedulerContext: the collection, the database threads, the workers and the options, shared by the parts."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ LONGEST_PAUSE: Final = 5.0
 def call_handler(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> Awaitable[object]:
-    """Call the handler; await the result at once, for what the handler returns or raises.
+    """Call the handler. Return an awaitable of what it returns or raises, which must be awaited at once.
 
     An async handler is called on its loop, a plain one in a thread. This is not a coroutine itself: each coroutine that
     waits beside a handler takes a quarter of a kilobyte.
@@ -83,7 +83,7 @@ async def _called_in_thread(
     run.abandoned = run.shielded_wait.cancelled_caught
     if run.reason is None:
         raise RuntimeError("the handler raised RunCancelled, although nothing had cancelled its run")
-    # The handler has ended for the cancellation. A renewal that is answered at this moment must not undo it.
+    # The handler has ended because its run was cancelled. A renewal that is answered at this moment must not undo that.
     run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
     return None

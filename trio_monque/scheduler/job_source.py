@@ -55,7 +55,7 @@ MOST_ROUNDS: Final = 10
 
 
 class JobSource:
-    """A `Source` of jobs. Called on the thread of the run; it sends commands from database threads.
+    """The `Source` of jobs. Used on the thread of the trio run; commands run in database threads.
 
     Attributes:
         claims: Available from `attach` on.
@@ -85,7 +85,7 @@ class JobSource:
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
-        # Timers were set by the old offset to the server's clock.
+        # If the server's time turns out to be another, all timers that were set by it are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
 
     def _announce(self, jobs: Sequence[Job] | None) -> None:
@@ -95,7 +95,7 @@ class JobSource:
         self._control.on_trio_thread(announce)
 
     def _has_claimed(self) -> None:
-        """The other schedulers of this run watch the claims of this one, to take them if it dies."""
+        """Let the other schedulers of this trio run watch the claims of this one, to rescue them if it dies."""
         for scheduler in local_schedulers(self._context.jobs.collection.full_name):
             scheduler.watch(self._control.is_idle)
 
@@ -166,7 +166,9 @@ class JobSource:
     async def settle(self, batch: Batch) -> Sequence[bool]:
         rounds = 0
         while batch.statements or batch.undecided or batch.decided:
-            if batch.undecided or batch.decided:  # Also those that an outage kept from being decided again.
+            # The source is also called again after an outage in the middle of a decision: then some are decided, and
+            # others are not.
+            if batch.undecided or batch.decided:
                 await self._decide_again(batch)
             fates = await self._settle(batch.statements)
             rounds += 1
@@ -194,7 +196,7 @@ class JobSource:
         return [settlement.fate in (Fate.WRITTEN, Fate.CANCELLED) for settlement in batch.settlements]
 
     async def _decide_again(self, batch: Batch) -> None:
-        """Decide the undecided ones, each once, and make the statements that write them. Goes on after an outage."""
+        """Decide the undecided settlements, and make the statements that write them. A call after an outage goes on."""
         while batch.undecided:
             settlement, fate = batch.undecided[-1]
             if fate is Fate.REFUSED:
@@ -205,13 +207,14 @@ class JobSource:
                 except BrokenDocumentError as error:
                     logger.warning("%s; releasing its claim without counting an attempt", error)
                     settlement.verdict = CutShort()
+            # Each is decided once, also if the next one meets an outage: a refusal must not be counted twice.
             batch.decided.append(settlement)
             batch.undecided.pop()
         batch.statements = (await self.prepare(batch.decided)).statements
         batch.decided = []
 
     async def _bring_up_to_date(self, settlement: JobSettlement) -> None:
-        """Read the schedule as the server compares it: the guard of the next write contains exactly this."""
+        """Read the schedule of the job again. The guard of the next write compares exactly what is read here."""
         found = await self._db_threads.call(
             partial(doubled_fields.current_schedule, self._context.jobs, settlement.job.id),
             channel=Channel.RENEWALS,

@@ -1,7 +1,7 @@
 """Pruner: deletes ended jobs that retention no longer keeps, at the start and at every interval.
 
-One instance of the fleet deletes at a time, by a lock that expires. The lock only saves work: two instances that delete
-at once do no harm, as each delete repeats its whole condition. So a job that is retried after it was chosen stays.
+A lock that expires lets one instance of the fleet delete at a time. It only saves work: two instances that delete at
+once do no harm. Each delete repeats its whole condition, so a job that is retried after it was chosen stays.
 """
 
 from __future__ import annotations

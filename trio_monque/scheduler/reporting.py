@@ -1,7 +1,7 @@
 """JobReporter: turns what the engine observes into events, log records, counts and the report.
 
-An event or a log line about a job states what the database accepted, never what the scheduler only tried: so a
-settlement is reported after its write was acknowledged, and with the job as the write left it.
+An event or a log line about a job states what the database has accepted, and never what the scheduler has only tried.
+So a settlement is reported after its write was acknowledged, with the job as the write left it.
 """
 
 from __future__ import annotations
@@ -107,7 +107,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         Args:
             error: Which id, and why this is sure.
             proof: A claim of the other process.
-            until: A moment on trio's clock. Until then the scheduler is unhealthy, and a repetition is not logged
+            until: A moment on trio's clock. Until then the scheduler is unhealthy, and the same finding is not logged
                 again.
         """
         if trio.current_time() >= self._id_shared_until:

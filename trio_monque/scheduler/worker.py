@@ -34,8 +34,8 @@ Handler = Callable[[RunningJob[T, Res]], R]
 class Worker(Generic[T, Result_co]):
     """A registered handler: callable as the function was, and accepted by `enqueue` in place of its name.
 
-    `Worker[T, R]`: T is the type of its data, R what a call of the handler gives: of an async one, a coroutine.
-    `Worker[T]` leaves R open.
+    In `Worker[T, R]`, T is the type of its data, and R is what a call of the handler returns (a coroutine if the
+    handler is async). `Worker[T]` leaves R open.
 
     Attributes:
         name: The name of the jobs that it runs.

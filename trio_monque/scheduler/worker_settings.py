@@ -47,18 +47,17 @@ class WorkerSettings:
 
     Attributes:
         concurrency: How many of its jobs run at a time in one scheduler.
-        timeout: Seconds that one run may take; it is cancelled then, which counts as a failure.
-        max_attempts: After how many failures a job of it is `failed`; a job can say otherwise of itself.
+        timeout: Seconds that one run may take. Then it is cancelled, which counts as a failure.
+        max_attempts: After how many failures its jobs are `failed`, unless a job has its own `max_attempts`.
         backoff: How long a failed attempt waits for the next, instead of the scheduler's exponential backoff:
             seconds, or a callable of (number of failures, error) that gives seconds.
         retry_on: Only these errors are tried again; None for all.
         discard_on: These errors are never tried again.
-        payload: The type of `job.data`, such as a dataclass or a pydantic model: checked when a job is
-            enqueued by the worker, and read from what is stored. Or a callable that makes `job.data` of
-            the stored value. Data that cannot be read is a failed attempt.
-        priority: Who starts first when there are fewer slots than due jobs: the greater one, from -10 to 10.
-            A name of a lower priority waits for that number of slots more than a name of priority 0, and then has its
-            turn.
+        payload: The type of `job.data`, such as a dataclass or a pydantic model. `enqueue(worker, data)` checks the
+            data, and `job.data` is made from what is stored. Or a callable that makes `job.data` from the stored value.
+            If that fails, the attempt has failed.
+        priority: Which names start first if there are fewer slots than due jobs: those with the higher number, from -10
+            to 10. Each slot that another name gets adds one to the number of a name that waits, so each has its turn.
         store_result: Store what the handler returns; it must be a BSON value.
     """
 

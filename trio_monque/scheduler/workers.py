@@ -29,10 +29,10 @@ class CronDeclaration:
     """A schedule that exists as long as a worker for it does.
 
     Attributes:
-        expression, timezone: When.
+        expression, timezone: When its job is due.
         data: The payload of its job, as it is stored.
-        on_exhausted: What becomes of the schedule when an occurrence uses up its retries.
-        version: Which of two declarations is the newer one.
+        on_exhausted: What happens when an occurrence uses up its retries.
+        version: Of two declarations, the one with the higher number is newer.
     """
 
     expression: str
@@ -85,17 +85,17 @@ class Workers(Generic[Resources]):
         replace: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> Any:
-        """Registers a handler for the jobs of a name; without a handler it is a decorator.
+        """Register a handler for the jobs of a name. Without a handler, return a decorator.
 
         Args:
             name: 1 to 255 characters, no whitespace or control characters.
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
-            replace: Take the place of a worker of that name.
+            replace: Replace the worker that has this name.
             options: See WorkerSettings: concurrency, timeout, max_attempts, backoff, retry_on, discard_on,
                 payload, priority, store_result.
 
         Raises:
-            InvalidJobIdentifierError: No job can have that name.
+            InvalidJobIdentifierError: The name is invalid.
             WorkerRegistrationError: The name is taken, or the handler cannot be called.
             InvalidOptionError: An option is invalid; the message names it.
         """
@@ -146,24 +146,24 @@ class Workers(Generic[Resources]):
         replace: bool = False,
         **options: Unpack[WorkerOptions],
     ) -> Any:
-        """A decorator that registers a handler and declares its schedule.
+        """Return a decorator that registers a handler and declares its schedule.
 
-        Every scheduler that starts with it sees to it that one job of the schedule exists, under the
-        unique key `cron:<name>`, and brings it up to date.
+        Each scheduler that starts with this worker creates the job of the schedule if it does not exist, with the
+        unique key `cron:<name>`, and updates it otherwise.
 
         Args:
             expression: Five fields (minute, hour, day of month, month, day of week), or an alias such as
                 "@daily".
             name: As in `register`.
-            timezone: The IANA name of the zone that the expression speaks of.
+            timezone: The IANA name of the time zone of the expression.
             data: The payload.
-            on_exhausted: Where an occurrence uses up its retries: "continue" with the next, or "fail".
+            on_exhausted: What happens when an occurrence uses up its retries: "continue" with the next one, or "fail".
             version: A whole number from 1; raise it when you change the schedule. A release with a lower one, or with
                 none, then does not change the schedule back when it restarts. See the guide on schedules.
             replace, options: As in `register`.
 
         Raises:
-            InvalidCronError: The expression or the zone cannot be understood.
+            InvalidCronError: The expression or the time zone is invalid.
             InvalidJobIdentifierError, WorkerRegistrationError, InvalidOptionError: As in `register`.
         """
         check_order(expression, name)
