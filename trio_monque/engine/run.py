@@ -65,7 +65,6 @@ class Run(Generic[ClaimT]):
         "_renewal_limit",
         "_sent",
         "_shielded_wait",
-        "_shielded_wait",
         "_started",
         "_terms",
         "_time_limit",
