@@ -1,4 +1,4 @@
-"""Job <-> BSON, and Transition -> filter and update. What a document says is read in `decoding.py`."""
+"""Writes jobs as documents, and transitions as filters and updates. `decoding.py` reads the fields of a document."""
 
 from __future__ import annotations
 
@@ -29,15 +29,15 @@ OWN_OPTIONS: Final[CodecOptions[dict[str, Any]]] = CodecOptions(
 
 
 LENIENT: Final = OWN_OPTIONS.with_options(unicode_decode_error_handler="replace")
-"""Whatever a document holds, these decode it as far as possible."""
+"""Codec options that decode any document as far as possible: bytes that are not UTF-8 are replaced."""
 
 
 class RawDocument(RawBSONDocument):
-    """What is decoded later. Where a whole answer of the server is one, the driver can tell its errors.
+    """A document as bytes, to decode later. The driver can also use it as the reply of the server.
 
-    A reply to a write is read as the documents are. On an error of the write concern that has labels, which
-    every election causes, the driver changes the reply, and a RawBSONDocument cannot be changed: the error
-    would be an AttributeError, and would not be retried.
+    The driver reads the reply to a write with the same class as the documents. If the reply has a write concern error
+    with labels, as in every election, the driver changes the reply. A RawBSONDocument cannot be changed: the driver
+    would raise an AttributeError, and nothing would retry the write.
     """
 
     def update(self, changes: Mapping[str, Any]) -> None:
@@ -48,17 +48,17 @@ class RawDocument(RawBSONDocument):
 
 
 class Codec:
-    """Reads and writes jobs beside a caller's own codec options.
+    """Reads and writes jobs with a caller's codec options.
 
-    The caller's options keep their meaning for `data`, and for what else handlers store (naive dates,
-    other UUIDs, custom types); our own fields are always timezone-aware and of built-in types.
+    The caller's options decide about `data` and the other values that handlers store (naive dates, other UUIDs, custom
+    types). Our own fields are always timezone-aware and of built-in types.
     """
 
     def __init__(self, callers: CodecOptions[Any]) -> None:
         self.callers = callers
-        # Options that only differ in what they make of values inside `data` are read with directly,
-        # as the dates of our own fields are easily put right. Others could change our own fields beyond
-        # that (a custom decoder for str, say): these documents are read raw, and decoded twice.
+        # Most options change only values that handlers store, and the dates of our own fields, which are easily
+        # converted. Other options may change our own fields further, for example a custom decoder for str. With those,
+        # documents are read as bytes, and decoded twice.
         self._twice = (
             callers.document_class is not dict
             or bool(callers.type_registry._decoder_map)  # noqa: SLF001  # It has no other way to ask.
@@ -68,18 +68,18 @@ class Codec:
 
     @property
     def reading(self) -> CodecOptions[Any]:
-        """The options that a collection is read with, so that `decode` understands what comes."""
+        """The codec options with which to read documents for `decode`."""
         if self._twice:
             return self.raw
         return self.callers
 
     @property
     def raw(self) -> CodecOptions[Any]:
-        """The options to read with where one document that cannot be decoded must not spoil the others."""
+        """The codec options with which documents are read as bytes: one that cannot be decoded spoils no other."""
         return self.callers.with_options(document_class=RawDocument)
 
     def decode(self, document: Any) -> Job:
-        """Raises BrokenDocumentError for a document that is not a job."""
+        """Return the job in a document. Raises BrokenDocumentError for a document that is not a job."""
         if isinstance(document, RawBSONDocument):
             return self._decode_raw(document)
         return job_of(document)
@@ -92,7 +92,7 @@ class Codec:
         job = job_of(own)
         try:
             callers = bson.decode(document.raw, codec_options=self.callers)
-        except Exception as error:  # Whatever a decoder of the caller's raises.
+        except Exception as error:  # A decoder of the caller may raise anything.
             raise BrokenDocumentError(
                 job.id, f"its data cannot be decoded with the client's codec options ({error})"
             ) from error
@@ -101,7 +101,7 @@ class Codec:
 
 
 def id_of(document: RawBSONDocument) -> object:
-    """As far as it can be read."""
+    """Return the `_id`, if it can be decoded; otherwise a text for log lines."""
     try:
         return bson.decode(document.raw, codec_options=LENIENT).get("_id")
     except BSONError:
@@ -109,9 +109,9 @@ def id_of(document: RawBSONDocument) -> object:
 
 
 def document_of(job: Job) -> dict[str, Any]:
-    """The document that stores a new job: its defaults are left out."""
+    """Return the document for a new job, without attributes that have their defaults."""
     document: dict[str, Any] = {}
-    held = vars(job)  # What is not in there has its default.
+    held = vars(job)  # An attribute that is not there has its default.
     for attribute, field in FIELD.items():
         if attribute in _ALWAYS_STORED:
             document[field] = _stored(attribute, getattr(job, attribute))
@@ -121,12 +121,12 @@ def document_of(job: Job) -> dict[str, Any]:
 
 
 def filter_of(guard: Mapping[str, Any]) -> dict[str, Any]:
-    """The MongoDB filter that a guard means."""
+    """Return the MongoDB filter for a guard."""
     return {FIELD[attribute]: _condition(attribute, condition) for attribute, condition in guard.items()}
 
 
 def update_of(transition: Transition, receipt: str | None = None) -> dict[str, Any]:
-    """The MongoDB update that a transition means, signed with a receipt where one is given."""
+    """Return the MongoDB update for a transition, with a receipt if there is one."""
     written = {FIELD[attribute]: _stored(attribute, value) for attribute, value in transition.set.items()}
     if receipt is not None:
         written[FIELD["receipt"]] = receipt
@@ -153,7 +153,7 @@ def _condition(attribute: str, condition: object) -> Any:
             }
             return {operator: end for operator, end in ends.items() if end is not None}
         case Containing(text, at_the_beginning):
-            # A regular expression of the server's may hold no NUL byte.
+            # The server accepts no NUL byte in a regular expression.
             literal = re.escape(text).replace("\0", r"\x00")
             return {"$regex": f"^{literal}" if at_the_beginning else literal}
         case _:

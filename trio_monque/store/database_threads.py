@@ -32,7 +32,7 @@ class Channel(Enum):
     COMMANDS = 10
     CLAIMS = 2
     RENEWALS = 3  # And settlements: what must not wait behind anything else.
-    WATCH = 1  # The change stream, which waits long: for what others do, so that no time is held for it.
+    WATCH = 1  # The change stream. It waits for writes of other programs, so virtual time does not wait for it.
 
 
 CONNECTIONS_NEEDED = sum(channel.value for channel in Channel) + 1  # One to spare, for the driver's own.
@@ -41,7 +41,7 @@ CONNECTIONS_NEEDED = sum(channel.value for channel in Channel) + 1  # One to spa
 class DatabaseThreads:
     """Runs store functions in threads, on trio or on any other anyio backend.
 
-    Made anywhere and used by any number of event loops: the limiters live in the loop that uses them.
+    Any number of event loops may share one object: each loop has limiters of its own.
 
     Attributes:
         grace: For calls of tasks that belong to no run.
@@ -60,9 +60,9 @@ class DatabaseThreads:
         channel: Channel = Channel.COMMANDS,
         abandon_on_cancel: bool = False,
     ) -> T:
-        """What `function` returns or raises, from a thread.
+        """Call `function` in a thread; return or raise what it returns or raises.
 
-        Cancelled while it waits for its turn, nothing is sent. Once the thread runs it is awaited, also
+        If the caller is cancelled before its turn, nothing is called. Once the thread runs, it is awaited, also
         when cancelled, while the caller's grace lasts, and with `abandon_on_cancel` not even that. Then
         the wait ends, and the thread goes on by itself.
 
@@ -221,11 +221,11 @@ class Handoff(Generic[T]):
             return True
 
     def abandon(self) -> None:
-        """The waiting task was cancelled: the second of task and thread gives the result back."""
+        """Give up the result: the waiting task was cancelled. The thread gives it back, or this call if it is there."""
         with self.lock:
             if self.state is _State.RUNNING:
                 self.state = _State.ABANDONED
                 return
-        # It had been granted, and the answer never reached the task.
+        # The thread had delivered the result, and the cancelled task did not take it.
         for result in self.results:
             work_unawaited(partial(self.orphan, result))  # If the orphan cannot give it back, the lease expires.

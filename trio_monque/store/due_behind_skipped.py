@@ -124,7 +124,7 @@ class _Part:
     def __init__(self, jobs: JobCollection, wanted: Wanted) -> None:
         self._jobs = jobs
         self._wanted = wanted
-        self._path = IndexScan(
+        self._scan = IndexScan(
             index=indexes.name_of(indexes.CLAIM),
             by="next_run_at",
             prefixes=[{"name": wanted.name, "status": JobStatus.PENDING}],
@@ -170,12 +170,12 @@ class _Part:
     def _keys(self, after: Anchor | None, until: Anchor | None) -> list[dict[str, Any]]:
         # The condition against arrays only once a page was full of them: for it, the server reads the documents, and
         # not the keys alone.
-        between = self._path.ranges(after, until, descending=False, with_residual=self._met_arrays)
+        between = self._scan.ranges(after, until, descending=False, with_residual=self._met_arrays)
         return list(
             self._jobs.collection.with_options(codec_options=OWN_OPTIONS).find(
                 between,
                 {"_id": True, _NEXT_RUN_AT: True},
-                sort=self._path.order(descending=False),
+                sort=self._scan.order(descending=False),
                 limit=KEYS_IN_A_PAGE,
                 batch_size=KEYS_IN_A_PAGE + 1,
                 hint=indexes.hint(self._jobs, indexes.CLAIM),

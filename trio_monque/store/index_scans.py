@@ -165,16 +165,16 @@ class ScansByName:
         """The number of names up to which each has a range. With more names, the scan reads along the order."""
         return MOST_PREFIXES // len(self.statuses)
 
-    def path(self, names: Sequence[str]) -> IndexScan | None:
+    def scan(self, names: Sequence[str]) -> IndexScan | None:
         """Return the scan for these names; None if there are none. More than `most_names` names are too many."""
         if not names:
             return None
         if len(names) > self.most_names:
-            return _path(
+            return _scan(
                 indexes.LISTING, self.by, [{}], self.within, {**self.asked, "status": one_of((*self.statuses,))}
             )
         prefixes = [{"name": name, "status": status} for name in names for status in self.statuses]
-        return _path(indexes.CLAIM, self.by, prefixes, self.within, self.asked)
+        return _scan(indexes.CLAIM, self.by, prefixes, self.within, self.asked)
 
 
 def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
@@ -200,27 +200,27 @@ def scans_of(query: JobQuery) -> Sequence[IndexScan | ScansByName]:
     statuses = given.statuses if given.statuses is not None and asks_statuses else tuple(JobStatus)
     in_status: Mapping[str, Any] = {"status": one_of(statuses)} if asks_statuses else {}
     if by in ("id", "created_at"):
-        return [_path("_id_" if by == "id" else indexes.CREATED, by, [{}], within, {**asked, **named, **in_status})]
+        return [_scan("_id_" if by == "id" else indexes.CREATED, by, [{}], within, {**asked, **named, **in_status})]
     at_rest = [status for status in statuses if status is not JobStatus.PROCESSING]
     prefixes: list[Mapping[str, Any]]
     running: list[IndexScan | ScansByName] = []
     if JobStatus.PROCESSING in statuses:
         prefixes = [{"status": JobStatus.PROCESSING}]
-        running = [_path(indexes.HELD, by, prefixes, within, {**asked, **named}, is_sorted=False)]
+        running = [_scan(indexes.HELD, by, prefixes, within, {**asked, **named}, is_sorted=False)]
     if not at_rest:
         return running
     if by == "updated_at":
         prefixes = [{"status": status} for status in at_rest]
-        return [*running, _path(indexes.UPDATED, by, prefixes, within, {**asked, **named})]
+        return [*running, _scan(indexes.UPDATED, by, prefixes, within, {**asked, **named})]
     if given.names is None and asks_statuses:
         return [*running, ScansByName(statuses=at_rest, by=by, within=within, asked=asked)]
     if given.names is not None and len(given.names) * len(at_rest) <= MOST_PREFIXES:
         prefixes = [{"name": name, "status": status} for name in given.names for status in at_rest]
-        return [*running, _path(indexes.CLAIM, by, prefixes, within, asked)]
-    return [_path(indexes.LISTING, by, [{}], within, {**asked, **named, **in_status})]
+        return [*running, _scan(indexes.CLAIM, by, prefixes, within, asked)]
+    return [_scan(indexes.LISTING, by, [{}], within, {**asked, **named, **in_status})]
 
 
-def _path(
+def _scan(
     index: IndexModel | str,
     by: str,
     prefixes: Sequence[Mapping[str, Any]],

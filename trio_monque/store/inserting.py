@@ -1,4 +1,8 @@
-"""New jobs: one function a round trip. Every job has its `_id` beforehand, so that a lost answer can be looked up."""
+"""Inserts jobs: one round trip for each function.
+
+The client chooses the `_id` of a job before it sends the job. So if the answer is lost, a read shows whether the job is
+stored, and a second sending does not store it twice.
+"""
 
 from __future__ import annotations
 
@@ -38,21 +42,21 @@ class Parcel:
     document: RawBSONDocument | Mapping[str, Any]
 
 
-# What every new job holds. One that holds no more differs from its neighbours in its id and its data, as a rule.
+# The attributes that every new job has. Jobs of one sending that have no others usually differ in `_id` and data only.
 _PLAIN: Final = frozenset({"id", "name", "data", "next_run_at", "created_at", "updated_at"})
 
-# An element of a document is its type (one byte), its name, and its value. The one of a payload has the empty name.
+# An element of a BSON document is its type (one byte), its name, and its value. In a payload, the name is empty.
 _ID: Final = b"\x07" + FIELD["id"].encode() + b"\0"
 _DATA: Final = FIELD["data"].encode()
 
 
 def parcel(job: Job, payload: bytes) -> Parcel:
-    """A job whose data has been encoded already, as `{"": data}`: its value is put in, and not encoded again."""
+    """Make the document of a job from its data, which is encoded already, as `{"": data}`: it is copied as bytes."""
     return _packed(job, _others(job), payload)
 
 
 def parcels(made: Iterable[tuple[Job, bytes]]) -> list[Parcel]:
-    """The same for many; what jobs of one sending have in common, beside their ids and data, is encoded once."""
+    """Make the documents of many jobs. The fields that jobs of one sending have in common are encoded once."""
     shared: dict[tuple[object, ...], bytes] = {}
     packed: list[Parcel] = []
     for job, payload in made:
@@ -68,14 +72,15 @@ def parcels(made: Iterable[tuple[Job, bytes]]) -> list[Parcel]:
 
 
 def _others(job: Job) -> bytes:
-    """The elements of the document of a job that are neither its id nor its data."""
+    """Return the elements of the document of a job without its id and its data."""
     fields = document_of(job)
     del fields[FIELD["id"]], fields[FIELD["data"]]
     return bson.encode(fields)[4:-1]
 
 
 def _packed(job: Job, others: bytes, payload: bytes) -> Parcel:
-    elements = b"".join((_ID, job.id.binary, others, payload[4:5], _DATA, payload[5:]))  # Which has the document's end.
+    # The payload ends with the zero byte that ends a document.
+    elements = b"".join((_ID, job.id.binary, others, payload[4:5], _DATA, payload[5:]))
     return Parcel(job, RawBSONDocument(_LENGTH.pack(_LENGTH.size + len(elements)) + elements))
 
 
@@ -83,10 +88,10 @@ def _packed(job: Job, others: bytes, payload: bytes) -> Parcel:
 def insert_all(
     jobs: JobCollection, parcels: Sequence[Parcel], session: ClientSession | None = None
 ) -> Mapping[int, MonqueError]:
-    """Inserts jobs without unique keys, in one unordered statement; which were refused, by place, and why.
+    """Insert jobs without unique keys in one unordered statement; return which were refused, by place, and why.
 
-    What is there already under its `_id` counts as inserted: it is the echo of an earlier sending, and this
-    answer, which is acknowledged as the write concern demands, proves that it stays.
+    A job whose `_id` is there already counts as inserted, by an earlier sending. This answer, which is acknowledged as
+    the write concern demands, proves that the job stays.
     """
     # Never insert_one: beside a duplicate key, it hides an error of the write concern.
     try:
@@ -97,7 +102,7 @@ def insert_all(
 
 
 def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
-    """What was not written, by place; raises where that is not sure."""
+    """Return what was not written, by place. Raises if that is not certain."""
     if error.details["writeConcernErrors"]:
         raise error
     refused: dict[int, MonqueError] = {}
@@ -114,14 +119,14 @@ def _refused(error: driver.BulkWriteError) -> Mapping[int, MonqueError]:
 
 @command("look for the job", writes=False)
 def stored(jobs: JobCollection, ids: Sequence[ObjectId]) -> set[ObjectId]:
-    """Which of these are stored for good: acknowledged by a majority, whatever became of the answer."""
+    """Return which of these jobs a majority holds: they are stored for good."""
     found = by_majority(jobs.collection).find(of_ids(ids), {"_id": 1})
     return {document["_id"] for document in found}
 
 
 @command("look for the job", writes=False)
 def stored_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
-    """The job of that id, where it is stored for good."""
+    """Return the job with that id if a majority holds it: it is stored for good."""
     document = by_majority(jobs.raw).find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
 
@@ -136,13 +141,13 @@ def _in_use(name: str, unique_key: str | OneOf | None) -> dict[str, Any]:
 
 @command(_PURPOSE)
 def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: ClientSession | None = None) -> Job:
-    """Inserts a job with a unique key, or returns the pending or processing one that has it.
+    """Insert a job with a unique key, or return the pending or processing job that has the key.
 
     Raises:
         IndexesGoneError: Nothing would keep the key unique.
     """
-    # A lost race ends in a duplicate key, and the next look finds the winner. Unless it ended meanwhile,
-    # and so on: a bound, for a race that is lost for ever is none.
+    # If another client inserts a job with the key first, the server reports a duplicate key, and the next round finds
+    # that job. If that job has ended meanwhile, the race begins again. Ten lost races are not chance: then this raises.
     for remaining in reversed(range(10)):
         try:
             with indexes.relied_on():
@@ -179,9 +184,9 @@ def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None, ind
 
 @command(_PURPOSE)
 def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -> set[int]:
-    """Inserts jobs with unique keys, all different, in one unordered statement; which were inserted, by place.
+    """Insert jobs with different unique keys in one unordered statement; return which were inserted, by place.
 
-    The others lost: to a job that was there, or to one that came at the same time.
+    For the others, a pending or processing job had the key, or another client inserted one at the same time.
 
     Raises:
         IndexesGoneError: Nothing would keep the keys unique.
@@ -202,7 +207,7 @@ def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -
 
 @command("look for the jobs that have the keys", writes=False)
 def holders(jobs: JobCollection, wanted: Iterable[Job]) -> Mapping[tuple[str, str | None], Job]:
-    """The pending or processing jobs that have the names and keys of these, where there are such."""
+    """Return the pending or processing jobs that have the names and keys of these jobs, by name and key."""
     keys: dict[str, list[str | None]] = {}
     for job in wanted:
         keys.setdefault(job.name, []).append(job.unique_key)
@@ -234,10 +239,10 @@ def check_session(jobs: JobCollection, session: object) -> None:
 
 
 def insert_within(jobs: JobCollection, new: Parcel, session: ClientSession) -> Job:
-    """Inserts a job in the caller's transaction, once; where its unique key is in use, returns the job that has it.
+    """Insert a job in the caller's transaction; if its unique key is in use, return the job that has it.
 
-    The driver's error is raised as it is where it says that the whole transaction may be tried again: so
-    `with_transaction` understands it. A lost race for a unique key is such an error.
+    A driver's error after which the whole transaction may be tried again is raised unchanged, for `with_transaction`. A
+    lost race for a unique key is such an error.
     """
     try:
         with pymongo.timeout(jobs.operation_timeout):
@@ -248,5 +253,5 @@ def insert_within(jobs: JobCollection, new: Parcel, session: ClientSession) -> J
     except driver.PyMongoError as error:
         if error.has_error_label(_TRANSIENT_TRANSACTION):
             raise
-        # Whatever it was, nothing of it is there unless the transaction is committed.
+        # Not an unknown outcome: nothing is stored unless the transaction is committed.
         raise translated(error, f"{_PURPOSE} in this transaction", writes=False) from error

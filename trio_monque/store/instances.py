@@ -1,7 +1,7 @@
 """The small collection beside the jobs: an entry for each instance, a document for each paused name, and locks.
 
-Synchronous, one function a round trip. An entry's `_id` is the instance's id, so that of two who start with
-one id exactly one is inserted; every later write is for the incarnation that wrote it.
+Blocking; one round trip for each function. The `_id` of an entry is the id of the instance: if two instances start with
+the same id, the server inserts one entry. Every later write compares the incarnation, a random value of each start.
 """
 
 from __future__ import annotations
@@ -25,18 +25,18 @@ from .types import Collection
 logger = logger_of("store")
 
 PAUSE: Final = "pause:"
-_IS_PAUSE: Final = {"_id": {"$gte": PAUSE, "$lt": "pause;"}}  # The character after the colon.
+_IS_PAUSE: Final = {"_id": {"$gte": PAUSE, "$lt": "pause;"}}  # A semicolon is the character after the colon.
 _IS_ENTRY: Final = {"incarnation": {"$exists": True}}
 
 LEAVING: Final = "leaving"
-"""The field whose write ends the wait of the instance's own change stream, which matches it."""
+"""The field of its entry that an instance writes when it leaves, so that its own change stream stops waiting."""
 
 BEAT: Final = "heartbeatAt"
-"""The field that every beat of an entry writes, and by which change streams know that it is one."""
+"""The field of an entry that every heartbeat writes. Change streams leave out writes with this field."""
 
 
 def name_of_collection(collection_name: str) -> str:
-    """Of the collection that stands beside the jobs."""
+    """Return the name of the collection beside the jobs."""
     return f"{collection_name}.instances"
 
 
@@ -57,7 +57,7 @@ def _beside(jobs: JobCollection) -> Collection:
 
 @command("enter the fleet")
 def insert(jobs: JobCollection, instance: Instance) -> bool:
-    """Whether the entry is there now; False where there is one of that id."""
+    """Insert the entry; return False if another one has that id."""
     try:
         _beside(jobs).insert_one({"_id": instance.id, **_constant(instance), **_changing(instance)})
     except driver.DuplicateKeyError:
@@ -67,46 +67,46 @@ def insert(jobs: JobCollection, instance: Instance) -> bool:
 
 @command("take over the id of a dead instance")
 def replace_if_unchanged(jobs: JobCollection, seen: Instance, instance: Instance) -> bool:
-    """Whether the entry that was seen, with its last heartbeat, was there still, and is the new one now."""
+    """Replace the entry `seen` if its heartbeat has not changed since; return whether it was replaced."""
     document = {**_constant(instance), **_changing(instance)}
     return bool(_beside(jobs).replace_one(_unchanged(seen), document).matched_count)
 
 
 @command("send the instance's heartbeat")
 def beat(jobs: JobCollection, instance: Instance) -> bool:
-    """Whether its entry was there, and tells now what it is."""
+    """Write the current state of the instance into its entry; return whether the entry was there."""
     return bool(_beside(jobs).update_one(_own(instance), {"$set": _changing(instance)}).matched_count)
 
 
 @command("leave the fleet")
 def remove(jobs: JobCollection, instance: Instance) -> bool:
-    """Whether its entry was there."""
+    """Remove the entry of the instance; return whether it was there."""
     return bool(_beside(jobs).delete_one(_own(instance)).deleted_count)
 
 
 @command("remove the entry of a dead instance")
 def remove_if_unchanged(jobs: JobCollection, seen: Instance) -> bool:
-    """Whether the entry that was seen, with its last heartbeat, was there still."""
+    """Remove the entry `seen` if its heartbeat has not changed since; return whether it was removed."""
     return bool(_beside(jobs).delete_one(_unchanged(seen)).deleted_count)
 
 
 @command("read the instance's entry", writes=False)
 def read(jobs: JobCollection, instance_id: str) -> Instance | None:
-    """Return the entry of that id; None where there is none, or where it is not that of an instance."""
+    """Return the entry with that id; None if there is none, or if it is not an entry of an instance."""
     document = _beside(jobs).find_one({"_id": instance_id, **_IS_ENTRY})
     return None if document is None else _instance(document)
 
 
 @command("read the entries of the instances", writes=False)
 def read_all(jobs: JobCollection) -> Sequence[Instance]:
-    """All of them, by id."""
+    """Return all entries, by id."""
     found = [_instance(document) for document in _beside(jobs).find(_IS_ENTRY, sort=[("_id", 1)])]
     return [instance for instance in found if instance is not None]
 
 
 @command("look for claims under the instance's id", writes=False)
 def claims_of(jobs: JobCollection, instance_id: str) -> Sequence[Job]:
-    """The jobs that are claimed under that id: their owners and heartbeats, and nothing else of them."""
+    """Return the jobs that are claimed under that id, without the fields that do not belong to a claim."""
     held = {**CLAIMED, FIELD["claimed_by"]: instance_id}
     return jobs.decoded(lambda collection: collection.find(held, CLAIM_VIEW, sort=IN_ORDER))
 
@@ -136,7 +136,7 @@ def _changing(instance: Instance) -> dict[str, Any]:
         "names": list(instance.names),
         "draining": instance.draining,
         "held": instance.held,
-        # A list: a job's name may have dots and dollars in it, which names of fields had better not.
+        # A list, not a document by name: a job's name may contain dots and dollars.
         "heldByName": [{"name": name, "count": count} for name, count in instance.held_by_name.items()],
     }
 
@@ -145,7 +145,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
     try:
         started_at, last_heartbeat = document["startedAt"], document[BEAT]
         if not (isinstance(started_at, datetime) and isinstance(last_heartbeat, datetime)):
-            raise TypeError("a date is none")
+            raise TypeError("startedAt or heartbeatAt is not a date")
         return Instance(
             id=str(document["_id"]),
             incarnation=str(document["incarnation"]),
@@ -172,7 +172,7 @@ def _instance(document: Mapping[str, Any]) -> Instance | None:
 
 @command("pause the name")
 def pause(jobs: JobCollection, name: str, now: datetime) -> bool:
-    """Whether it was not paused before."""
+    """Pause the name; return whether it was not paused before."""
     try:
         written = _beside(jobs).update_one({"_id": PAUSE + name}, {"$setOnInsert": {"pausedAt": now}}, upsert=True)
     except driver.DuplicateKeyError:
@@ -182,13 +182,13 @@ def pause(jobs: JobCollection, name: str, now: datetime) -> bool:
 
 @command("resume the name")
 def resume(jobs: JobCollection, name: str) -> bool:
-    """Whether it was paused before."""
+    """Resume the name; return whether it was paused before."""
     return bool(_beside(jobs).delete_one({"_id": PAUSE + name}).deleted_count)
 
 
 @command("look which names are paused", writes=False)
 def paused(jobs: JobCollection) -> frozenset[str]:
-    """The names that are paused."""
+    """Return the names that are paused."""
     return frozenset(document["_id"].removeprefix(PAUSE) for document in _beside(jobs).find(_IS_PAUSE, {"_id": True}))
 
 
@@ -196,18 +196,16 @@ def paused(jobs: JobCollection) -> frozenset[str]:
 
 LOCK: Final = "lock:"
 LOCK_LEASE: Final = timedelta(seconds=60)
-"""For how long a lock is good that is not renewed: that of a dead holder frees itself.
+"""How long a lock lasts unless it is renewed. The lock of a dead holder then expires.
 
-Only thrift may rest on such a lock. It goes by the server's time, which may step.
+Use such a lock only to save work, not for correctness: it compares dates of the server, whose clock may step.
 """
 
 
 @command("take the lock")
 def take_lock(jobs: JobCollection, name: str, token: str, by: str, now: datetime) -> bool:
-    """Return whether it is held under that token now, for a lease; False where another holds it.
-
-    A date beyond two leases was not written by a holder, or the clock has stepped since: the lock is free.
-    """
+    """Take the lock for a lease; return False if another holds it."""
+    # If the date is beyond two leases, the clock has stepped back since, or no holder wrote it: the lock is free.
     held = {"until": {"$gt": now, "$lte": now + 2 * LOCK_LEASE}}
     taken = {"token": token, "by": by, "until": now + LOCK_LEASE}
     try:
@@ -219,20 +217,20 @@ def take_lock(jobs: JobCollection, name: str, token: str, by: str, now: datetime
 
 @command("renew the lock")
 def renew_lock(jobs: JobCollection, name: str, token: str, now: datetime) -> bool:
-    """Whether it was held under that token still, and is so for another lease."""
+    """Renew the lock for another lease; return False if it is no longer held under that token."""
     renewed = {"$set": {"until": now + LOCK_LEASE}}
     return bool(_beside(jobs).update_one({"_id": LOCK + name, "token": token}, renewed).matched_count)
 
 
 @command("give back the lock")
 def give_back_lock(jobs: JobCollection, name: str, token: str) -> None:
-    """Frees it, where it is held under that token."""
+    """Free the lock if it is held under that token."""
     _beside(jobs).delete_one({"_id": LOCK + name, "token": token})
 
 
 @command("look how long the lock is held", writes=False)
 def locked_until(jobs: JobCollection, name: str) -> datetime | None:
-    """Return when the lock expires unless it is renewed; None where it is free."""
+    """Return when the lock expires unless it is renewed; None if it is free."""
     document = _beside(jobs).find_one({"_id": LOCK + name}, {"until": True})
     until = None if document is None else document.get("until")
     return until if isinstance(until, datetime) else None

@@ -1,4 +1,4 @@
-"""Changes of one job, made by hand or reported by its run: one function a round trip."""
+"""Changes of one job, by an operator or by its run: one round trip for each function."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ T = TypeVar("T")
 
 
 class KeyInUseError(MonqueError):
-    """Another pending or processing job has the unique key that this one would have again."""
+    """The change would make the job pending again, and another pending or processing job has its unique key."""
 
 
 @command("change the job")
 def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
-    """The job as it was *before*, where the guard held; None where it did not.
+    """Make the change if its guard holds; return the job as it was *before*, or None if the guard did not hold.
 
     Raises:
         KeyInUseError: The job would be pending again, and another has its unique key.
@@ -38,17 +38,17 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
 
 @command("find out about a change of the job")
 def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
-    """After an answer that was lost: the job as it is once the transition was made, by this sending or the one before.
+    """Make the change after a lost answer, unless the first sending has made it; return the job as it is then.
 
-    None where that cannot be found out: the job has changed since.
+    Return None if the job has changed since: then nothing shows whether the first sending made the change.
     """
-    # Not once more, where the guard would allow that.
+    # The guard may hold again after the change (a reschedule, for example). The date keeps it from being made twice.
     allowed = {FIELD["updated_at"]: {"$ne": transition.set["updated_at"]}, **filter_of(transition.guard)}
     with causal_session(jobs.collection) as session:
         before = _apply(jobs, transition, allowed, session)
         if before is not None:
             return applied(before, transition)
-        # Behind that write, which a majority has seen although it changed nothing: what is found now stays.
+        # The write changed nothing, but a majority has acknowledged it: what is read behind it is not rolled back.
         document = by_majority(jobs.raw).find_one({"_id": transition.guard["id"]}, session=session)
         found = None if document is None else jobs.codec.decode(document)
         return found if found is not None and is_borne_by(found, transition) else None
@@ -70,7 +70,7 @@ def _apply(
 
 
 def _in_the_room_there_is(transition: Transition, write: Callable[[Transition], T]) -> T:
-    """Writes it; where the document is too full for that, lighter."""
+    """Write the transition. If the document has no room for it, write it with less text."""
     for steps in range(LIGHTEST):
         try:
             return write(lightened(transition, steps) if steps else transition)
@@ -82,7 +82,7 @@ def _in_the_room_there_is(transition: Transition, write: Callable[[Transition], 
 
 @command("report on the job")
 def report_if_held(jobs: JobCollection, transition: Transition) -> bool:
-    """Whether it was written: whether the claim still holds."""
+    """Write the transition if the claim still holds; return whether it does."""
     held = filter_of(transition.guard)
     result = _in_the_room_there_is(transition, lambda written: jobs.collection.update_one(held, update_of(written)))
     return bool(result.matched_count)
@@ -90,5 +90,5 @@ def report_if_held(jobs: JobCollection, transition: Transition) -> bool:
 
 @command("delete the job")
 def delete(jobs: JobCollection, job_id: ObjectId) -> bool:
-    """Whether there was one."""
+    """Delete the job; return whether there was one."""
     return bool(jobs.collection.delete_one({"_id": job_id}).deleted_count)

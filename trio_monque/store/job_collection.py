@@ -29,20 +29,20 @@ logger = logger_of("store")
 class JobCollection:
     """The jobs collection as every command here uses it.
 
-    Reads and writes go to the primary, with the write concern that the guarantees rest on, whatever
-    the caller's handle says: a secondary's answer is stale, and no decision may rest on it.
+    Reads and writes go to the primary, with the write concern that the guarantees need, whatever the options of the
+    caller's handle are: a secondary may return old data, and no decision may depend on that.
 
     Attributes:
         collection: The handle.
-        codec: Reads what the handle returns.
+        codec: Reads the documents that the handle returns.
         operation_timeout: Seconds that one call may take.
-        has_indexes: Commands may name the index that serves them: where it is gone, they fail and tell so.
-        broken: The ids of documents that are not jobs, as far as they were met.
-        left_over: The ids of pending jobs that bore an owner when they were met.
-        unclaimable: The ids of jobs on which the server refuses every claim, as far as they were met.
-        refused: The ids of jobs to which the server has refused a write.
-        missed: The candidates that the last claims did not get, and the past that was pinned of each.
-        paging: Where the looks are at each name with more bad documents than a query may name.
+        has_indexes: The indexes were created. Commands may name one as a hint, and fail if it is gone.
+        broken: Documents that are not jobs, and that a look has met.
+        left_over: Pending jobs that have an owner, and that a look has met.
+        unclaimable: Jobs on which the server refuses every claim.
+        refused: Jobs to which the server has refused a write. Only so that each is logged once.
+        missed: Candidates that the last claims have missed, each with the past that its pins had.
+        paging: For each name with many skipped documents: how far the looks have come. See `due_behind_skipped.py`.
         interference: What a test has put in the way of the next commands; otherwise empty.
     """
 
@@ -72,21 +72,19 @@ class JobCollection:
 
     @property
     def raw(self) -> Collection:
-        """The same, for reads in which one document that cannot be decoded must not spoil the others."""
+        """The same handle with documents as bytes: one that cannot be decoded then does not spoil the whole read."""
         return self.collection.with_options(codec_options=self.codec.raw)
 
     def decoded(self, read: Callable[[Collection], Iterable[Any]]) -> list[Job]:
-        """The jobs among the documents that `read` finds; what is not a job is left out, and logged once.
-
-        A document that the driver cannot even decode (a date beyond the year 9999, bytes that are no
-        text) makes it give up the whole batch: then it is read again, raw, and decoded one by one.
-        """
+        """Return the jobs among the documents that `read` finds. Other documents are left out, and logged once."""
         return self.sorted_out(read)[0]
 
     def sorted_out(self, read: Callable[[Collection], Iterable[Any]]) -> tuple[list[Job], list[BrokenDocumentError]]:
-        """The same, and what is wrong with the others."""
+        """Return the jobs among the documents that `read` finds, and what is wrong with the other documents."""
         try:
             documents = list(read(self.collection))
+        # If the driver cannot decode one document (a date beyond the year 9999, bytes that are not UTF-8), it raises
+        # for the whole batch. Then they are read again as bytes, and decoded one by one.
         except (BSONError, UnicodeDecodeError):
             documents = list(read(self.raw))
         jobs, broken = [], []
@@ -104,10 +102,9 @@ class JobCollection:
         return self.broken.add(document_id, problem, name)
 
     def can_be_claimed(self, job: Job, names: Container[str]) -> bool:
-        """Return whether a claim on these names takes a pending job that a look has found. If not, the job is skipped.
-
-        Of two fields of one name the server compares the first, and the driver reads the last.
-        """
+        """Return whether a claim on these names takes a pending job that a look has found. If not, skip the job."""
+        # The server has found it under one of the names: it has two names. The server compares the first, and the
+        # driver reads the last.
         if job.name not in names:
             problem = f"it has two fields called {FIELD['name']}"
             if self.report_broken(job.id, problem):
@@ -136,11 +133,11 @@ class JobCollection:
 
     @property
     def skipped(self) -> Sequence[SkippedDocuments]:
-        """The documents that no look is to return again."""
+        """The documents that the looks leave out."""
         return self.broken, self.left_over, self.unclaimable
 
     def forget_skipped(self, name: str) -> None:
-        """Forget the skipped documents of a name: those that are still broken are met again."""
+        """Forget the skipped documents of a name. The looks meet those that are still broken again."""
         for known in self.skipped:
             known.forget(name)
 
@@ -148,12 +145,12 @@ class JobCollection:
         return any(document_id in known for known in self.skipped)
 
     def count_skipped(self, name: str | None = None) -> int:
-        """Return how many documents are skipped, of a name or of all, as far as they were met."""
+        """Return how many documents the looks have met and skip, of one name or of all."""
         return sum(len(known) if name is None else known.count(name) for known in self.skipped)
 
 
 def name_in(document: Any) -> str | None:
-    """The name of a document that is not a job, as far as it can be read."""
+    """Return the name in a document that is not a job; None if it has none that is text."""
     if isinstance(document, RawBSONDocument):
         try:
             document = bson.decode(document.raw, codec_options=LENIENT)

@@ -1,6 +1,6 @@
 """Reads of jobs: one by its id, lists, pages, and the names that have jobs. `index_scans.py` chooses the index.
 
-A page is capped: it looks at `MOST_EXAMINED` jobs at most, where a filter lets few of them pass.
+A page is capped: if its filter matches few jobs, the page reads `MOST_EXAMINED` jobs at most.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from .types import ClientSession, Collection
 T = TypeVar("T")
 
 MOST_EXAMINED: Final = 10_000
-"""How many jobs a page looks at, where a filter lets few pass, before it is capped; or as many as it shows."""
+"""The number of jobs that a page reads at most if its filter matches few of them."""
 
 _GROWTH: Final = 8
 
 
 @command("read the job", writes=False)
 def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
-    """The job; None where there is none. Raises BrokenDocumentError where the document is none."""
+    """Return the job; None if there is none. Raises BrokenDocumentError if the document is not a job."""
     document = jobs.raw.find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
 
@@ -48,7 +48,7 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
     def read(session: ClientSession | None) -> Sequence[Job]:
         behind = query
         if query.skip:
-            # What is passed over are jobs, and not documents: otherwise a broken one would show a job on two pages.
+            # Skip jobs, not documents: with a broken document among them, a job would be on two pages.
             passed = _found(jobs, query, query.skip, None, session, light=True).jobs
             if len(passed) < query.skip:
                 return []
@@ -62,39 +62,34 @@ def get_jobs(jobs: JobCollection, query: JobQuery) -> Sequence[Job]:
 def get_page(jobs: JobCollection, query: JobQuery, most_examined: int | None = None) -> Found:
     """Return one job more than the limit, if there is one; what is not a job is left out, and logged once."""
     wanted = query.limit + 1
-    # More than what is wanted: what needs no looking through is read at once, and not asked for where it ends.
+    # More than wanted: a page without a filter then never reaches its cap, and needs no query for the place of the cap.
     cap = max(MOST_EXAMINED, wanted + 1) if most_examined is None else most_examined
     return _at_one_moment(jobs, query, lambda session: _found(jobs, query, wanted, cap, session))
 
 
 def _at_one_moment(jobs: JobCollection, query: JobQuery, read: Callable[[ClientSession | None], T]) -> T:
-    """Reads what takes two reads as it was at one moment, in a session of its own; or without one.
-
-    What is claimed or settled changes from one index to the other, and a name has jobs at rest or has none. Between
-    two reads a job may do that twice, and be seen by neither. A snapshot is what a majority holds: who writes with
-    less would not see what was just written.
-    """
-    paths = scans_of(query)
-    can_be_missed = len(paths) > 1 or any(isinstance(path, ScansByName) for path in paths)
+    """Call `read` with a snapshot session if the query takes several reads, otherwise without one."""
+    # A claim moves a job from one index to another, and its end moves the job back. Between two reads it may do both,
+    # and neither read finds it. With a weaker write concern than majority there is no snapshot: a snapshot is what a
+    # majority holds, so a client would not find what it has just written.
+    scans = scans_of(query)
+    can_be_missed = len(scans) > 1 or any(isinstance(scan, ScansByName) for scan in scans)
     if can_be_missed and jobs.collection.write_concern.document.get("w") == "majority":
         return at_one_moment(jobs.collection, read)
     return read(None)
 
 
 def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None) -> Iterator[IndexScan]:
-    """What is read, in this order; in a snapshot each is read once.
-
-    Without one, what runs and what rests are read twice in turn, and the names anew each time, between the two. The
-    first sight of a job counts. Only one that is claimed, ends and is claimed once more while they are read may be
-    missed.
-    """
-    paths = scans_of(query)
-    for path in paths if session is not None or len(paths) < 2 else [*paths, *paths]:
-        if isinstance(path, IndexScan):
-            yield path
+    """Yield the scans to read, in order. With a snapshot, each is read once."""
+    # Without a snapshot, all scans are read twice in turn, and the names each time. The first copy of a job counts.
+    # Then a page misses only a job that is claimed, ends and is claimed again during these reads.
+    scans = scans_of(query)
+    for scan in scans if session is not None or len(scans) < 2 else [*scans, *scans]:
+        if isinstance(scan, IndexScan):
+            yield scan
         else:
-            names = names_at_rest(jobs, path.names_of, path.most_names + 1, session)
-            if (of_these := path.path(names)) is not None:
+            names = names_at_rest(jobs, scan.names_of, scan.most_names + 1, session)
+            if (of_these := scan.scan(names)) is not None:
                 yield of_these
 
 
@@ -110,8 +105,8 @@ def _found(
     seen: dict[ObjectId, Job] = {}
     frontiers = []
     is_capped = False
-    for path in _in_turn(jobs, query, session):
-        reader = PageReader(jobs, path, query, cap if path.is_sorted else None, light, session)
+    for scan in _in_turn(jobs, query, session):
+        reader = PageReader(jobs, scan, query, cap if scan.is_sorted else None, light, session)
         found = reader.read(wanted)
         for job in found.jobs:
             seen.setdefault(job.id, job)
@@ -136,16 +131,19 @@ def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:
 
 @dataclass(frozen=True)
 class PageReader:
-    """Reads along one path.
+    """Reads a page along one scan.
 
     Attributes:
-        cap: How many documents are looked at, at most; None for as many as it takes.
-        light: Without what handlers gave and stored.
-        session: One with a snapshot, where there is one.
+        jobs: The jobs collection.
+        scan: The scan.
+        query: What the page asks for.
+        cap: The number of documents to read at most; None for any number.
+        light: Leave out large fields.
+        session: A session with a snapshot, or None.
     """
 
     jobs: JobCollection
-    path: IndexScan
+    scan: IndexScan
     query: JobQuery
     cap: int | None
     light: bool
@@ -154,34 +152,35 @@ class PageReader:
     def read(self, wanted: int) -> Found:
         """Read that many jobs, or all there are up to the frontier."""
         size = wanted
-        # How many are looked through for what passes the residual. The server reads them all, also where the first
-        # few would do: what a pipeline reads of an index comes in batches of megabytes. So it begins with few.
+        # How many documents the server filters by the residual. It reads all of them, even if the first few are enough:
+        # a pipeline reads megabytes at once. So this begins with few.
         window = _GROWTH * wanted if self._is_filtered else None
         stopped: Anchor | None = None
         is_bounded = False
         while True:
             if self.cap is not None and not is_bounded and max(size, window or 0) >= self.cap:
-                # Where it stops is read first, and is the end of what is read then. By number alone it might lie
-                # behind what was looked at: others delete meanwhile.
+                # First read the place of the cap, and then up to that place. A number instead of a place might lead
+                # further than what was filtered, as other programs delete jobs meanwhile; and the next page would miss
+                # some.
                 stopped, window, is_bounded = self.capped_at(), None, True
             found, number = self._decoded(size, window, stopped)
             if len(found) >= wanted:
                 found = found[:wanted]
-                return Found(jobs=found, frontier=anchor_of(found[-1], self.path.by))
+                return Found(jobs=found, frontier=anchor_of(found[-1], self.scan.by))
             if number < size and window is None:
                 return Found(jobs=found, frontier=stopped, is_capped=stopped is not None)
             if number == size:
-                size *= _GROWTH  # Some are not jobs: it is read again, and beyond.
+                size *= _GROWTH  # Some documents are not jobs: read them again, and more.
             window = window and window * _GROWTH
 
     @property
     def _is_filtered(self) -> bool:
-        """Whether what is looked for must be looked for, and not for ever."""
-        return bool(self.path.residual) and self.cap is not None
+        """Whether the server filters documents, up to a cap."""
+        return bool(self.scan.residual) and self.cap is not None
 
     def _ranges(self, until: Anchor | None = None, *, with_residual: bool) -> dict[str, Any]:
         descending = self.query.descending
-        return self.path.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
+        return self.scan.ranges(self.query.anchor, until, descending=descending, with_residual=with_residual)
 
     def _decoded(self, size: int, window: int | None, until: Anchor | None) -> tuple[list[Job], int]:
         """Return the jobs among the first `size` matching documents up to that place, and the number of documents."""
@@ -189,7 +188,7 @@ class PageReader:
 
         def counted(collection: Collection) -> Iterable[Any]:
             nonlocal number
-            documents = list(indexes.hinted(self.path.index, partial(self._documents, collection, size, window, until)))
+            documents = list(indexes.hinted(self.scan.index, partial(self._documents, collection, size, window, until)))
             number = len(documents)
             return documents
 
@@ -198,7 +197,7 @@ class PageReader:
     def _documents(
         self, collection: Collection, size: int, window: int | None, until: Anchor | None, hint: str | None
     ) -> list[Any]:
-        order = self.path.order(descending=self.query.descending)
+        order = self.scan.order(descending=self.query.descending)
         if window is None:
             projection = BUT_HEAVY if self.light else None
             wanted = self._ranges(until, with_residual=True)
@@ -210,7 +209,7 @@ class PageReader:
                     {"$match": self._ranges(with_residual=False)},
                     {"$sort": dict(order)},
                     {"$limit": window},
-                    {"$match": self.path.residual},
+                    {"$match": self.scan.residual},
                     {"$limit": size},
                 ],
                 session=self.session,
@@ -219,18 +218,18 @@ class PageReader:
         )
 
     def capped_at(self) -> Anchor | None:
-        """The last place that was looked at; None where that was the last there is. Read from the index alone."""
+        """Return the place of the cap; None if there are fewer documents. Reads the index alone."""
         if self.cap is None:
             return None
         ranges = self._ranges(with_residual=False)
-        order = self.path.order(descending=self.query.descending)
+        order = self.scan.order(descending=self.query.descending)
         places = self.jobs.collection.with_options(codec_options=OWN_OPTIONS)
-        keys = {FIELD["id"]: self.path.by == "id", **{name: True for name, _ in order}}
+        keys = {FIELD["id"]: self.scan.by == "id", **{name: True for name, _ in order}}
         read = partial(places.find, ranges, keys, sort=order, skip=self.cap - 1, limit=1, session=self.session)
-        documents = indexes.hinted(self.path.index, lambda hint: list(read(hint=hint)))
+        documents = indexes.hinted(self.scan.index, lambda hint: list(read(hint=hint)))
         if not documents:
             return None
-        value = documents[0].get(FIELD[self.path.by]) if self.path.by != "id" else None
+        value = documents[0].get(FIELD[self.scan.by]) if self.scan.by != "id" else None
         assert value is None or isinstance(value, datetime)
         return Anchor(documents[0][FIELD["id"]], value)
 
@@ -242,7 +241,7 @@ _STATUS, _NAME = FIELD["status"], FIELD["name"]
 
 @command("look for the names of jobs", writes=False, aggregates=True)
 def names(jobs: JobCollection) -> set[str]:
-    """The names that there are jobs of: one key of an index for each, and all claims."""
+    """Return the names of all jobs. The server reads one key of an index for each name, and all claims."""
     collection = jobs.collection.with_options(codec_options=LENIENT)
     running = {_STATUS: JobStatus.PROCESSING.value}
     only_name = {"_id": False, _NAME: True}
@@ -256,9 +255,9 @@ def names_at_rest(
 ) -> Sequence[str]:
     """Return the names, at most `most`, that have jobs of these statuses: one status, or all at rest.
 
-    Part of a command. In one answer, and one key for each name: the server skips through the index (DISTINCT_SCAN). It
-    does so with a partial index only where the statuses are just those, and the name has a bound. The bound leaves out
-    names that are not text.
+    A part of a command. One answer, and one key for each name: the server skips through the index (DISTINCT_SCAN). With
+    a partial index, it does so only if the statuses are exactly those of the index, and if the name has a bound. The
+    bound leaves out names that are not text.
     """
     values = [status.value for status in statuses]
     steps: list[dict[str, Any]] = [

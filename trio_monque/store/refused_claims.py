@@ -1,4 +1,8 @@
-"""Jobs on which the server refuses every claim: they are set aside, each alone, so that all others run."""
+"""Sets aside jobs on which the server refuses every claim, so that all other jobs run.
+
+Such a job is full, so that its document has no room for a claim, or a validator of the collection refuses the claim. It
+would be the first candidate of every look, for ever.
+"""
 
 from __future__ import annotations
 
@@ -23,15 +27,15 @@ from .job_collection import JobCollection
 logger = logger_of("store")
 
 LONGEST_REASON: Final = 500
-"""Characters of the server's reason. Some servers quote the document in it."""
+"""Characters of the server's reason that are kept. Some servers quote the document in it."""
 
 
 @dataclass(frozen=True, slots=True)
 class RefusedClaim:
-    """A pending job that the server did not let be claimed.
+    """A pending job on which the server has refused a claim.
 
     Attributes:
-        job: As it was read before.
+        job: The job as it was read before the claim.
         code: The server's code.
         message: The server's message.
     """
@@ -42,7 +46,7 @@ class RefusedClaim:
 
     @property
     def reason(self) -> str:
-        """For `failReason`, events and logs."""
+        """The reason for `failReason`, events and logs."""
         return f"the server refuses every claim on this job: {self.message[:LONGEST_REASON]}"
 
 
@@ -51,8 +55,8 @@ class SetAside:
     """A job that no scheduler can claim.
 
     Attributes:
-        job: As it is now: failed where that could be written, otherwise pending and skipped.
-        reason: Why.
+        job: The job as it is now: failed if the server accepted that, otherwise pending and skipped.
+        reason: Why no scheduler can claim it.
     """
 
     job: Job
@@ -63,12 +67,12 @@ class SetAside:
 def set_jobs_aside(
     jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime, *, others_were_claimed: bool
 ) -> Sequence[SetAside]:
-    """Fail each of the jobs where the server permits that, and otherwise skip it; return those that are new.
+    """Fail each of the jobs if the server accepts that, and otherwise skip it; return those that are new.
 
-    A full document is at fault itself. Any other refusal may be the collection's: a validator that is wrong refuses
-    every claim, and must not fail a whole queue. So such a job is failed only if others were claimed beside it. A job
-    that is skipped is tried again a minute later.
+    A skipped job is tried again a minute later.
     """
+    # A full document is itself at fault. Any other refusal may be a fault of the collection: a wrong validator refuses
+    # every claim, and must not fail a whole queue. So such a job fails only if other jobs were claimed beside it.
     at_fault = [one for one in refused if others_were_claimed or one.code in TOO_LARGE_CODES]
     failed = _fail(jobs, at_fault, now)
     news = []
@@ -83,13 +87,14 @@ def set_jobs_aside(
 
 
 def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -> dict[ObjectId, Job]:
-    """Those of the jobs that have failed now. A document that is too full for its reason is made lighter."""
+    """Write the jobs as failed; return those for which the server accepted that."""
     plain = {one.job.id: set_aside(one.job, now, one.reason) for one in refused}
     written = dict(plain)
     left: Sequence[ObjectId] = list(plain)
     for steps in range(LIGHTEST + 1):
         if not left:
             break
+        # A document that is too full for the reason: with less text, step by step.
         if steps:
             written.update({job_id: lightened(plain[job_id], steps) for job_id in left})
         left = _send(jobs, {job_id: written[job_id] for job_id in left})
@@ -101,7 +106,7 @@ def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -
 
 
 def _send(jobs: JobCollection, written: Mapping[ObjectId, Transition]) -> list[ObjectId]:
-    """Writes each; the jobs where that was refused."""
+    """Write each transition; return the jobs for which the server refused it."""
     ids = list(written)
     each = [UpdateOne(filter_of(one.guard), update_of(one), hint=BY_ID) for one in written.values()]
     return [ids[place] for place in bulk_write(jobs.collection, each, "set jobs aside").refused]

@@ -1,7 +1,7 @@
-"""Deletes ended jobs: one function a round trip.
+"""Deletes ended jobs (retention): one round trip for each function.
 
-What is to go is chosen first, from the index alone, and then deleted by its ids and the whole condition again. A job
-that was retried in between is pending, or has ended anew, and stays.
+One query chooses a batch of jobs, from the index alone. Then one write deletes them by their ids and the whole
+condition again: a job that was retried in between is pending, or has ended again since, and stays.
 """
 
 from __future__ import annotations
@@ -25,24 +25,26 @@ MOST_IN_A_BATCH: Final = 1000
 
 _STATUS, _NAME, _ENDED_AT = FIELD["status"], FIELD["name"], FIELD["updated_at"]
 
-# What every job has. A document of another program in the collection may have a status and a date as well.
+# The fields of every job. A document of another program in the collection may have a status and a date, too.
 _IS_JOB: Final = [
     {"_id": {"$type": "objectId"}},
     {_NAME: {"$type": "string"}},
     *({FIELD[name]: {"$type": "date"}} for name in ("next_run_at", "created_at")),
 ]
 
-# A bound of that type leaves out other types: it is not known when such a job ended.
+# A bound that is a date leaves out other types: such documents do not show when a job ended.
 _EVER: Final = datetime(9999, 12, 31, tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """Which jobs are to go: of a status, and of one name where there is one.
+    """A condition for jobs to delete.
 
     Attributes:
-        ended: What holds of the moment at which they ended, as MongoDB has it.
-        up_to: The last of their ids, where not all that ended so are to go.
+        status: The status of the jobs.
+        ended: The condition on the moment at which they ended, as a MongoDB filter.
+        name: The name of the jobs; None for all names.
+        up_to: The last id to delete, if others that ended at the same moment stay.
     """
 
     status: JobStatus
@@ -52,32 +54,32 @@ class Expired:
 
     @property
     def condition(self) -> dict[str, Any]:
-        """All of it but the ids."""
+        """The condition as a MongoDB filter, without the ids."""
         named = {} if self.name is None else {_NAME: self.name}
         return {_STATUS: self.status.value, **named, _ENDED_AT: dict(self.ended)}
 
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """Those that were chosen, oldest first, and when the last of them ended."""
+    """The jobs that one query chose, oldest first, and when the last of them ended."""
 
     ids: Sequence[Any]
     last_ended_at: Any
 
     @property
     def is_last(self) -> bool:
-        """There were no more."""
+        """Whether there were no others."""
         return len(self.ids) < MOST_IN_A_BATCH
 
 
 def ended_before(status: JobStatus, cutoff: datetime) -> Expired:
-    """All of that status that ended before that moment."""
+    """Return the condition for all jobs of a status that ended before the cutoff."""
     return Expired(status, {"$lt": cutoff})
 
 
 @command("look which names have ended jobs", writes=False)
 def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
-    """The names that have jobs of that status. The index is skipped through: one step a name, not one a job."""
+    """Return the names that have jobs of that status. The server skips through the index: one key for each name."""
     steps: list[dict[str, Any]] = [
         {"$match": {_STATUS: status.value, _NAME: {"$gte": ""}}},  # A name is text.
         {"$sort": {_STATUS: ASCENDING, _NAME: ASCENDING}},
@@ -90,9 +92,9 @@ def names(jobs: JobCollection, status: JobStatus) -> Sequence[str]:
 def beyond_the_last(
     jobs: JobCollection, status: JobStatus, name: str, keep: int, cutoff: datetime
 ) -> Sequence[Expired]:
-    """Return the jobs of that name and status that ended before that moment, without the newest `keep` of them.
+    """Return conditions for the jobs of a name and status that ended before the cutoff, except the newest `keep` jobs.
 
-    Two where there are any, as others may have ended in the same millisecond as the newest that is to go.
+    Two conditions, if other jobs may have ended in the same millisecond as the newest job to delete.
     """
     found = _own(jobs).find_one(
         {_STATUS: status.value, _NAME: name, _ENDED_AT: {"$lte": _EVER}},
@@ -104,7 +106,7 @@ def beyond_the_last(
         return ()
     newest = found[_ENDED_AT]
     if not isinstance(newest, datetime):
-        return ()  # Before the year 1, says the document.
+        return ()  # A date before the year 1, which is not a datetime.
     if newest >= cutoff:
         return (Expired(status, {"$lt": cutoff}, name),)
     return (
@@ -115,10 +117,10 @@ def beyond_the_last(
 
 @command("look which ended jobs are to be deleted", writes=False)
 def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
-    """The next of them, oldest first, from that end on; None for the first."""
+    """Choose the next batch, oldest first, of jobs that ended at `since` or later; None for the first batch."""
     query = expired.condition
     if since is not None:
-        # What was deleted stays in the index for a while: it is not walked through again for each batch.
+        # Deleted jobs stay in the index for a while: without this bound, each batch would read past them again.
         query[_ENDED_AT]["$gte"] = since
     if expired.up_to is not None:
         query["_id"] = {"$lte": expired.up_to}
@@ -131,12 +133,12 @@ def choose(jobs: JobCollection, expired: Expired, since: Any) -> Batch:
 
 @command("delete ended jobs", in_parts=True)
 def delete_if_expired(jobs: JobCollection, expired: Expired, ids: Sequence[Any]) -> int:
-    """How many of them were such jobs still, and are gone."""
+    """Delete the jobs that still meet the condition; return how many."""
     condition = {**of_ids(ids), **expired.condition, "$and": _IS_JOB}
     return int(_own(jobs).delete_many(condition, hint=BY_ID).deleted_count)
 
 
 def _own(jobs: JobCollection) -> Collection:
-    """Read as our own fields are, whatever the caller's options make of dates, or a document has in place of text."""
+    """Return the handle with our codec options: the caller's may read dates differently, or fail on text."""
     own: Collection = jobs.collection.with_options(codec_options=LENIENT)
     return own

@@ -1,4 +1,4 @@
-"""Counts over the collection: each from an index alone, and to a limit."""
+"""Counts over the collection: each reads an index alone, up to a limit."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from .fields import FIELD
 from .job_collection import JobCollection
 
 MOST_COUNTED: Final = 100_000
-"""How far each status is counted: a tenth of a second."""
+"""The number up to which the jobs of a status are counted: a tenth of a second."""
 
 MOST_GROUPED: Final = 300_000
-"""Documents up to which the statistics of many names are one question, which reads all of them: half a second."""
+"""Documents up to which one query reads all of them for the statistics of all names: half a second."""
 
 ROWS_AT_ONCE: Final = 100_000
-"""Of one answer: six for each name, of a hundred bytes."""
+"""Rows in one batch of the answer: six for each name, of a hundred bytes each."""
 
 MOST_AVERAGED: Final = 10_000
-"""Of how many completed jobs the average lifetime is, the latest of them."""
+"""The number of completed jobs, the latest ones, whose lifetimes are averaged."""
 
 _STATUS, _NAME = FIELD["status"], FIELD["name"]
 _LIFETIME: Final = "lifetime"
@@ -35,7 +35,7 @@ _LIFETIME: Final = "lifetime"
 def queue_stats(
     jobs: JobCollection, name: str | None, most_counted: int = MOST_COUNTED, most_averaged: int = MOST_AVERAGED
 ) -> QueueStats:
-    """How many jobs are in which status, of one name or of all; statuses that are none are not counted."""
+    """Return the number of jobs in each status, of one name or of all. Unknown statuses are not counted."""
     counted = [
         {"$unionWith": {"coll": jobs.collection.name, "pipeline": _count(name, status, most_counted)}}
         for status in JobStatus
@@ -44,17 +44,21 @@ def queue_stats(
     index = indexes.UPDATED if name is None else indexes.CLAIM
     collection = jobs.collection.with_options(codec_options=OWN_OPTIONS)
     rows = indexes.hinted(index, lambda hint: list(collection.aggregate(pipeline, **indexes.hinting(hint))))
-    return _told(rows, most_counted)
+    return _stats_of(rows, most_counted)
 
 
 def _lifetime(name: str | None, most: int) -> list[dict[str, Any]]:
-    """In the order of an index: of all names the latest to be completed, of one those that were due last."""
+    """Return the stages that average lifetimes.
+
+    They read in the order of an index: the jobs of all names that completed last, or the jobs of one name that were due
+    last.
+    """
     match: dict[str, Any] = {_STATUS: JobStatus.COMPLETED.value}
     latest = FIELD["updated_at"]
     if name is not None:
         match, latest = {_NAME: name, **match}, FIELD["next_run_at"]
     created, updated = FIELD["created_at"], FIELD["updated_at"]
-    is_date = {"$type": "date"}  # Of anything else nothing can be subtracted, and the server would refuse it all.
+    is_date = {"$type": "date"}  # The server can subtract dates only, and would fail for all jobs.
     return [
         {"$match": match},
         {"$sort": {latest: DESCENDING, "_id": DESCENDING}},
@@ -75,7 +79,7 @@ def _count(name: str | None, status: JobStatus, most: int) -> list[dict[str, Any
     return [{"$match": match}, {"$limit": most + 1}, {"$group": {"_id": status.value, "number": {"$sum": 1}}}]
 
 
-def _told(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
+def _stats_of(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
     lifetimes = {row["_id"]: row for row in rows}
     lifetime = lifetimes.pop(_LIFETIME, {"number": 0, "mean": None})
     numbers = {status: row["number"] for status, row in lifetimes.items()}
@@ -89,7 +93,7 @@ def _told(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
 
 @command("count all jobs", writes=False)
 def are_few(jobs: JobCollection) -> bool:
-    """Whether the jobs of all names can be read at once. By what the server knows without counting."""
+    """Return whether one query may read the jobs of all names, by the server's estimate of their number."""
     return jobs.collection.estimated_document_count() <= MOST_GROUPED
 
 
@@ -97,10 +101,9 @@ def are_few(jobs: JobCollection) -> bool:
 def queue_stats_by_name(
     jobs: JobCollection, most_counted: int = MOST_COUNTED, most_averaged: int = MOST_AVERAGED
 ) -> dict[str, QueueStats]:
-    """The same statistics as `queue_stats`, of every name in one command.
+    """Return the same statistics as `queue_stats` for every name, in one command.
 
-    Without names that have more completed jobs than are averaged: which of them are the latest, only a question for
-    that name can tell.
+    Names with more completed jobs than are averaged are left out: only a query for one name finds the latest of them.
     """
     # A name that is not text must not keep the others from being read.
     collection = jobs.collection.with_options(codec_options=LENIENT)
@@ -115,20 +118,20 @@ def queue_stats_by_name(
     for row in rows:
         by_name[row["_id"]["name"]].append({**row, "_id": row["_id"]["of"]})
     return {
-        name: _told(of_name, most_counted)
+        name: _stats_of(of_name, most_counted)
         for name, of_name in by_name.items()
         if all(row["number"] <= most_averaged for row in of_name if row["_id"] == JobStatus.COMPLETED.value)
     }
 
 
 def _by_name(match: dict[str, Any], of: Any, **computed: Any) -> list[dict[str, Any]]:
-    """How many there are for each name, and `of` what."""
+    """Return the stages that count for each name and each value of `of`."""
     grouped = {"_id": {"name": f"${_NAME}", "of": of}, "number": {"$sum": 1}, **computed}
     return [{"$match": {_NAME: {"$type": "string"}, **match}}, {"$group": grouped}]
 
 
 _AT_REST_BY_NAME: Final = [
-    # With a bound that the index has, and in its order: it is read, and no document.
+    # With this bound on the name, the server reads the index in its order, and no document.
     {"$match": {_NAME: {"$gte": ""}, _STATUS: {"$in": [status.value for status in indexes.AT_REST]}}},
     {"$group": {"_id": {"name": f"${_NAME}", "of": f"${_STATUS}"}, "number": {"$sum": 1}}},
 ]
