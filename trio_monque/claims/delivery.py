@@ -36,6 +36,7 @@ class ClaimQueue:
     async def offer(self, claim: Claim[Any], work: ClaimWork) -> None:
         """Offer the claim; return when the work under it is over, or raise the error of that work."""
         work.wait_to_begin()
+        # A claim that was in flight when the end began may be granted after `close`.
         if self._is_closed:
             work.release_unless_entered()
         else:
@@ -44,7 +45,7 @@ class ClaimQueue:
         try:
             await work.wait_over()
         finally:
-            # `work` is missing if no task took the claim.
+            # A place is free for the next claim. `work` is missing if no task took this one.
             if work in self._taken:
                 del self._taken[work]
                 self._lot.unpark()

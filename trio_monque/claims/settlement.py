@@ -75,6 +75,8 @@ class DocumentSettlement:
 
 def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     """Decide what the end of a run means for its document."""
+    # Also without a cancellation by the engine: the block of `async with claim` may have been cancelled by its own
+    # task.
     if isinstance(end.error, UncountedReleaseError):
         return CutShort()
     if has_succeeded(end):

@@ -126,6 +126,7 @@ class Host(Generic[ClaimT, ReportT]):
         except BaseException as error:
             self._end()
             if crashes := stop.crashes:
+                # Both are raised: the cancellation belongs to a scope of the caller, which must receive it.
                 raise BaseExceptionGroup(
                     f"{self._life.name} crashed while being cancelled", [*crashes, error]
                 ) from None
@@ -146,6 +147,7 @@ class Host(Generic[ClaimT, ReportT]):
     async def opened(self, special: Body) -> AsyncIterator[None]:
         """Run while the body runs. If the body ends by an error or a cancellation, cut; otherwise drain."""
         stop, body_error = self.engine.stop, None
+        # Shielded: the task beside the body works until the body has ended, also while the body is cancelled.
         in_body = trio.CancelScope(shield=True)
         try:
             async with trio.open_nursery() as nursery:
@@ -161,7 +163,9 @@ class Host(Generic[ClaimT, ReportT]):
                         await self.ended.wait()
                     except BaseException as error:
                         body_error = error
+                        # The nursery waits for the host, which ends its runs and releases their claims.
                         stop.cut(cause_of(error, f" in the body of {special.name}"))
+                        # If the body has failed only because the host has crashed, the crash alone is worth raising.
                         if not (stop.crashes and special.is_echo(error)):
                             raise
                     finally:
@@ -210,6 +214,7 @@ class Host(Generic[ClaimT, ReportT]):
         report = self.report = self._reporter.report(end)
         if self._has_begun:
             self._reporter.log_ended(report, end.cause)
+        # After the report is made: a task that waits for the end reads it.
         self.ended.set()
         return report
 
@@ -219,6 +224,8 @@ class Host(Generic[ClaimT, ReportT]):
             try:
                 await self.engine.run(started=partial(self._begin, started))
             finally:
+                # Shielded: also after a cancellation, listeners receive the last events, and the instance leaves the
+                # database. Bounded: a database or a listener that does not answer must not delay the end.
                 with trio.CancelScope(shield=True, deadline=trio.current_time() + LAST_WORDS):
                     async with trio.open_nursery() as last_words:
                         last_words.start_soon(self._life.leave)

@@ -31,6 +31,7 @@ logger = logger_of("scheduler")
 
 
 MOST_REFUSALS: Final = LIGHTEST + 1
+"""How many refusals of one settlement are answered with another write. The last of these writes stores a failure."""
 
 
 @dataclass(slots=True, eq=False)
@@ -84,8 +85,8 @@ class Batch:
 
     Attributes:
         statements: What is still to be sent.
-        undecided: Those that the last answer left open, with what it reported.
-        decided: Those decided again since, whose statements are not made yet.
+        undecided: The settlements that the last answer left open, with their fates.
+        decided: The settlements that were decided again since, and whose statements are not made yet.
     """
 
     settlements: Sequence[JobSettlement]
@@ -101,8 +102,8 @@ JobEngine = Engine[Job, JobSettlement, Batch, Job, Rescued]
 def prepared(settlements: Sequence[JobSettlement], now: datetime, receipt_prefix: str) -> Batch:
     """Decide what is written for each settlement, and make the fewest statements that write all of it.
 
-    Most jobs are one-off jobs that succeed without a result. All of these that one claim took end with the same write,
-    so it is decided once.
+    Most jobs are one-off jobs that succeed without a result. Those of one claim end with the same write, which is
+    decided once.
     """
     completions: dict[str | None, Transition] = {}
     ends = []
@@ -134,7 +135,7 @@ def decided(settlement: JobSettlement, now: datetime) -> Transition:
         transition = _decided(settlement, now)
         return lightened(transition, min(settlement.refusals, LIGHTEST)) if settlement.refusals else transition
     except MemoryError:
-        raise  # Not a fault of the job: the settler tries again.
+        raise  # The job is not the cause: the settler tries again.
     except BaseException as error:
         # Code of the user (a backoff function, the text of an exception) may raise anything. It fails its own job;
         # otherwise it would stop the settler, and the batch that many other jobs are in.
