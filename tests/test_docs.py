@@ -171,7 +171,7 @@ def _costs_of_an_end_and_more(store: JobCollection, settlement: str) -> Sequence
 
 
 @pytest.mark.parametrize(
-    ("settlement", "wanted"), one_in(2, list(SETTLEMENTS), [Retention(completed=0), Retention(keep_last=1)])
+    ("settlement", "wanted"), one_in(4, list(SETTLEMENTS), [Retention(completed=0), Retention(keep_last=1)])
 )
 def test_index_page_tells_what_retention_costs_on_top(db: Database, settlement: str, wanted: Retention) -> None:
     store = handle(db)

@@ -22,6 +22,7 @@ EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
 LINES = {"skip_locked.py": 175}  # It brings the service that it asks, and proves what it says.
 
 
+@pytest.mark.full
 def test_hello_greets_and_ends(mongod: EmbeddedServer, db: Database) -> None:
     assert run_program("examples/hello.py", uri=mongod.uri, database=db.name) == "Hello, world!\n"
 

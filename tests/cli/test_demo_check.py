@@ -182,6 +182,7 @@ def doubled(record: RunRecord) -> Sequence[RunRecord]:
     return [record, replace(record, attempt=record.attempt + 10)]
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("stored", [nothing_stored, falsified, doubled])
 def test_the_demo_ends_with_one_and_a_table_of_what_is_wrong(
     stored: Callable[[RunRecord], Sequence[RunRecord]],

@@ -12,7 +12,6 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.support.thoroughly import one_in
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Collection
 
@@ -80,7 +79,7 @@ def test_an_interrupt_before_the_work_begins_ends_at_once() -> None:
 
 @pytest.mark.full
 @pytest.mark.skipif(not hasattr(os, "pidfd_open"), reason="another process can be awaited on Linux only")
-@pytest.mark.parametrize("ending", one_in(2, [signal.SIGKILL, signal.SIGTERM]))
+@pytest.mark.parametrize("ending", [signal.SIGKILL, signal.SIGTERM])
 def test_no_server_outlives_the_demo(ending: signal.Signals, tmp_path: Path) -> None:
     with demo_process("--files", "40", "--job-seconds", "1", TMPDIR=str(tmp_path)) as demo:
         server = os.pidfd_open(int(demo.wait_for_line(r"server: pid (\d+)")[1]))

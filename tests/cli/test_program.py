@@ -117,6 +117,7 @@ def test_wrong_credentials_end_in_one_line_that_says_what_to_check(
     assert "check the user, the password" in reported[0]
 
 
+@pytest.mark.full
 def test_a_server_that_is_not_there_ends_in_one_line_within_ten_seconds() -> None:
     began = time.monotonic()
     with demo_process("--files", "1", "--uri", "mongodb://127.0.0.1:1") as demo:

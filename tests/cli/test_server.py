@@ -14,7 +14,6 @@ from typing import Any
 import pytest
 from pymongo import MongoClient
 
-from tests.support.thoroughly import one_in
 from trio_monque.cli import main, server
 from trio_monque.embedded.launcher import LaunchOptions
 from trio_monque.errors import EmbeddedServerError
@@ -47,7 +46,8 @@ def address_of(process: subprocess.Popen[str]) -> str:
     return process.stdout.readline().strip()
 
 
-@pytest.mark.parametrize("end", one_in(2, [signal.SIGINT, signal.SIGTERM]))
+@pytest.mark.full
+@pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM])
 def test_server_prints_an_address_that_works_and_ends_on_a_signal(port: int, end: signal.Signals) -> None:
     with server_process("--port", str(port)) as process:
         uri = address_of(process)

@@ -141,6 +141,7 @@ def test_slices_are_bounded_by_count_and_by_bytes(
         assert inserted(recorder) == [3, 1, 1, 2, 2]
 
 
+@pytest.mark.full
 def test_payloads_beyond_what_one_message_holds_are_all_stored(db: Database, jobs: Collection) -> None:
     large = "x" * 9_000_000
     got = Monque(db).sync.enqueue_many([NewJob(name="greet", data=large) for _ in range(6)])

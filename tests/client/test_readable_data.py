@@ -108,6 +108,7 @@ def test_what_the_clients_codec_options_read_is_accepted() -> None:
             check_payload(BAD_TEXT, None, PLAIN.with_options(unicode_decode_error_handler=handler))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("is_told", [True, False], ids=["claimed by its id", "claimed in a batch"])
 async def test_job_with_the_deepest_data_goes_all_its_way(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock, is_told: bool

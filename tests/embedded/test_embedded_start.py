@@ -192,6 +192,7 @@ def test_log_tail_is_readable_whatever_the_server_printed(tmp_path: Path) -> Non
 # --- A folder that is kept ---
 
 
+@pytest.mark.full
 def test_given_folder_keeps_its_data_and_comes_back_on_another_port(tmp_path: Path, temporary_folder: Path) -> None:
     kept = tmp_path / "kept"
     with embedded_mongod(folder=kept) as first:

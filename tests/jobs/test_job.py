@@ -38,6 +38,7 @@ def claimed(**fields: Any) -> Job:
     return applied(Job.of({"id": ObjectId(), **NEW, **fields}), CLAIM)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("fields", [{}, TRIED], ids=["first try", "second try"])
 def test_ten_thousand_claimed_jobs_take_a_quarter_of_a_kilobyte_each(fields: dict[str, Any]) -> None:
     """Beside their values: these are small only as long as Python holds the names of their fields once for all."""

@@ -198,6 +198,7 @@ def test_other_libraries_change_nothing_for_a_dataclass() -> None:
     assert problem == "data.items[0].price: must be a number, or one as text, not str 'much'"
 
 
+@pytest.mark.full
 def test_reading_does_not_import_what_was_not_given() -> None:
     program = (
         "import sys, trio_monque; from tests.payloads.everything import *; "

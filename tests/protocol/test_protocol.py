@@ -44,7 +44,7 @@ LARGE: Final = {
 
 PLAYED: Final = QUICK | LARGE if THOROUGH else QUICK
 
-ONLY_IN_FULL: Final = ("a bit of everything", "two faults")
+ONLY_IN_FULL: Final = ("a bit of everything", "two faults", "three claims in mixed batches")
 """The largest of the quick ones: seconds each."""
 
 

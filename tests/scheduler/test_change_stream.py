@@ -152,6 +152,7 @@ async def test_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database
     assert max(sleepers.lags(later)) < 1.0
 
 
+@pytest.mark.full
 async def test_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(db: Database, node: NodePeer) -> None:
     heard = Heard("early", "late", "noise")
     async with heard.open(db), trio.open_nursery() as nursery:
@@ -281,6 +282,7 @@ async def test_user_without_the_right_polls_and_the_fallback_is_reported_once() 
     assert heard.stream == ["ChangeStreamFallback"]
 
 
+@pytest.mark.full
 async def test_standalone_server_is_polled_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:
@@ -374,6 +376,7 @@ async def test_scheduler_survives_while_its_database_is_dropped(db: Database, no
         await heard.wait_started(node.enqueue("greet"))
 
 
+@pytest.mark.full
 async def test_request_to_cancel_reaches_the_handler_within_a_tenth_of_a_second(db: Database) -> None:
     workers, running, heard, elsewhere = Workers(), dict[ObjectId, trio.Event](), Heard(), Monque(db)
     cancelled_at: dict[ObjectId, float] = {}

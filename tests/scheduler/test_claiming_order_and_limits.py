@@ -254,7 +254,7 @@ async def test_wakes_during_a_look_cause_one_full_look_more(
 @pytest.mark.parametrize(
     ("name", "slots"),
     [
-        *one_in(2, ["a", "m", "z"], [1, 3]),
+        *one_in(4, ["a", "m", "z"], [1, 3], first=1),
         pytest.param("m", 2, marks=pytest.mark.full),
         pytest.param("m", 5, marks=pytest.mark.full),
     ],
@@ -321,8 +321,7 @@ def _raise(error: Exception) -> None:
     raise error
 
 
-@pytest.mark.parametrize("concurrency", [1, 2])
-@pytest.mark.parametrize("end", ENDS)
+@pytest.mark.parametrize(("concurrency", "end"), one_in(2, [1, 2], list(ENDS)))
 async def test_slot_is_refilled_at_the_instant_at_which_it_is_free(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

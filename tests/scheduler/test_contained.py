@@ -165,6 +165,7 @@ async def test_whatever_a_handler_gives_its_own_job_is_all_it_decides(
     assert (stored.status, stored.fail_reason) == (status, reason)
 
 
+@pytest.mark.full
 async def test_failure_that_does_not_fit_into_the_document_is_stored_lighter(
     open_test_scheduler: SchedulerOpener, monque: Monque, autojump_clock: MockClock
 ) -> None:

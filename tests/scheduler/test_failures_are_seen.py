@@ -50,6 +50,7 @@ trio.run(main)
 """
 
 
+@pytest.mark.full
 def test_program_without_logging_configuration_prints_failures(
     mongod: EmbeddedServer, db: Database, tmp_path: Path
 ) -> None:

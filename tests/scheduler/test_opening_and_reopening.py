@@ -14,6 +14,7 @@ from trio.testing import MockClock
 
 from tests.support.interception import Recorder, is_look
 from tests.support.store import PAST, handle
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Scheduler, Workers, run_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
@@ -191,8 +192,9 @@ class BodyError(Exception):
     pass
 
 
-@pytest.mark.parametrize("instance_id", [None, "us"])
-@pytest.mark.parametrize("left", ["in order", "by an error", "by cancellation"])
+@pytest.mark.parametrize(
+    ("instance_id", "left"), one_in(3, [None, "us"], ["in order", "by an error", "by cancellation"])
+)
 async def test_opening_again_after_leaving_works_with_the_same_workers_database_and_id(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,

@@ -15,6 +15,7 @@ from pymongo.errors import AutoReconnect, ServerSelectionTimeoutError
 from trio.testing import MockClock
 
 from tests.support.internals import context_of, interference_of
+from tests.support.thoroughly import one_in
 from trio_monque import Monque, NewJob, RunningJob, Workers
 from trio_monque.client.group_enqueue import Caller, Gathering
 from trio_monque.errors import MonqueConnectionError
@@ -84,8 +85,7 @@ CALLS: dict[str, Callable[[RunningJob[Any], Monque], Awaitable[object]]] = {
 }
 
 
-@pytest.mark.parametrize("in_cleanup", [False, True], ids=["", "in a clean-up"])
-@pytest.mark.parametrize("call", CALLS)
+@pytest.mark.parametrize(("call", "in_cleanup"), one_in(3, list(CALLS), [False, True]))
 async def test_handler_that_waits_for_an_answer_ends_before_its_lease(
     open_test_scheduler: SchedulerOpener, monque: Monque, mock_clock: MockClock, call: str, in_cleanup: bool
 ) -> None:

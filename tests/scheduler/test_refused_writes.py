@@ -61,6 +61,7 @@ async def test_job_without_room_for_a_claim_fails_with_the_reason_and_all_others
         assert scheduler.is_healthy()
 
 
+@pytest.mark.full
 async def test_job_that_cannot_even_be_failed_is_listed_as_broken_and_all_others_run(
     open_test_scheduler: SchedulerOpener,
     monque: Monque,
@@ -131,6 +132,7 @@ async def test_validator_that_refuses_every_claim_fails_no_job_and_they_run_when
         assert scheduler.health().broken == 0
 
 
+@pytest.mark.full
 async def test_job_that_is_claimed_by_its_id_and_refused_is_set_aside_as_well(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
 ) -> None:

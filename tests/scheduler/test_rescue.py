@@ -245,6 +245,7 @@ async def test_job_whose_holder_died_with_a_request_to_cancel_it_is_cancelled(
     assert [type(event) for event in reported] == [JobCancelled]
 
 
+@pytest.mark.full
 async def test_several_living_instances_rescue_a_job_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

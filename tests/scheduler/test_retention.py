@@ -436,6 +436,7 @@ async def test_pass_reaches_all_jobs_beside_documents_that_are_not_jobs_and_ends
         assert pruner_of(scheduler).healthy
 
 
+@pytest.mark.full
 async def test_lock_that_cannot_be_released_does_not_count_as_a_fault(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,
@@ -541,6 +542,7 @@ async def test_nothing_is_deleted_once_the_drain_has_begun_however_long_it_takes
     assert {*old} <= left(jobs)
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
     ("wanted", "names", "each", "kept"),
     [(Retention(completed=DAY), "a", 5000, 1000), (Retention(keep_last=1), "abcdef", 2, 8)],

@@ -202,6 +202,7 @@ async def reported_by_all(
     assert scheduler.report.crashed == ()
 
 
+@pytest.mark.full
 async def test_backoff_function_whose_error_misbehaves_costs_its_own_delay_only(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -328,6 +328,7 @@ def test_foreign_documents_do_not_end_the_stream(store: JobCollection, jobs: Col
     assert reported == [Change(Kind.JOB, is_pending=True), Change(Kind.JOB), Change(Kind.JOB)]
 
 
+@pytest.mark.full
 def test_data_does_not_travel_and_a_burst_is_one_answer(db: Database, mongod: Any) -> None:
     recorder = Recorder()
     with MongoClient[Any](mongod.uri, tz_aware=True, event_listeners=[recorder]) as watched:

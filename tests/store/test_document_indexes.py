@@ -229,6 +229,7 @@ def test_creating_an_index_that_exists_under_another_name_raises(documents: Coll
         indexes.create(handle(documents))
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("sort", [(), [("at", 1)]], ids=str)
 def test_search_without_an_index_is_known(documents: Collection, sort: Any) -> None:
     documents.insert_many([{} for _ in range(10)])

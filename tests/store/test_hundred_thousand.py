@@ -50,7 +50,7 @@ ORDERS = ("id", "created_at", "updated_at", "next_run_at")
 MIDDLE = BEGIN + timedelta(milliseconds=25)
 
 
-def served() -> Iterator[Any]:
+def served() -> Iterator[tuple[Any, JobFilter]]:
     """Each order and filter that the table of `scans_of` names an index for."""
     some = {
         "all": JobFilter(),
@@ -72,22 +72,24 @@ def served() -> Iterator[Any]:
     }
     for by, filters in named.items():
         for which in filters:
-            yield pytest.param(by, some[which], id=f"{by}, {which}")
+            yield by, some[which]
     for by, ends in (
         ("created_at", {"created_from": MIDDLE, "created_to": MIDDLE}),
         ("created_at", {"newer_than": MIDDLE}),
         ("updated_at", {"updated_to": MIDDLE, "status": "failed"}),
         ("next_run_at", {"run_from": MIDDLE, "name": "mail", "status": "pending"}),
     ):
-        yield pytest.param(by, JobFilter(**ends), id=f"{by}, {' '.join(ends)}")
+        yield by, JobFilter(**ends)
 
 
-@pytest.mark.parametrize(("by", "which"), list(served()))
-@pytest.mark.parametrize(("direction", "order"), one_in(4, ["forward", "backward"], ["asc", "desc"], first=1))
+WAYS = [(direction, order) for direction in ("forward", "backward") for order in ("asc", "desc")]
+
+
+@pytest.mark.parametrize(("asked", "way"), one_in(4, list(served()), WAYS))
 def test_page_examines_what_it_shows_and_a_constant(
-    many: Database, by: Any, which: JobFilter, direction: Any, order: Any
+    many: Database, asked: tuple[Any, JobFilter], way: tuple[Any, Any]
 ) -> None:
-    monque = Monque(many)
+    (by, which), (direction, order), monque = asked, way, Monque(many)
     cursor = None
     for _ in range(3):
         page, cost = examined(

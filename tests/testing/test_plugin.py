@@ -197,6 +197,7 @@ def test_it(mongod):
     run(project, passed=1)
 
 
+@pytest.mark.full
 def test_kit_works_where_pytest_is_not_installed() -> None:
     program = """
 import sys

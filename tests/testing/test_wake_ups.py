@@ -122,6 +122,7 @@ async def test_malformed_documents_at_the_head_of_the_queue_delay_no_job(
     assert len(log.starts) == 1
 
 
+@pytest.mark.full
 @pytest.mark.parametrize("virtual", [True, False])
 def test_job_due_after_the_year_9999_is_ignored(monque_db: Database, jobs: Collection, virtual: bool) -> None:
     log = Log()
@@ -137,6 +138,7 @@ def test_job_due_after_the_year_9999_is_ignored(monque_db: Database, jobs: Colle
     assert len(log.starts) == 1
 
 
+@pytest.mark.full
 async def test_what_falls_due_for_a_full_group_costs_nothing_until_there_is_room(
     mongod: Any, monque_db: Database, autojump_clock: MockClock
 ) -> None:
