@@ -222,7 +222,8 @@ class EventDelivery:
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
-                logger.warning("async listener %s hears nothing of blocking calls", subscription.listener)
+                problem = "async listener %s did not receive %s: events of blocking calls reach plain listeners only"
+                logger.warning(problem, subscription.listener, type(event).__name__)
             else:
                 call_plain(subscription, event)
 

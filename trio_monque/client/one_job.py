@@ -202,7 +202,9 @@ def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> 
     if current is None or current.status is not JobStatus.PROCESSING:
         return None
     if not is_ours(current):
-        raise JobStateError(job_id, current.status, "cancel", "it is held by another library, which would not hear")
+        raise JobStateError(
+            job_id, current.status, "cancel", "another library holds it, which does not read such requests"
+        )
     if current.cancel_requested_at is not None:
         return current
     return _applied(context, transitions.request_cancel(current, now))

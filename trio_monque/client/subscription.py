@@ -69,7 +69,7 @@ class Subscription:
         if len(self._unheard) >= MOST_UNHEARD:
             self._dropped += 1
             if self._dropped == 1:
-                logger.warning("%s is too slow: events are dropped for it", self.listener)
+                logger.warning("dropped events for listener %s: it is too slow", self.listener)
             return
         self._unheard.append(event)
         self._arrived.set()

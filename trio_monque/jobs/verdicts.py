@@ -104,7 +104,7 @@ class Snoozed:
 
 @dataclass(frozen=True, slots=True)
 class CutShort:
-    """The scheduler stopped before the handler ended. This is not a try: the claim is released."""
+    """The scheduler stopped before the handler ended: the claim is released, and no attempt is counted."""
 
 
 Verdict = Succeeded | Failed | Discarded | Snoozed | CutShort
