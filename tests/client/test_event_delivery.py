@@ -83,7 +83,7 @@ async def test_slow_listener_misses_events_and_does_not_delay_others(
     monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    monkeypatch.setattr(subscription, "MOST_UNHEARD", 3)
+    monkeypatch.setattr(subscription, "MOST_WAITING", 3)
     event_delivery = EventDelivery()
     heard: list[Event] = []
 

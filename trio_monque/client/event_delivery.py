@@ -124,13 +124,13 @@ class EventDelivery:
 
     # --- In a scheduler ---
 
-    def is_heard(self, event_type: type[Event]) -> bool:
+    def has_listener(self, event_type: type[Event]) -> bool:
         """Return whether there is a listener for events of this type: without one, the event need not be made."""
         for subscription in self._subscriptions:
             if issubclass(event_type, subscription.listens_to):
                 return True
         # A copy: streams come and go on other loops, and one that moves up in the list would be passed over.
-        return any(stream.hears(event_type) for stream in tuple(self._streams)) if self._streams else False
+        return any(stream.takes(event_type) for stream in tuple(self._streams)) if self._streams else False
 
     def emit(self, event: Event) -> None:
         """Hand the event to all its listeners; return at once. On the run's own thread, while `run` runs."""
@@ -222,8 +222,11 @@ class EventDelivery:
         self._offer_to_streams(event)
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
-                problem = "async listener %s did not receive %s: events of blocking calls reach plain listeners only"
-                logger.warning(problem, subscription.listener, type(event).__name__)
+                logger.warning(
+                    "async listener %s did not receive %s: events of blocking calls reach plain listeners only",
+                    subscription.listener,
+                    type(event).__name__,
+                )
             else:
                 call_plain(subscription, event)
 

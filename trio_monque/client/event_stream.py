@@ -18,7 +18,7 @@ logger = logger_of("events")
 
 EventT = TypeVar("EventT", bound=Event)
 
-MOST_UNHEARD: Final = 10_000
+MOST_WAITING: Final = 10_000
 """How many events may wait for a slow listener; beyond, the newest are dropped and counted."""
 
 
@@ -34,7 +34,7 @@ class EventStream(Generic[EventT]):
         self._types = types
         self._loop = anyio.lowlevel.current_token()
         self._post = poster()
-        self._send, self._receive = anyio.create_memory_object_stream[EventT](MOST_UNHEARD)
+        self._send, self._receive = anyio.create_memory_object_stream[EventT](MOST_WAITING)
 
     def __aiter__(self) -> EventStream[EventT]:
         return self
@@ -43,7 +43,7 @@ class EventStream(Generic[EventT]):
         """Wait for the next event and return it. Cancelled, no event is lost."""
         return await self._receive.__anext__()
 
-    def hears(self, event_type: type[Event]) -> bool:
+    def takes(self, event_type: type[Event]) -> bool:
         """Return whether it takes events of this type."""
         return issubclass(event_type, self._types)
 
@@ -75,7 +75,7 @@ class EventStream(Generic[EventT]):
         except anyio.WouldBlock:
             self.dropped += 1
             if self.dropped == 1:
-                logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_UNHEARD)
+                logger.warning("dropped an event: the reader of its stream is %d events behind", MOST_WAITING)
         except (anyio.ClosedResourceError, anyio.BrokenResourceError):
             pass  # It was closed after the event was sent.
 

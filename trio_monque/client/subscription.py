@@ -23,7 +23,7 @@ from ..grace import Grace, using_grace
 from ..log import logger_of
 from ..safe_text import shown
 from ..threads import HoldingLimiter, call_in_thread
-from .event_stream import MOST_UNHEARD
+from .event_stream import MOST_WAITING
 
 logger = logger_of("events")
 
@@ -35,7 +35,7 @@ PAUSE: Final = 0.1
 
 
 class Subscription:
-    """One listener. Touch it only on the trio thread that delivers, except `removed` and the count of heard events.
+    """One listener. Touch it only on the trio thread that delivers, except `removed` and the count of delivered ones.
 
     Attributes:
         removed: Set when the listener is removed, in any thread; read before each call of the listener.
@@ -51,27 +51,27 @@ class Subscription:
         self.caught_up.set()
         self.ended = trio.Event()
         self.ended.set()
-        self._unheard: deque[Event] = deque()
+        self._waiting: deque[Event] = deque()
         self._arrived = trio.Event()
-        self._offered = self._heard = self._dropped = 0
+        self._offered = self._delivered = self._dropped = 0
         self._scope = trio.CancelScope()
         self._is_closed = False
 
     @property
     def undelivered(self) -> int:
-        return 0 if self.removed else self._offered - self._heard
+        return 0 if self.removed else self._offered - self._delivered
 
     def offer(self, event: Event) -> None:
         """Hand over an event; return at once."""
         if self.removed:
             return  # Its task may have ended already: `caught_up` would never be set again.
         self._offered += 1
-        if len(self._unheard) >= MOST_UNHEARD:
+        if len(self._waiting) >= MOST_WAITING:
             self._dropped += 1
             if self._dropped == 1:
                 logger.warning("dropped events for listener %s: it is too slow", self.listener)
             return
-        self._unheard.append(event)
+        self._waiting.append(event)
         self._arrived.set()
         if self.caught_up.is_set():
             self.caught_up = trio.Event()
@@ -124,16 +124,16 @@ class Subscription:
         while not self.removed:
             await self._arrived.wait()
             self._arrived = trio.Event()
-            events = tuple(self._unheard)
-            self._unheard.clear()
+            events = tuple(self._waiting)
+            self._waiting.clear()
             if is_async(self.listener):
                 for event in events:
                     if self._is_closed:
                         return  # A listener that shields itself has no checkpoint at which the cancellation arrives.
                     await self._call_async(event, call)
             elif events:
-                await self._tell_in_thread(events, limiter)
-            if not self._unheard:
+                await self._call_in_thread(events, limiter)
+            if not self._waiting:
                 self.caught_up.set()
 
     async def _call_async(self, event: Event, call: CallListener | None) -> None:
@@ -143,22 +143,22 @@ class Subscription:
             if trio.current_effective_deadline() == -float("inf"):
                 raise
             logger.error("listener %s raised the Cancelled of a scope of its own", self.listener)
-        self._heard += 1
+        self._delivered += 1
 
-    async def _tell_in_thread(self, events: Sequence[Event], limiter: HoldingLimiter) -> None:
+    async def _call_in_thread(self, events: Sequence[Event], limiter: HoldingLimiter) -> None:
         left = deque(events)  # The thread removes each event that it delivers: a second attempt must not repeat one.
         while True:
             try:
-                call = partial(self._hear_all, left)
+                call = partial(self._call_for_all, left)
                 return await call_in_thread(call, limiter=limiter, abandon_on_cancel=True)
             except ShortageError as error:
                 logger.debug("listener %s waits for a thread: %s", self.listener, error)
                 await trio.sleep(PAUSE)
 
-    def _hear_all(self, events: deque[Event]) -> None:
+    def _call_for_all(self, events: deque[Event]) -> None:
         while events and not self._is_closed:
             call_plain(self, events.popleft())
-            self._heard += 1
+            self._delivered += 1
 
 
 async def call_async(subscription: Subscription, event: Event, call: CallListener | None = None) -> None:

@@ -135,7 +135,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def run_started(self, claim: Job) -> None:
         # Called for every run, so it must be cheap: without a listener neither the event nor the job's new state is
         # made.
-        if self.event_delivery.is_heard(events.JobStarted):
+        if self.event_delivery.has_listener(events.JobStarted):
             self.event_delivery.emit(events.JobStarted(claim))
 
     def extra_of(self, claim: Job) -> Mapping[str, object]:
@@ -181,7 +181,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def run_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
-            if self.event_delivery.is_heard(events.JobCancelled):
+            if self.event_delivery.has_listener(events.JobCancelled):
                 self.event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
         if settlement.schedule_ended is not None:
@@ -190,7 +190,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
-                if self.event_delivery.is_heard(events.JobCompleted):
+                if self.event_delivery.has_listener(events.JobCompleted):
                     self.event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
                 job = settled(settlement)
