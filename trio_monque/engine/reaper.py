@@ -108,7 +108,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         at_start = True
         while True:
             self._signal = trio.Event()  # Before the timers and flags are read: what is set after that ends the wait.
-            self._look_if_a_timer_has_come()
+            self._check_timers()
             if self._must_look:
                 if not await self._look(at_start=at_start):
                     continue
@@ -119,8 +119,8 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
             with trio.move_on_at(min(self._look_at, self._own_end, self._observations.next_due)):
                 await self._signal.wait()
 
-    def _look_if_a_timer_has_come(self) -> None:
-        """Sets `_must_look` and uses up the timer."""
+    def _check_timers(self) -> None:
+        """Sets `_must_look` if a timer has come, and clears that timer."""
         now = trio.current_time()
         if now >= self._own_end:
             self._own_end = math.inf
