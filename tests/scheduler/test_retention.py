@@ -324,7 +324,7 @@ async def test_lock_of_one_that_was_killed_frees_itself(
     old = put(jobs, 9 * DAY)
     wanted = Retention(completed=DAY)
     async with open_test_scheduler(retention=wanted) as killed:
-        fail_next(killed, driver.AutoReconnect, command="delete ended jobs|give back the lock", times=None)
+        fail_next(killed, driver.AutoReconnect, command="delete ended jobs|release the lock", times=None)
         await advance(1)
         await crash(killed)
     (lock,) = db["monque_jobs.instances"].find({"_id": "lock:retention"})
@@ -448,7 +448,7 @@ async def test_lock_that_cannot_be_released_does_not_count_as_a_fault(
     async with open_test_scheduler() as scheduler:
         pass
     async with open_test_scheduler(retention=Retention(completed=DAY)) as scheduler:
-        with fail_next(scheduler, driver.AutoReconnect("gone"), command="give back the lock") as fault:
+        with fail_next(scheduler, driver.AutoReconnect("gone"), command="release the lock") as fault:
             await advance(1)
         assert fault.happened
         assert not left(jobs)

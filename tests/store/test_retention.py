@@ -225,12 +225,12 @@ def test_lock_is_one_holders_until_it_is_given_back_or_has_run_out(
     assert instances.locked_until(store, "l") == PAST + lease
     assert instances.renew_lock(store, "l", "a", at(30))
     assert not instances.renew_lock(store, "l", "b", at(30))
-    instances.give_back_lock(store, "l", "b")
+    instances.release_lock(store, "l", "b")
     late = at(30) + lease
     assert not instances.take_lock(store, "l", "b", "two", late - timedelta(milliseconds=1))
     assert instances.take_lock(store, "l", "b", "two", late)
     assert not instances.renew_lock(store, "l", "a", late)
-    instances.give_back_lock(store, "l", "b")
+    instances.release_lock(store, "l", "b")
     assert instances.take_lock(store, "l", "c", "three", PAST)
     # It is not an entry of an instance, and the log does not advise to delete it.
     assert instances.read_all(store) == []

@@ -122,7 +122,7 @@ class Host(Generic[ClaimT, ReportT]):
         try:
             await start_within(self._start_timeout, self._get_ready)
             with self._life.reachable():
-                await self._run_listened_to(started)
+                await self._run_with_events(started)
         except BaseException as error:
             self._end()
             if crashes := stop.crashes:
@@ -218,9 +218,9 @@ class Host(Generic[ClaimT, ReportT]):
         self.ended.set()
         return report
 
-    async def _run_listened_to(self, started: Callable[[], None]) -> None:
-        async with trio.open_nursery() as listening:
-            hearing = await listening.start(self._deliver_events)
+    async def _run_with_events(self, started: Callable[[], None]) -> None:
+        async with trio.open_nursery() as event_nursery:
+            delivering = await event_nursery.start(self._deliver_events)
             try:
                 await self.engine.run(started=partial(self._begin, started))
             finally:
@@ -231,7 +231,7 @@ class Host(Generic[ClaimT, ReportT]):
                         last_words.start_soon(self._life.leave)
                         await self._event_delivery.wait_caught_up()
                 self._event_delivery.end_grace()
-                hearing.cancel(reason=f"{self._life.name} has ended")
+                delivering.cancel(reason=f"{self._life.name} has ended")
 
     async def _deliver_events(self, *, task_status: trio.TaskStatus[trio.CancelScope]) -> None:
         # Shielded: listeners want the events of a cancellation most, and these come while everything else is cancelled.

@@ -173,7 +173,7 @@ class Pruner:
             return
         with trio.move_on_after(RELEASE_TIMEOUT, shield=True):
             try:
-                await self._call(partial(instances.give_back_lock, self._jobs, LOCK, self._token))
+                await self._call(partial(instances.release_lock, self._jobs, LOCK, self._token))
             except MonqueConnectionError as error:
                 logger.debug("could not release the lock of retention: %s; it expires by itself", error)
 

@@ -222,8 +222,8 @@ def renew_lock(jobs: JobCollection, name: str, token: str, now: datetime) -> boo
     return bool(_beside(jobs).update_one({"_id": LOCK + name, "token": token}, renewed).matched_count)
 
 
-@command("give back the lock")
-def give_back_lock(jobs: JobCollection, name: str, token: str) -> None:
+@command("release the lock")
+def release_lock(jobs: JobCollection, name: str, token: str) -> None:
     """Free the lock if it is held under that token."""
     _beside(jobs).delete_one({"_id": LOCK + name, "token": token})
 

@@ -32,7 +32,7 @@ _BACKGROUND: Final = frozenset(
         "look which names are paused",
         "take the lock",
         "renew the lock",
-        "give back the lock",
+        "release the lock",
         "look how long the lock is held",
         "look which names have ended jobs",
         "look which ended jobs are too many",
