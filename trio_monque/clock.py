@@ -154,10 +154,9 @@ def wall_clock() -> datetime:
 
 
 def _steady_clock() -> Callable[[], float]:
-    """Return the clock of this system that cannot be set, and that continues while the machine is suspended.
-
-    With one that stops, all jobs would be late by the time of the suspension until the next measurement.
-    """
+    """Return the clock of this system that cannot be set, and that continues while the machine is suspended."""
+    # With time.monotonic, which stops on Linux and macOS, all jobs would be late by the time of the suspension until
+    # the next measurement.
     name = {"linux": "CLOCK_BOOTTIME", "darwin": "CLOCK_MONOTONIC_RAW"}.get(sys.platform)
     if name is None:
         return time.perf_counter  # On Windows it continues, and is far more precise than time.monotonic.
@@ -223,10 +222,7 @@ class _Offset(NamedTuple):
 
 
 class ServerClock:
-    """The server's time, in UTC with millisecond precision; in virtual time, the time of the run.
-
-    Threads share it without a lock: `set_offset` writes one attribute, and each other method reads it once.
-    """
+    """The server's time, in UTC with millisecond precision; in virtual time, the time of the run."""
 
     def __init__(self) -> None:
         # Until the first measurement, the time of day of this moment stands in, and the steady clock counts on from it.
@@ -279,5 +275,6 @@ class ServerClock:
             measured_at: Readings from before the measurement, so that a change of the clocks during it shows too.
         """
         before = self._offset.seconds
+        # One attribute, written at once and read once by each method: so threads share it without a lock.
         self._offset = _Offset(seconds, measured_at)
         return abs(seconds - before)

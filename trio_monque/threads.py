@@ -33,11 +33,7 @@ T = TypeVar("T")
 
 
 class HoldingLimiter:
-    """A limiter for `trio.to_thread.run_sync` whose threads hold virtual time.
-
-    trio calls `release_on_behalf_of` on the trio thread, exactly when the thread has ended, abandoned or not. By then
-    the task that waited for it is runnable, and the clock jumps only if no task is: so it cannot jump in between.
-    """
+    """A limiter for `trio.to_thread.run_sync` whose threads hold virtual time."""
 
     def __init__(self, total_tokens: float) -> None:
         self._limiter = trio.CapacityLimiter(total_tokens)
@@ -48,6 +44,8 @@ class HoldingLimiter:
         self._hold.acquire()
 
     def release_on_behalf_of(self, borrower: object) -> None:
+        # trio calls this on the trio thread, exactly when the thread has ended, abandoned or not. By then the task that
+        # waited for it is runnable, and the clock jumps only if no task is: so it cannot jump in between.
         self._hold.release()
         self._limiter.release_on_behalf_of(borrower)
 

@@ -59,6 +59,7 @@ class _Changing(Action):
         try:
             written = send(jobs, changes, receipt)
         except MonqueConnectionError as error:
+            # The jobs that bear the receipt were changed by this batch: no other write stores it.
             return looked_up(error, lambda: bulk_changes.find_out(jobs, changes, receipt))
         if written.count and not written.done:
             written.done = _which(lambda: bulk_changes.signed(jobs, changes, receipt))
@@ -91,6 +92,7 @@ class Retry(_Changing):
         self._random = Random()
 
     def write(self, chosen: Sequence[Job], now: datetime) -> Written:
+        # Not all due at once: a thousand jobs of one name would hit the service that failed them at the same moment.
         moments = spread_over(now, self._spread, len(chosen), self._random)
         pairs = zip(chosen, moments, strict=True)
         return self._made(

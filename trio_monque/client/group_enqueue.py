@@ -157,6 +157,7 @@ class GroupEnqueue:
                 await self._lead(gathering, caller)
         except BaseException:
             if not gathering.leave(caller):
+                # A thread took the job: it may be stored. So wait for the outcome, as every call does that was sent.
                 await self._set_although_cancelled(caller.turn)
             raise
         return _unwrapped(caller.outcome)
@@ -170,7 +171,7 @@ class GroupEnqueue:
             await self._db_threads.call(partial(self._in_thread, gathering, leader, batch, poster()))
         finally:
             if gathering.stop(leader):
-                _wake(batch)
+                _wake(batch)  # Its thread has ended already. Otherwise the thread wakes them, below.
 
     def _in_thread(
         self, gathering: Gathering, leader: Caller, batch: list[Caller], post: Callable[[Callable[[], None]], object]
@@ -179,6 +180,7 @@ class GroupEnqueue:
         try:
             for caller, outcome in zip(batch, self._send([caller.draft for caller in batch]), strict=True):
                 caller.outcome = outcome
+        # Any error: a caller that is woken without an outcome takes itself for the next leader.
         except BaseException as error:  # noqa: BLE001  # Each caller raises it.
             for caller in batch:
                 caller.outcome = error

@@ -71,6 +71,7 @@ class Operation(ABC, Generic[R]):
 
     def lost(self) -> None:
         """Note that the database did not answer: what was sent may have made jobs due."""
+        # Schedulers in virtual time do not poll: without this, a job that was stored all the same would never start.
         self.caused.may_be_due = not self.only_reads
 
     def finish(self, result: R) -> None:
