@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
+from trio_monque.bridge import app_loop
 from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.runtime import Runtime
 from trio_monque.errors import MonqueError, ShortageError
@@ -355,6 +356,36 @@ def test_cancellation_of_all_other_tasks_cuts_although_the_body_goes_on(app: App
                 one.cancel()
             await engine.runtime.ended
         assert engine.log == ["cut"]
+
+    app.run(main)
+
+
+def test_caller_with_a_shield_gets_an_error_where_the_cut_cannot_reach_it(
+    app: AppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All tasks of the application were cancelled. Without the error, the shield would hold the end for ever."""
+    monkeypatch.setattr(app_loop, "LONGEST_WAIT_FOR_CUT", 0.02)
+    log: list[str] = []
+
+    async def listener() -> None:
+        log.append("began")
+        await asyncio.sleep(60)
+
+    async def deliver(engine: Engine) -> None:
+        with trio.CancelScope(shield=True):
+            try:
+                await engine.app_loop.call(listener)
+            except MonqueError as error:
+                log.append(str(error))
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            engine.runtime.post(lambda: engine.nursery.start_soon(deliver, engine))
+            await until(lambda: log)
+            for one in asyncio.all_tasks() - {asyncio.current_task()}:
+                one.cancel()
+            await engine.runtime.ended
+        assert log == ["began", "the event loop of the application has ended, or has cancelled all its tasks"]
 
     app.run(main)
 

@@ -79,7 +79,13 @@ def test_program_ends_and_the_runtime_is_cut(loop: str, end: str) -> None:
 
 def test_warnings_are_errors_and_debug_mode_is_on() -> None:
     for loop in ("asyncio", "uvloop"):
-        program = PROGRAM.format(loop=loop) + "async def nothing(): pass\napp.run(lambda: main(nothing), debug=True)\n"
+        program = PROGRAM.format(loop=loop) + (
+            "async def nothing(): pass\n"
+            "async def patient():\n"
+            "    asyncio.get_running_loop().slow_callback_duration = 60  # On a busy machine, all is slow.\n"
+            "    await main(nothing)\n"
+            "app.run(patient, debug=True)\n"
+        )
         output, errors = _run(program + "import gc; gc.collect(); print('end')", "-X", "dev", "-W", "error")
         assert "end" in output.split("\n")
         assert errors == ""
