@@ -1,4 +1,4 @@
-"""Broken documents, which no scheduler can run: they are listed, and looked at again in case they were repaired."""
+"""Lists broken documents, which no scheduler can run, and looks at skipped ones again: they may have been repaired."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from .job_collection import JobCollection, name_in
 from .skipped_documents import SkippedDocuments, can_be_named
 
 MOST_IN_A_BATCH: Final = 1000
-# Up to this size, a value is shown; up to this number, the fields of a document.
+# A listed document shows values up to this size, and this number of fields.
 MOST_BYTES_SHOWN: Final = 1024
 MOST_FIELDS_SHOWN: Final = 100
 
@@ -33,11 +33,11 @@ MOST_LOOKED_AT: Final = 100
 
 LARGEST_DOCUMENT: Final = 16 * 1024 * 1024
 ROOM_FOR_A_CLAIM: Final = 148
-"""Bytes that a claim adds to a document at least: a job with less room cannot be claimed."""
+"""The least number of bytes that a claim adds to a document. No claim takes a job with less room."""
 
 
 class Look:
-    """One look through the whole collection, batch by batch: the server's cursor, which each batch moves on."""
+    """One read of the whole collection, batch by batch, with one cursor of the server."""
 
     def __init__(self) -> None:
         self._batches: RawBatchCursor[Any] | None = None
@@ -45,8 +45,8 @@ class Look:
 
     def next_batch(self, jobs: JobCollection) -> bytes:
         if self._batches is None:
-            # Not by ids: a condition on `_id` finds those of one type only. Raw: one that cannot be decoded must
-            # not spoil the others.
+            # No range of ids: it finds ids of one type only. As bytes: one document that cannot be decoded must not
+            # spoil the others.
             self._batches = jobs.collection.find_raw_batches({}, batch_size=MOST_IN_A_BATCH)
         return next(self._batches, b"")
 
@@ -58,7 +58,7 @@ class Look:
 
 @command("look for broken documents", writes=False)
 def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
-    """Return the broken ones among the next documents (a thousand, or 16 MB); at most `limit`."""
+    """Return the broken documents in the next batch (a thousand documents, or 16 MB); at most `limit`."""
     found: list[BrokenDocument] = []
     batch = look.next_batch(jobs)
     for raw, document in _documents(jobs, batch):
@@ -74,7 +74,7 @@ def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
 
 
 def _documents(jobs: JobCollection, batch: bytes) -> Iterator[tuple[bytes, Any]]:
-    """Each document as it is, and as the codec takes it."""
+    """Return each document as bytes, and as the codec reads it."""
     parts = []
     place = 0
     while place < len(batch):
@@ -130,7 +130,7 @@ def _value_shown(value: Any) -> Any:
     try:
         size = len(bson.encode({"": value})) - 7
     except (BSONError, ValueError, OverflowError):
-        return value  # A date that only its milliseconds express: it is small.
+        return value  # A date that Python has no datetime for. It is small.
     return value if size <= MOST_BYTES_SHOWN else f"({size} bytes)"
 
 
@@ -138,9 +138,9 @@ def _value_shown(value: Any) -> Any:
 
 
 def look_after(jobs: JobCollection) -> bool:
-    """Look again at some skipped documents, once a minute; log how many were met and not logged one by one.
+    """Once a minute, look again at some skipped documents, and log how many new ones were not logged one by one.
 
-    Returns whether some of them were repaired, so that the next look takes the next ones.
+    Return whether some were repaired: then the next look checks further ones at once.
     """
     if any(known.is_old() for known in jobs.skipped):
         look_again(jobs)
@@ -154,9 +154,9 @@ def look_after(jobs: JobCollection) -> bool:
 
 @command("look again at broken documents", writes=False)
 def look_again(jobs: JobCollection) -> None:
-    """Forget the skipped documents that were repaired or are gone. A round trip or two, once a minute.
+    """Forget skipped documents that were repaired or are gone. One or two round trips.
 
-    Where some were well again, the next ones follow at the next look: an operator may be repairing them all.
+    If some were, the next look checks further ones at once: an operator may be repairing all of them.
     """
     if jobs.broken.is_old() and _look_at_broken(jobs):
         jobs.broken.look_on()
@@ -171,18 +171,18 @@ def look_again(jobs: JobCollection) -> None:
 def _look_at_broken(jobs: JobCollection) -> bool:
     asked = jobs.broken.to_look_at(MOST_LOOKED_AT)
     wrong = SkippedDocuments()
-    # Without the large fields, at first. One of them may be what cannot be decoded: a document that is fine without
-    # them is read whole.
+    # First without the large fields. A large field may be the one that cannot be decoded: so a document that is a job
+    # without them is read whole.
     for document in jobs.raw.find(of_ids(asked), BUT_HEAVY, hint=BY_ID):
         own_id = _shown(document.raw).get("_id")
         doubled = doubled_fields.problem_of(document.raw)
         problem = _problem(jobs, document) or doubled or _problem_of_all(jobs, own_id)
         if problem is not None:
             wrong.add(own_id)
-            # Logged again where the problem is another than before: a repair was tried.
+            # Logged again if the problem is a new one: a repair has failed.
             if jobs.report_broken(own_id, problem, name_in(document)):
                 logger.warning("document %s is still not a job: %s", own_id, problem)
-    # A document that no query finds by its id is not gone.
+    # This query cannot find a document with such an id, which is therefore not known to be gone.
     return _forget(jobs.broken, [one for one in asked if one not in wrong and can_be_named(one)])
 
 
@@ -199,7 +199,7 @@ def _look_at_left_over(jobs: JobCollection) -> bool:
 
 
 def _forget(known: SkippedDocuments, document_ids: Sequence[object]) -> bool:
-    """Whether there were any."""
+    """Forget these documents; return whether there were any."""
     for document_id in document_ids:
         known.discard(document_id)
     return bool(document_ids)

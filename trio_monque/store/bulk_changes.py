@@ -1,8 +1,9 @@
-"""Many jobs at once (cancel, retry, delete), in batches: a selection chooses them, and each write repeats all of it.
+"""Cancels, retries and deletes many jobs, in batches: a query chooses the jobs, and a write repeats its whole filter.
 
-A selected job may be claimed, end or change between the choice and the write. It then no longer matches, and is left
-alone. Batches go by `_id`: each job is met once, in whatever status the action leaves it. Changes leave a receipt, so
-that a lost answer can be resolved (`find_out`). One function a round trip, or two where a session has to join them.
+A chosen job may be claimed, end or change before the write. Then it no longer matches, and stays as it is. Batches
+follow the `_id`, so that an action meets each job once, in any status that it leaves the job in. Changes leave a
+receipt in each job, which shows after a lost answer which jobs were changed (`find_out`). Each function is one round
+trip, or two in one session.
 """
 
 from __future__ import annotations
@@ -37,7 +38,7 @@ class Chosen:
     """One batch.
 
     Attributes:
-        jobs: The jobs, without what may be large.
+        jobs: The jobs, without large fields.
         broken: Selected documents that are not jobs, and what is wrong with them.
         last: Where the next batch begins; None where there is no other.
     """
@@ -52,10 +53,10 @@ class Written:
     """What became of a batch.
 
     Attributes:
-        count: How many were changed or deleted.
-        done: Which, as far as that is known.
-        refused: Which the server refused, and why.
-        unknown: How many may have been changed or deleted.
+        count: The number of jobs that were changed or deleted.
+        done: The ids of these jobs; empty if they are not known.
+        refused: The jobs that the server refused to change, and why.
+        unknown: The number of jobs that may or may not have been changed or deleted.
     """
 
     count: int = 0
@@ -66,14 +67,14 @@ class Written:
 
 @command("find the end of the jobs", writes=False)
 def last_id(jobs: JobCollection) -> ObjectId | None:
-    """The largest `_id` that there is: where an action ends, although jobs are enqueued all the time."""
+    """Return the largest `_id`. An action ends there: it leaves out jobs that are enqueued while it works."""
     found = jobs.collection.find_one({"_id": {"$type": "objectId"}}, {"_id": True}, sort=[("_id", -1)])
     return None if found is None else found["_id"]
 
 
 @command("find the end of a window of jobs", writes=False)
 def window_end(jobs: JobCollection, after: ObjectId | None, until: ObjectId, size: int) -> ObjectId:
-    """The id up to which there are `size` documents at most: one that hardly any is selected of is read in time."""
+    """Return the last id of a window of `size` documents. If few of them are selected, one call can still read them."""
     ids = {"_id": _between(after, until)}
     found = list(jobs.collection.find(ids, {"_id": True}, sort=[("_id", 1)], skip=size - 1, limit=1, hint=BY_ID))
     return found[0]["_id"] if found else until
@@ -87,7 +88,7 @@ def _between(after: ObjectId | None, until: ObjectId) -> dict[str, ObjectId]:
 def choose(
     jobs: JobCollection, guard: Mapping[str, Any], after: ObjectId | None, until: ObjectId, limit: int
 ) -> Chosen:
-    """The next jobs that are selected, in the order of their ids: after the one, and up to the other."""
+    """Return the next selected jobs, in the order of their ids, with ids after `after` and up to `until`."""
     wanted = {**filter_of(guard), "_id": _between(after, until)}
     found, broken = jobs.sorted_out(
         lambda collection: collection.find(wanted, _UNREAD, sort=[("_id", 1)], limit=limit, batch_size=limit + 1)
@@ -103,13 +104,13 @@ def choose(
 def _change(
     jobs: JobCollection, changes: Sequence[Change], receipt: str, session: ClientSession, *, again: bool = False
 ) -> Written:
-    """Makes the changes, signed with the receipt; `done` is filled where that is known without a look."""
+    """Make the changes, with the receipt. `done` stays empty where only a further read would show which were made."""
     matched, refused = _write(jobs, changes, receipt, session, again=again)
     everything = {job.id for change in changes for job in change.jobs}
     if not refused or len(changes) == len(everything):
         return Written(matched, everything if matched == len(everything) else set(), refused)
-    # A statement stops at the first document that is refused: its neighbours go alone. What had been changed by
-    # then is no longer selected; but it bears the receipt.
+    # A statement stops at the first document that the server refuses: so each job goes again, alone. Jobs that the
+    # statement has changed before no longer match the filter, but they bear the receipt.
     alone = [Change(change.transition, (job,)) for change in changes for job in change.jobs]
     _, refused = _write(jobs, alone, receipt, session, again=again)
     done = {job_id for job_id, found in _receipts(jobs, changes, session).items() if found == receipt}
@@ -119,13 +120,13 @@ def _change(
 def _write(
     jobs: JobCollection, changes: Sequence[Change], receipt: str, session: ClientSession, *, again: bool
 ) -> tuple[int, Mapping[ObjectId, str]]:
-    """How many were changed; and the first job of each statement that was refused, with the reason."""
+    """Return how many jobs were changed, and the first job of each refused statement, with the reason."""
     requests: list[UpdateMany | UpdateOne] = []
     for change in changes:
         guard, update = filter_of(change.transition.guard), update_of(change.transition, receipt)
         if len(change.jobs) == 1:
             job = change.jobs[0]
-            # A repetition must not change the job twice: it may have run since, and failed anew.
+            # A repetition must not change a job twice: after the first retry, it may have run, and failed again.
             pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
             requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=BY_ID))
         else:
@@ -153,16 +154,16 @@ retry: Final[Sending] = command("retry jobs")(_change_now)
 
 @command("see which jobs were changed", writes=False)
 def signed(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> set[ObjectId]:
-    """Which of the jobs bear the receipt."""
+    """Return which of the jobs bear the receipt."""
     return {job_id for job_id, found in _receipts(jobs, changes, None).items() if found == receipt}
 
 
 @command("find out about a change of jobs")
 def find_out(jobs: JobCollection, changes: Sequence[Change], receipt: str) -> Written:
-    """What became of changes whose answer was lost: they are sent again, and a majority tells what is signed.
+    """Send changes again after a lost answer; return what became of them, by the receipts that a majority holds.
 
-    A job that bears neither this receipt nor the one from before was ended by a run since, or is gone. Whether it had
-    been changed cannot be found out.
+    If a job is gone, or bears neither this receipt nor the one from before, a run has ended it since: nothing shows
+    whether this change was made.
     """
     with causal_session(jobs.collection) as session:
         again = _change(jobs, changes, receipt, session, again=True)
@@ -187,7 +188,7 @@ def _receipts(
 
 @command("delete jobs")
 def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
-    """Deletes those that are still selected."""
+    """Delete the chosen jobs that still match the filter."""
     ids = {job.id for job in chosen}
     count = _delete(jobs, chosen, guard, None)
     return Written(count, ids if count == len(ids) else set())
@@ -195,7 +196,7 @@ def delete(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any])
 
 @command("find out about a deletion of jobs")
 def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[str, Any]) -> Written:
-    """After a lost answer: delete what is found now. For what is gone, it cannot be found out who deleted it."""
+    """Delete again after a lost answer. Jobs that were gone count as unknown: another client may have deleted them."""
     with causal_session(jobs.collection) as session:
         count = _delete(jobs, chosen, guard, session)
         gone = _gone(jobs, chosen, session)
@@ -204,7 +205,7 @@ def find_out_deleted(jobs: JobCollection, chosen: Sequence[Job], guard: Mapping[
 
 @command("see which jobs were deleted", writes=False)
 def gone(jobs: JobCollection, chosen: Sequence[Job]) -> set[ObjectId]:
-    """Which of the jobs are not there any more."""
+    """Return which of the jobs are gone."""
     return _gone(jobs, chosen)
 
 

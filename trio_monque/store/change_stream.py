@@ -1,7 +1,8 @@
-"""The change stream: one for the whole database, filtered by the server to what this instance should wake for.
+"""The change stream: one for the whole database. The server filters it: it reports what this instance should wake for.
 
-A hint and nothing more. It is never resumed from where it broke: after every opening the scheduler looks
-once, which finds what was missed, also where the server has forgotten the place (codes 280 and 286).
+It only wakes the scheduler earlier. A broken stream is not resumed, but opened anew: after every opening the scheduler
+looks for due jobs once, and finds what the stream has missed. So it does not matter if the server no longer has the
+place at which the stream broke (codes 280 and 286).
 """
 
 from __future__ import annotations
@@ -48,10 +49,10 @@ _STANDALONE: Final = 40573
 
 
 class NoStreamError(MonqueConnectionError):
-    """This server or this user has no change streams: trying again is of no use.
+    """This server or this user has no change streams: another try would not help.
 
     Attributes:
-        is_of_user: The user lacks the right. Where a stream was open before, the right was revoked, and may come back.
+        is_of_user: The user lacks the right. If a stream was open before, the right was revoked, and may come back.
     """
 
     def __init__(self, message: str, *, is_of_user: bool) -> None:
@@ -116,13 +117,13 @@ class Watch:
 
     @command("read changes", writes=False)
     def read(self, wait: float = LONGEST_AWAIT) -> Sequence[Change]:
-        """What happened since the last call, all of one answer; may return nothing.
+        """Return the changes of the server's next answer; maybe none.
 
         Args:
-            wait: Seconds that the server waits for something to tell, `LONGEST_AWAIT` at most. A wait that
-                has begun cannot be made shorter, and every write of the server wakes it there.
+            wait: Seconds that the server waits for a change, `LONGEST_AWAIT` at most. A wait that has begun cannot be
+                shortened. Every write on the server, also one that is filtered out, costs a waiting stream some work.
         """
-        # A cursor that an aggregation made has no public word for it once it is open. Zero would be for ever.
+        # An open cursor of an aggregation has no public attribute for it. Zero would mean no limit.
         self._cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
         try:
             event = self._cursor.try_next()
@@ -136,7 +137,7 @@ class Watch:
         return changes
 
     def close(self) -> None:
-        """Lets go of the cursor, within `CLOSING_TIMEOUT`. Never raises."""
+        """Close the cursor, within `CLOSING_TIMEOUT`. Never raises."""
         with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_TIMEOUT):
             self._cursor.close()
 
@@ -146,7 +147,7 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
     """Opens the stream; when it returns, the server has begun to watch.
 
     Raises:
-        NoStreamError: There is none to be had here.
+        NoStreamError: This server or this user has no change streams.
     """
     database = jobs.collection.database.with_options(
         codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=MAJORITY
@@ -186,15 +187,15 @@ def _instances(jobs: Collection) -> Collection:
 
 
 def _namespace(collection: Collection) -> Mapping[str, str]:
-    """As events name it. The server compares it as it stands, with the order of its fields."""
+    """Return the namespace as events have it. The server compares it as a whole, with the order of its fields."""
     return {"db": collection.database.name, "coll": collection.name}
 
 
 def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
-    """The server tries it on every write, as a filter of its log: so its shape has a price, of each job.
+    """Return the pipeline of the stream. The server runs its filter on every write: its form has a price for each job.
 
-    Namespaces are compared whole, and once for each collection: of `ns.coll`, and of conditions spread over more
-    branches, the server makes regular expressions, and tries them all.
+    Namespaces are compared as whole documents, once for each collection. From `ns.coll`, and from conditions in several
+    branches, the server makes regular expressions, and tries all of them.
     """
     updated = "updateDescription.updatedFields."
     job = {
@@ -202,7 +203,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
         "$or": [
             {"operationType": "insert"},
             {
-                # The server reports some updates so, too: those with many results, where the documents are small.
+                # The server reports some updates like this, too: statements with many results, on small documents.
                 "operationType": "replace",
                 "$or": [
                     {"fullDocument." + FIELD["status"]: "pending"},
@@ -219,7 +220,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
             },
         ],
     }
-    # Pauses, the own leaving mark and the own entry, but not its beats.
+    # Pauses, the leaving mark of this instance, and its own entry, but not its heartbeats.
     beside = {
         "ns": _namespace(_instances(jobs)),
         "documentKey._id": {"$in": [re.compile(f"^{re.escape(PAUSE)}"), _LEAVING + instance_id, instance_id]},
@@ -227,7 +228,7 @@ def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
     }
     # Of any collection: `_changes` checks whether it was ours, which is rare.
     vanished = {"operationType": {"$in": ["drop", "rename", "dropDatabase", "invalidate"]}}
-    # The data of a job would travel to every instance, and could make an event too large for the server.
+    # Only these fields: the data of each job would travel to every instance, and might make an event too large.
     kept = [FIELD[field] for field in ("name", "status", "next_run_at", "cancel_requested_at", "claimed_by")]
     return [
         {"$changeStream": {}},
@@ -266,11 +267,11 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
-        # The mark comes and goes at once; of the own entry, that it goes.
+        # The mark is written and deleted at once: its insert counts. Of the own entry, the deletion counts.
         return [Change(Kind.LEAVING)] if is_mark != is_deleted or LEAVING in written else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
-        # A write of the due date alone may well mean a pending job.
+        # A write of the due date without a status usually leaves a job pending.
         is_pending = written.get(FIELD["status"], "pending") == "pending" and (
             FIELD["status"] in written or FIELD["next_run_at"] in written
         )
@@ -278,7 +279,7 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
         written = event["fullDocument"]
         is_pending = written.get(FIELD["status"]) == "pending"
     if type(document_id) is not ObjectId:
-        # No job has such an id, and it may have no hash: a look logs the document.
+        # No job has such an id, which may be unhashable. A look logs the document.
         return [Change(Kind.JOB, is_pending=is_pending)]
     name, due = written.get(FIELD["name"]), written.get(FIELD["next_run_at"])
     return [

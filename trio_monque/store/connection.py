@@ -1,4 +1,4 @@
-"""URI -> client, what is asked of a caller's database handle, and facts about the server behind it."""
+"""Checks the database that a caller passes, connects to a URI, and measures the clock of the server."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ from .types import Collection, Database
 
 logger = logger_of("store")
 
-# A sample that took longer says little about the server's clock: by half of that it may be wrong.
+# Seconds. A slower sample is useless: the offset may be wrong by half of its duration.
 LONGEST_ROUND_TRIP = 0.5
 
-# One that took no longer is good enough. The first of a client is none: its connection is opened meanwhile.
+# Seconds. A sample that is this fast is good enough. The first of a client never is: it opens the connection.
 GOOD_ROUND_TRIP = 0.005
 
 # The number of samples at most; the fastest counts.
@@ -34,7 +34,7 @@ SAMPLES = 3
 
 
 class Reaching(Protocol):
-    """By which a server is reached."""
+    """A handle by which to reach a server."""
 
     @property
     def collection(self) -> Collection: ...
@@ -59,7 +59,7 @@ def check_database(database: object) -> Database:
 
 
 def _database_of(given: object) -> str:
-    """What to pass instead."""
+    """Return what to pass instead."""
     if isinstance(given, MongoClient):
         return "one of this client's, for example client['name']"
     if isinstance(given, PyMongoCollection):
@@ -102,12 +102,12 @@ def check_pool(database: Database, needed: int) -> None:
 
 @command("reach the database", writes=False)
 def measure_clock_offset(reaching: Reaching) -> float | None:
-    """Seconds to add to the steady clock to have the primary's; None where each sample was too slow to tell."""
+    """Return the seconds from the steady clock to the primary's clock; None if every sample was too slow."""
     fastest, offset = LONGEST_ROUND_TRIP, None
     for _ in range(SAMPLES):
         # Not time.monotonic(): a sample during which the machine was suspended must count as slow.
         sent = steady_clock()
-        # Of the primary: a command has its own default, whatever the read preference of the handle is.
+        # On the primary: a command ignores the read preference of the handle.
         answer = reaching.collection.database.command("hello", codec_options=OWN_OPTIONS)
         took = steady_clock() - sent
         if took <= fastest:
@@ -118,13 +118,13 @@ def measure_clock_offset(reaching: Reaching) -> float | None:
 
 
 def known_primary(reaching: Reaching) -> tuple[str, int] | None:
-    """The member that the driver takes for the primary, without asking anybody; None where there is no replica set."""
+    """Return the member that the driver takes for the primary; None without a replica set. Sends no command."""
     return reaching.collection.database.client.primary
 
 
 @contextmanager
 def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Database]:
-    """A database on a server of one's own choice, reached at once; the client is closed at the end.
+    """Connect to a server at once; yield the database, and close the client at the end.
 
     Args:
         uri: A MongoDB connection string.

@@ -1,4 +1,4 @@
-"""A document -> Job: along the usual path where it is as this library writes it, else by all the rules there are."""
+"""Reads a document as a job: fast if it is as this library writes it, otherwise by the rules for any writer."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from .fields import DEFAULTS, FIELD, REQUIRED
 _ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
 _DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
 
-# What a document has where all is as this library writes it: attribute and type, by field. What is not here, or is
-# not so, is looked at field by field.
+# The attribute and the type of each field, as this library writes them. If a document has another field of a job, or
+# another type, `job_of_unusual` reads it.
 _ANY: Final = object
 _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
     FIELD[attribute]: (attribute, kind)
@@ -41,7 +41,7 @@ _STATUS: Final = {status.value: status for status in JobStatus}
 
 
 def job_of(document: Mapping[str, Any]) -> Job:
-    """The same as `job_of_unusual`, and several times as fast where all is as this library writes it."""
+    """Return the same job as `job_of_unusual`, several times as fast for a document that this library has written."""
     values: dict[str, Any] = {}
     for field, value in document.items():
         usual = _USUAL.get(field)
@@ -69,14 +69,14 @@ def job_of(document: Mapping[str, Any]) -> Job:
 
 
 def _share(values: dict[str, Any]) -> None:
-    """Thousands of copies of a few names are held while their jobs run, and most are due when they are enqueued."""
+    """Share equal values between jobs: thousands of jobs have a few names, and most are due when they are enqueued."""
     values["name"] = sys.intern(values["name"])
     if values["created_at"] == values["next_run_at"]:
         values["created_at"] = values["next_run_at"]
 
 
 def job_of_unusual(document: Mapping[str, Any]) -> Job:
-    """Decode any document that is a job, by all the rules there are, from any writer."""
+    """Return the job in a document of any writer. Raises BrokenDocumentError if it is not a job."""
     values: dict[str, Any] = dict(DEFAULTS)
     for field, value in document.items():
         attribute = _ATTRIBUTE.get(field)
@@ -98,16 +98,17 @@ def job_of_unusual(document: Mapping[str, Any]) -> Job:
     return Job.of(values)
 
 
-# What transitions add to. One that is absent counts as 0; to a null the server refuses to add, and to all beside it.
+# The attributes that transitions add to (`$inc`). An absent field counts as 0. For a null, the server refuses the whole
+# write.
 _ADDED_TO: Final = frozenset({"fail_count", "attempts", "rev", "rescues"})
 _COUNTERS: Final = (*_ADDED_TO, "max_attempts", "max_rescues", "schedule_version")
 _NUMBERS: Final = (*_COUNTERS, "heartbeat_interval", "timeout")
 LARGEST_COUNTER: Final = 2**53
-"""MongoDB adds to counters: near the end of its numbers it would refuse to, and with that what else is written."""
+"""The largest value of a counter. Near the largest integer, the server would refuse to add, and the whole write."""
 
 
 def _make_plain(values: dict[str, Any]) -> None:
-    """Replaces what means the same in another type, and what only people read where its type is wrong."""
+    """Convert values that mean the same in another type. Drop values of a wrong type that only people read."""
     for attribute in _NUMBERS:
         value = values[attribute]
         # A shell or a graphical tool may store every number as a double.

@@ -1,9 +1,9 @@
 """Documents with two fields of one name: the server compares the first of them, and the driver reads the last.
 
-No driver writes such a document by itself, but raw BSON and damaged imports do. What this library has read of one
-differs from what its conditional writes are compared with: a claim, the end of a run, or a rescue then never matches.
-To look for such fields in every document would make every job dearer. So it is done where a write did not match
-although, by all that was read, it should have.
+No driver writes such a document by itself, but raw BSON and damaged imports do. This library reads one value, and the
+server compares its conditional writes with the other: a claim, the end of a run, or a rescue then never matches. To
+look for such fields in every document would make every job dearer. So this is done only after a write that should have
+matched, by all that was read, did not.
 """
 
 from __future__ import annotations
@@ -27,12 +27,12 @@ from .job_collection import JobCollection, name_in
 
 logger = logger_of("store")
 
-# What the end of a recurring job's run is computed from, and compared with.
+# The end of a recurring job's run is computed from these, and its guard compares them.
 _SCHEDULE: Final = tuple(FIELD[name] for name in ("repeat_interval", "timezone", "on_exhausted"))
 _CLAIMED_BY: Final = ("claimed_by", "locked_at", "last_heartbeat", "heartbeat_interval", "claim_token", "renewed_at")
 _PINNED: Final = ("name", "status", "next_run_at", "attempts", "fail_count", "rescues", "rev", "cancel_requested_at")
 
-# What conditional writes compare. Two fields of another name, such as `data`, harm nothing: the last one is used.
+# The fields that conditional writes compare. Two fields of another name, such as `data`, do no harm.
 _COMPARED: Final = frozenset({*(FIELD[name] for name in (*_PINNED, *_CLAIMED_BY)), *_SCHEDULE})
 _ENCODED: Final = tuple(field.encode() + b"\0" for field in _COMPARED)
 
@@ -58,28 +58,28 @@ _JOB_AS_COMPARED: Final = OWN_OPTIONS.with_options(document_class=_FirstOfEach)
 
 
 def doubled_fields(document: bytes) -> Sequence[str]:
-    """The names of the fields that are compared and that the document has twice."""
-    # Cheap, and it misses none: the name may also stand in a value, or be the end of another name.
+    """Return the names of the compared fields that the document has twice."""
+    # A cheap check first. It may find too many: the name may also stand in a value, or at the end of another name.
     if all(document.count(name) < 2 for name in _ENCODED):
         return ()
     try:
         read = bson.decode(document, AS_COMPARED)
     except BSONError:
-        return ()  # That it cannot be decoded at all is a problem of its own.
+        return ()  # A document that cannot be decoded is reported elsewhere.
     return [field for field in read.doubled if field in _COMPARED]
 
 
 def problem_of(document: bytes) -> str | None:
-    """What is wrong with a document that has such a field."""
+    """Return what is wrong with a document that has a compared field twice; None if it has none."""
     doubled = doubled_fields(document)
     return f"it has two fields called {doubled[0]}" if doubled else None
 
 
 def report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
-    """Passes over those of the documents that have such a field, from now on; logs each once.
+    """Skip the documents that have a compared field twice from now on, and log each once.
 
-    Where the database does not answer, the next write that misses asks again: what the caller has claimed or rescued
-    must not be lost over this question.
+    Does not raise if the database does not answer: the caller must not lose what it has claimed or rescued. The next
+    write that does not match asks again.
     """
     with suppress(MonqueConnectionError):
         _report_doubled(jobs, ids)
@@ -97,9 +97,9 @@ def _report_doubled(jobs: JobCollection, ids: Collection[ObjectId]) -> None:
 
 @command("read the schedule of the job", writes=False)
 def current_schedule(jobs: JobCollection, job_id: ObjectId) -> tuple[Job, str | None] | None:
-    """The job as the server compares it, and the name of a field of its schedule that it has twice.
+    """Return the job as the server compares it, and the name of a schedule field that it has twice, if there is one.
 
-    None where there is no such job. Raises BrokenDocumentError where the document is not a job.
+    Return None if there is no such job. Raises BrokenDocumentError if the document is not a job.
     """
     document = jobs.raw.find_one({"_id": job_id}, hint=BY_ID)
     if document is None:
@@ -109,7 +109,7 @@ def current_schedule(jobs: JobCollection, job_id: ObjectId) -> tuple[Job, str | 
 
 
 def as_compared(document: RawDocument) -> Job:
-    """The job as the server compares it. Raises BrokenDocumentError where that is not a job."""
+    """Return the job as the server compares it. Raises BrokenDocumentError if that is not a job."""
     try:
         return job_of(bson.decode(document.raw, _JOB_AS_COMPARED))
     except BSONError as error:
@@ -117,9 +117,9 @@ def as_compared(document: RawDocument) -> Job:
 
 
 def jobs_as_compared(documents: Iterator[RawDocument]) -> Iterator[Job]:
-    """Those of the documents that are jobs as the server compares them."""
+    """Yield the jobs among the documents, as the server compares them."""
     for document in documents:
         try:
             yield as_compared(document)
         except BrokenDocumentError:
-            continue  # It is known to be broken, and logged.
+            continue  # It is logged already, as broken.

@@ -1,4 +1,4 @@
-"""What each attribute of a job is called in its document. The only place that spells "nextRunAt"."""
+"""The name of the field for each attribute of a job. No other file spells these names, such as "nextRunAt"."""
 
 from __future__ import annotations
 
@@ -49,10 +49,10 @@ FIELD: Final[Mapping[str, str]] = {
 }
 
 HEAVY: Final = ("data", "result", "progress", "saved", "errors")
-"""What may be large: a hundred jobs with it would not be read within the time of one call."""
+"""Attributes that may be large: one call might not have the time to read a hundred jobs with them."""
 BUT_HEAVY: Final = {FIELD[name]: False for name in HEAVY}
-"""The projection that leaves it out."""
+"""The projection that leaves these out."""
 
-# No document is a job without a field for each of these; what the others are where they have none.
+# A document without a field for each of the first is not a job. The others have a default.
 REQUIRED: Final = tuple(f.name for f in fields(Job) if f.default is MISSING)
 DEFAULTS: Final[Mapping[str, Any]] = {f.name: f.default for f in fields(Job) if f.default is not MISSING}

@@ -165,7 +165,7 @@ class ScansByName:
         """The number of names up to which each has a range. With more names, the scan reads along the order."""
         return MOST_PREFIXES // len(self.statuses)
 
-    def scan(self, names: Sequence[str]) -> IndexScan | None:
+    def of_names(self, names: Sequence[str]) -> IndexScan | None:
         """Return the scan for these names; None if there are none. More than `most_names` names are too many."""
         if not names:
             return None

@@ -1,13 +1,13 @@
-"""The indexes, each with the queries that it serves.
+"""The indexes of the jobs collection, each with the queries that it serves.
 
-They live beside Monque's for Node: no index here has the name, or the keys and options, of one of
-Monque's, as either would make the second library fail to start. The exception is the unique one, which
-is the same in keys, options and name.
+Monque for Node may have its indexes on the same collection. If an index here had the name of one of Monque's, or the
+same keys and options, the library that starts second would fail. Only the unique index is the same in both, name and
+all.
 
-Two are partial on the statuses at rest. What runs is in none of them: a claim only takes an entry out of
-each, a renewal touches none although it changes `updated_at`, and the end of a claim puts one in. What runs is
-little, and `HELD` has it. What each costs, and what was tried instead, is in docs/reference/indexes.md; it is measured
-by `python -m benchmarks.indexes`.
+`CLAIM` and `UPDATED` have jobs at rest only (all statuses but `processing`). A claim removes one entry from each,
+the end of the claim adds one, and a renewal changes neither, although it writes `updated_at`. The running jobs are few,
+and `HELD` has them. docs/reference/indexes.md has the cost of each index, and what was tried instead; `python -m
+benchmarks.indexes` measures it.
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def _index(name: str, *attributes: str, **options: Any) -> IndexModel:
 AT_REST: Final = tuple(status for status in JobStatus if status is not JobStatus.PROCESSING)
 _AT_REST: Final = {FIELD["status"]: {"$in": [status.value for status in AT_REST]}}
 
-# The look for due jobs, name by name, earliest first. MongoDB uses it only where the query spells the status.
-# And by name: get_jobs, pages by next_run_at, counts, and which names there are. Of all names, too: their ranges are
-# merged. An index of its own for that, {status, nextRunAt, _id}, cost a claim and its end a tenth more (measured).
+# The look for due jobs, name by name, earliest first. MongoDB uses it only if the query has the status. Also: get_jobs
+# and pages by next_run_at, counts by name, and the names of all jobs. A page of all names merges the ranges of the
+# names: a separate index {status, nextRunAt, _id} made a claim and its end a tenth dearer (measured).
 CLAIM: Final = _index("trio_monque_claim", "name", "status", "next_run_at", "id", partialFilterExpression=_AT_REST)
 
-# What runs: for claims whose answer was lost, and whose ids are not known; for the search for dead ones; and what runs
-# of the jobs that a page or a count asks for. All its keys stay as they are while a claim lasts.
+# Running jobs: for claims whose answer was lost, so that their ids are not known; for the search for dead claims; and
+# for the running jobs of a page or a count. No renewal changes a key of this index.
 HELD: Final = _index(
     "trio_monque_held",
     "status",
@@ -52,7 +52,7 @@ HELD: Final = _index(
     partialFilterExpression={FIELD["status"]: "processing"},
 )
 
-# At most one live job for each key of a name. Monque's own index, to the letter.
+# At most one pending or processing job for each key of a name. The same index as Monque's.
 UNIQUE_KEY: Final = _index(
     "name_1_uniqueKey_1",
     "name",
@@ -64,8 +64,8 @@ UNIQUE_KEY: Final = _index(
     },
 )
 
-# get_jobs and pages by next_run_at, of all jobs: earliest first, with the id as tie-break. Of some statuses where there
-# are too many names.
+# get_jobs and pages by next_run_at, of all jobs: earliest first, with the id as tie-break. Also of some statuses, if
+# there are too many names for `CLAIM`.
 LISTING: Final = _index("trio_monque_listing", "next_run_at", "id")
 
 # Pages by created_at. Nothing but an enqueue and a delete touches it.
@@ -79,14 +79,14 @@ ALL: Final = (CLAIM, HELD, UNIQUE_KEY, LISTING, CREATED, UPDATED)
 
 
 def name_of(index: IndexModel) -> str:
-    """For a hint."""
+    """Return the name of the index, for a hint."""
     name = index.document["name"]
     assert isinstance(name, str)
     return name
 
 
-# Retention: what ended before a moment; and with `keep_last`, the newest of each name. Only where it is configured.
-# With the id the choice is answered by the index alone: a job that is to be deleted is not read for it.
+# Retention: jobs that ended before a moment, and with `keep_last` the newest of each name. Created only if retention is
+# configured. With the id in it, the index alone shows which jobs to delete: the server does not read them.
 _IS_ENDED: Final = {FIELD["status"]: {"$in": ["completed", "failed", "cancelled"]}}
 ENDED: Final = _index("trio_monque_ended", "status", "updated_at", "id", partialFilterExpression=_IS_ENDED)
 ENDED_BY_NAME: Final = _index(
@@ -95,40 +95,40 @@ ENDED_BY_NAME: Final = _index(
 
 
 def of_retention(retention: Retention) -> IndexModel:
-    """The one that it needs."""
+    """Return the index that this retention needs."""
     return ENDED if retention.keep_last is None else ENDED_BY_NAME
 
 
 _BAD_VALUE: Final = 2
 
-# BadValue, NoQueryExecutionPlans: what the server says to a hint for an index that is not there.
+# BadValue, NoQueryExecutionPlans: the errors for a hint that names a missing index.
 _NO_SUCH_INDEX: Final = frozenset({_BAD_VALUE, 291})
 
 
-# IndexOptionsConflict, IndexKeySpecsConflict: an index of that name, or with these keys, is there and is another.
+# IndexOptionsConflict, IndexKeySpecsConflict: another index has that name, or these keys.
 _CONFLICTS: Final = frozenset({85, 86})
 
 
 class IndexesGoneError(MonqueConnectionError):
-    """Nothing was done: the index that was named is not there. The collection was dropped, renamed or replaced."""
+    """The index of a hint is missing, so the command did nothing. The collection was dropped, renamed or replaced."""
 
 
 def hint(jobs: JobCollection, index: IndexModel) -> str | None:
-    """The name of the index, for a command that must not be done without it.
+    """Return the name of the index, for a command that must not run without it; None before the indexes are created.
 
-    Naming it costs the server nothing, and is how a collection that lost its indexes is noticed where no
-    change stream tells: a look by poll, and an enqueue with a unique key, fail instead of doing without.
+    The hint costs the server nothing. It shows that a collection has lost its indexes, also without a change stream: a
+    look by polling, or an enqueue with a unique key, then fails.
     """
     return index.document["name"] if jobs.has_indexes else None
 
 
 def hinting(hint: str | None) -> dict[str, Any]:
-    """For a command that accepts no None."""
+    """Return the arguments for a command that does not accept `hint=None`."""
     return {} if hint is None else {"hint": hint}
 
 
 def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
-    """Read with the hint, or without it where that index is not there (yet, or because an operator makes them)."""
+    """Read with the hint; without it if that index is missing: not created yet, or an operator creates the indexes."""
     try:
         return read(index if isinstance(index, str) else name_of(index))
     except driver.OperationFailure as error:
@@ -139,7 +139,7 @@ def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
 
 @contextmanager
 def relied_on() -> Iterator[None]:
-    """Raises IndexesGoneError where the server says that the index of a hint is not there."""
+    """Raise IndexesGoneError instead of the server's error for a hint that names a missing index."""
     try:
         yield
     except driver.OperationFailure as error:
@@ -156,10 +156,10 @@ def relied_on() -> Iterator[None]:
 
 @command("create the indexes")
 def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
-    """Creates what is missing, in one command; indexes that exist are left as they are.
+    """Create the missing indexes, in one command; existing ones are not changed.
 
     Raises:
-        MonqueConnectionError: One of them exists with other keys or options; says what to do.
+        MonqueConnectionError: An index exists with other keys or options; the message says what to do.
     """
     try:
         jobs.collection.create_indexes([*ALL, *([] if retention is None else [of_retention(retention)])])

@@ -89,7 +89,7 @@ def _in_turn(jobs: JobCollection, query: JobQuery, session: ClientSession | None
             yield scan
         else:
             names = names_at_rest(jobs, scan.names_of, scan.most_names + 1, session)
-            if (of_these := scan.scan(names)) is not None:
+            if (of_these := scan.of_names(names)) is not None:
                 yield of_these
 
 

@@ -74,6 +74,7 @@ class TakenDocuments:
 @command("claim documents", in_parts=True)
 def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp) -> TakenDocuments:
     """Claim those of the candidates that still match the filter and are claimable, by one write and one read."""
+    # One session: a read on a primary that has been replaced would not find what the write has locked.
     with causal_session(locked.collection) as session:
         matched = _write(locked, ids, now, stamp, session)
         # A write that stopped at a refused document does not report what it has locked before. So a count of 0 proves
@@ -87,6 +88,8 @@ def _write(
     locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: LockStamp, session: ClientSession
 ) -> int:
     """Lock the candidates; return how many of the writes matched."""
+    # The filter and the whole condition once more: another instance may have locked a candidate since the look, or a
+    # program may have changed it so that it does not match the filter.
     guard = locked.meant(locked.ids(ids), locked.claimable(now))
     written = update_unless_refused(locked.locks, guard, _claim(locked, stamp), BY_ID, session)
     if not isinstance(written, driver.WriteError):
@@ -245,6 +248,7 @@ def _lay_aside(
     problem = f"the document cannot be decoded with the codec options of the collection's handle: {error}"
     lock = locked.lock_in(raw)
     own_id = locked.own_id_in(raw)
+    # Under the token of this claim: if its lease has expired meanwhile, another instance may hold the document.
     locked.locks.update_one(
         {"_id": {"$eq": own_id}, **locked.stamped(stamp)},
         {"$set": {locked.lock_field: laid_aside(0 if lock is None else lock.tries, problem)}},

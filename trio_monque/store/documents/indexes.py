@@ -1,7 +1,7 @@
-"""The indexes that serve the search for documents to claim. Made on request only: the collection is not ours.
+"""The indexes for the looks at documents to claim. Created on request only: the collection is the caller's.
 
-The index is partial on the caller's filter where the server supports that: then handled documents, and the rest of the
-collection, cost nothing. Otherwise it begins with the fields of the filter.
+An index is partial on the caller's filter if the server supports that filter: then documents that are done, and the
+rest of the collection, cost nothing. Otherwise the index begins with the fields of the filter.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from .due import looked_for
 from .locked_collection import EARLIEST, LockedCollection
 
 LARGE: Final = 10_000
-"""Documents in a collection that is not searched without an index unless that is asked for."""
+"""Documents from which on a collection is not read without an index, unless the caller asks for that."""
 
 MOST_ALTERNATIVES: Final = 8
-"""Each alternative of an `$or` needs an index of its own; a filter with more is served by none of them."""
+"""The most alternatives of an `$or` that get an index each. For more of them, the fields beside the `$or` are used."""
 
-# CannotCreateIndex: the server has no partial indexes with such a filter.
-# QueryFeatureNotAllowed: the same of `$expr`.
+# CannotCreateIndex: the server does not support partial indexes with such a filter.
+# QueryFeatureNotAllowed: the same for `$expr`.
 _CANNOT_CREATE: Final = frozenset({67, 224})
 # CannotIndexParallelArrays: two of the filter's fields hold arrays in one document.
 _PARALLEL_ARRAYS: Final = 171
@@ -40,13 +40,14 @@ _Keys = list[tuple[str, int]]
 
 @command("create the index for claims")
 def create(locked: LockedCollection) -> str:
-    """Creates what serves the search, where it is not there already; returns the name of the index.
+    """Create the missing indexes for the looks; return the name of the first one.
 
-    With a `sort` it is two: one in that order, whose name this is, and one by `until`. An `$or` that no partial index
-    serves takes one for each alternative: the name of each begins with this.
+    With a `sort`, there are two: the first in that order, the second by `until`. If no partial index serves an `$or`,
+    each alternative has an index of its own; their names begin with the same text.
 
     Raises:
-        MonqueConnectionError: An index with these keys exists under another name, or the server refuses; says why.
+        MonqueConnectionError: An index with these keys exists under another name, or the server refuses the index; the
+            message says why.
     """
     try:
         name = _make(locked, [[]], {"partialFilterExpression": locked.filter})
@@ -56,7 +57,7 @@ def create(locked: LockedCollection) -> str:
     else:
         if _is_usable(locked, name):
             return name
-        # There are filters, `$or` among them, that a server lets into an index and then never finds it by.
+        # Some servers accept filters for a partial index, `$or` among them, for which they never use the index.
         for one in _names(locked, [[]]):
             locked.locks.drop_index(one)
     try:
@@ -68,7 +69,7 @@ def create(locked: LockedCollection) -> str:
 
 
 def _make(locked: LockedCollection, heads: Sequence[Sequence[str]], options: Mapping[str, Any]) -> str:
-    """One that begins with each of these; in the order of the sort, and by `until` alone."""
+    """Create the indexes that begin with these fields: in the order of `sort`, and by `until` alone."""
     by_until = [(locked.at("until"), ASCENDING), (locked.at("by"), ASCENDING)]
     tails = [[*locked.sort, *by_until], by_until] if locked.sort else [by_until]
     keys = [_joined(head, tail) for tail in tails for head in heads]
@@ -78,7 +79,7 @@ def _make(locked: LockedCollection, heads: Sequence[Sequence[str]], options: Map
 
 
 def _names(locked: LockedCollection, heads: Sequence[Sequence[str]]) -> list[str]:
-    """The same for the same filter and order, and others for any other. That by `until` is the same for each order."""
+    """Return names made from the filter and the sort. The index by `until` has the same name for each sort."""
     names = []
     for sort in [locked.sort, ()] if locked.sort else [()]:
         what = bson.encode({"filter": locked.filter, "sort": [list(one) for one in sort]}, codec_options=OWN_OPTIONS)
@@ -88,7 +89,7 @@ def _names(locked: LockedCollection, heads: Sequence[Sequence[str]]) -> list[str
 
 
 def _is_usable(locked: LockedCollection, name: str) -> bool:
-    """Return whether the planner considers it. Not by a hint: the server follows that also to an index of no use."""
+    """Return whether the query planner considers the index. Not by a hint: the server obeys it with any index."""
     return name in set(_values_of("indexName", _plans(locked, EARLIEST)))
 
 
@@ -107,7 +108,7 @@ def _joined(head: Sequence[str], tail: _Keys) -> _Keys:
 
 
 def _heads(condition: Mapping[str, Any]) -> Iterator[list[str]]:
-    """The fields that a filter names, for each of its alternatives where it has an `$or`."""
+    """Yield the fields of a filter; if it has an `$or`, the fields for each of its alternatives."""
     fields, alternatives = _named(condition)
     if not 0 < len(alternatives) <= MOST_ALTERNATIVES:
         yield fields
@@ -118,7 +119,7 @@ def _heads(condition: Mapping[str, Any]) -> Iterator[list[str]]:
 
 
 def _named(condition: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, Any]]]:
-    """The fields that all documents of it are looked for by, and its alternatives."""
+    """Return the fields of the conditions that always hold, and the alternatives of the `$or`."""
     fields: dict[str, None] = {}
     alternatives: list[Mapping[str, Any]] = []
     for name, value in condition.items():
@@ -136,7 +137,7 @@ def _named(condition: Mapping[str, Any]) -> tuple[list[str], list[Mapping[str, A
 
 @command("ask how claims are looked for", writes=False)
 def is_served(locked: LockedCollection, now: datetime) -> bool:
-    """Whether an index serves the search for documents to claim: the server need not look at all of the collection."""
+    """Return whether an index serves the looks at documents to claim, so that no look reads the whole collection."""
     plans = _plans(locked, now)
     # On shards it stands below each of them.
     return "COLLSCAN" not in set(_values_of("stage", plans, but="rejectedPlans"))
@@ -152,12 +153,12 @@ def _plans(locked: LockedCollection, now: datetime) -> Mapping[str, Any]:
 
 
 def _values_of(name: str, plan: Any, but: str = "") -> Iterator[str]:
-    """What it says under that name, wherever in it."""
+    """Yield all texts under that name, at any depth of the plan."""
     if isinstance(plan, Mapping):
         for key, value in plan.items():
             if key == name and isinstance(value, str):
                 yield value
-            elif key not in (but, "parsedQuery", "command"):  # What was asked may have fields of any name.
+            elif key not in (but, "parsedQuery", "command"):  # The query itself may have fields with any name.
                 yield from _values_of(name, value, but)
     elif isinstance(plan, list):
         for one in plan:
@@ -166,5 +167,5 @@ def _values_of(name: str, plan: Any, but: str = "") -> Iterator[str]:
 
 @command("count the documents", writes=False)
 def is_large(locked: LockedCollection) -> bool:
-    """Whether the collection is too large to be searched without an index, by the server's estimate."""
+    """Return whether the collection is too large to be read without an index, by the server's estimate."""
     return locked.locks.estimated_document_count() > LARGE

@@ -102,9 +102,13 @@ def rescue(locked: LockedCollection, dead: Sequence[Takeaway]) -> Set[bytes]:
                     again[place].id,
                     refusal.message,
                 )
+        # Each lock was still as it was observed: all are taken away.
         if matched == len(dead):
             return {locked.key_of(one.id) for one in dead}
+        # A lock that did not match was renewed, or is gone, or an earlier call has taken it away and its answer was
+        # lost. The lock that is there now shows which; by majority, so that no election brings the old one back.
         found = locked.locks_by_majority([one.id for one in dead], session)
+    # An earlier call may have written the short error, too.
     return {
         key
         for one in dead
@@ -124,6 +128,7 @@ def _with_short_error(one: Takeaway) -> Takeaway:
 
 
 def _as_seen(locked: LockedCollection, seen: Lock) -> dict[str, Any]:
+    """Return the condition that the lock is as it was seen: see the top of this file."""
     as_seen = {locked.at("by"): seen.by, locked.at("until"): seen.until}
     if seen.token is not None:
         return {**as_seen, locked.at("token"): seen.token}
