@@ -27,7 +27,7 @@ from tests.support.store import PAST, claim_due, handle, insert
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, Retention
 from trio_monque.claims.options import ClaimConfig
-from trio_monque.document_lock import LockStamp, freed, laid_aside
+from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.jobs import transitions
@@ -363,7 +363,7 @@ def test_guide_to_claims_tells_the_forms_of_a_lock() -> None:
     """In the order of the table: held, released or failed, set aside, another program's."""
     reported = [re.findall(r"[{,] ?(\w+):", row[1]) for row in rows("how-to/claim-any-document.md", "## The lock")[1:5]]
     held = [*LockStamp.new("host", PAST, 20, "nonce").fields, "tries"]
-    assert reported == [held, list(freed(2, PAST)), list(laid_aside(10, "no")), held[:2]]
+    assert reported == [held, list(freed(2, PAST)), list(dead_letter_lock(10, "no")), held[:2]]
 
 
 def test_guide_to_claims_tells_the_arithmetic_of_the_defaults() -> None:

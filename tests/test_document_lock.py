@@ -19,8 +19,8 @@ from trio_monque.document_lock import (
     Lock,
     LockStamp,
     LockState,
+    dead_letter_lock,
     freed,
-    laid_aside,
     read_lock,
     renewed_until,
     state_of,
@@ -151,13 +151,13 @@ def test_freed_lock_is_claimable_from_its_moment_on(tries: int, seconds: int) ->
 
 @given(st.integers(0, MOST_TRIES), st.text())
 def test_what_is_laid_aside_never_comes_back_by_itself(tries: int, error: str) -> None:
-    lock = read_lock(laid_aside(tries, error))
+    lock = read_lock(dead_letter_lock(tries, error))
     assert lock == Lock(None, NEVER, tries=tries, error=error[:LONGEST_ERROR])
     assert state_of(lock, datetime(2400, 1, 1, tzinfo=UTC)) is LockState.DEAD_LETTER
 
 
 def test_error_of_a_document_that_is_laid_aside_is_cut() -> None:
-    assert len(laid_aside(1, "x" * 10_000)["error"]) == LONGEST_ERROR
+    assert len(dead_letter_lock(1, "x" * 10_000)["error"]) == LONGEST_ERROR
 
 
 def test_never_stays_within_what_python_can_tell_in_every_zone() -> None:

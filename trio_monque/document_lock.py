@@ -191,7 +191,7 @@ SHORTEST_ERROR: Final = 16
 """Bytes of the error in the lock of a document that has no room for more."""
 
 
-def laid_aside(tries: int, error: str) -> dict[str, Any]:
+def dead_letter_lock(tries: int, error: str) -> dict[str, Any]:
     """The lock of a dead letter."""
     return {"by": None, "until": NEVER, "tries": tries, "error": error[:LONGEST_ERROR]}
 

@@ -19,7 +19,7 @@ from tests.support.interception import Interceptor
 from tests.support.lock_values import LOCKS
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, handle, lock_of, stamp
 from tests.support.standalone import standalone_server
-from trio_monque.document_lock import NEVER, Lock, LockState, freed, laid_aside, read_lock, state_of
+from trio_monque.document_lock import NEVER, Lock, LockState, dead_letter_lock, freed, read_lock, state_of
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.documents import claiming, dead_letters, due, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
@@ -57,7 +57,7 @@ def test_look_finds_what_is_free_and_matches_and_nothing_else(locked: LockedColl
     documents.insert_one({"_id": "never locked"})
     documents.insert_many([{"_id": f"free {place}", "lock": lock} for place, lock in enumerate(FREE)])
     documents.insert_many([{"_id": f"done {place}", "lock": lock, "done": 1} for place, lock in enumerate(FREE)])
-    others = [*NOT_YET, *HELD, *UNKNOWN_LOCKS, laid_aside(3, "no")]
+    others = [*NOT_YET, *HELD, *UNKNOWN_LOCKS, dead_letter_lock(3, "no")]
     documents.insert_many([{"lock": lock} for lock in others])
     found = due.survey(locked, 50, NOW)
     assert sorted(found.ids) == [*(f"free {place}" for place in range(len(FREE))), "never locked"]
@@ -206,7 +206,7 @@ def test_ids_of_every_type_go_the_whole_way(
 
 def test_next_due_is_the_earliest_that_is_not_due_yet(locked: LockedCollection, documents: Collection) -> None:
     assert due.next_due(locked, NOW) is None
-    documents.insert_many([{"lock": lock} for lock in [*FREE, *HELD, *UNKNOWN_LOCKS, laid_aside(3, "no")]])
+    documents.insert_many([{"lock": lock} for lock in [*FREE, *HELD, *UNKNOWN_LOCKS, dead_letter_lock(3, "no")]])
     documents.insert_one({"done": 1, "lock": freed(1, NOW + SECOND)})
     assert due.next_due(locked, NOW) is None
     documents.insert_many([{"lock": freed(1, NOW + seconds * SECOND)} for seconds in (9, 5, 7)])
@@ -231,7 +231,7 @@ def test_observe_returns_every_held_lock(locked: LockedCollection, documents: Co
         *((lock, True) for lock in FREE),
         *((lock, True) for lock in NOT_YET),
         *((lock, False) for lock in UNKNOWN_LOCKS),
-        (laid_aside(3, "no"), False),
+        (dead_letter_lock(3, "no"), False),
         (HELD[0], True),  # Its holder may die, and then it comes back.
         (HELD[1], True),
         ({"by": "article", "until": NOW + SECOND}, False),
@@ -288,7 +288,7 @@ def test_unreadable_locks_are_logged_once(
 ) -> None:
     documents.insert_many([{"_id": place, "lock": lock} for place, lock in enumerate(UNKNOWN_LOCKS)])
     documents.insert_one({"_id": "future", "lock": {"by": 5, "until": NOW + SECOND}})
-    documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, laid_aside(3, "no")]])
+    documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, dead_letter_lock(3, "no")]])
     with caplog.at_level(logging.WARNING, "trio_monque"):
         for _ in range(3):
             due.survey(locked, 50, NOW)
@@ -299,8 +299,8 @@ def test_unreadable_locks_are_logged_once(
 
 def test_set_aside_is_listed_with_its_error(locked: LockedCollection, documents: Collection) -> None:
     documents.insert_many([{"lock": lock} for lock in [*FREE, *NOT_YET, *HELD, *UNKNOWN_LOCKS]])
-    documents.insert_many([{"_id": number, "lock": laid_aside(number, "no")} for number in range(3)])
-    documents.insert_one({"done": 1, "lock": laid_aside(9, "done")})
+    documents.insert_many([{"_id": number, "lock": dead_letter_lock(number, "no")} for number in range(3)])
+    documents.insert_one({"done": 1, "lock": dead_letter_lock(9, "done")})
     listed = dead_letters.listed(locked, 10)
     assert {one.id: one.lock for one in listed} == {
         number: Lock(None, NEVER, tries=number, error="no") for number in range(3)

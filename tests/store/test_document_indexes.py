@@ -9,7 +9,7 @@ import pytest
 
 from tests.support.locked import NOW, SECOND, explained, fence, handle, recorded, stages, stamp
 from tests.support.thoroughly import one_in
-from trio_monque.document_lock import freed, laid_aside
+from trio_monque.document_lock import dead_letter_lock, freed
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.documents import claiming, dead_letters, due, indexes, leases, rescuing
 from trio_monque.store.documents.locked_collection import LockedCollection
@@ -28,7 +28,7 @@ def fill(documents: Collection, meant: Mapping[str, Any], others: Mapping[str, A
     locks: list[Any] = [
         *({**mark.fields, "tries": 0} for _ in range(HELD)),
         *(freed(1, NOW + number * SECOND) for number in range(1, WAITING + 1)),
-        *(laid_aside(3, "no") for _ in range(ASIDE)),
+        *(dead_letter_lock(3, "no") for _ in range(ASIDE)),
         *(freed(1, NOW) for _ in range(FREE // 2)),
     ]
     # What is free comes last in the order of the sort.

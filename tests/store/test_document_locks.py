@@ -15,7 +15,7 @@ from bson.codec_options import TypeDecoder, TypeRegistry
 from tests.support.full_documents import LARGEST
 from tests.support.locked import NOW, SECOND, UNKNOWN_LOCKS, claim, fence, handle, lock_of, recorded, stamp
 from tests.support.malformed import text, with_field
-from trio_monque.document_lock import MOST_TRIES, LockStamp, freed, laid_aside, read_lock
+from trio_monque.document_lock import MOST_TRIES, LockStamp, dead_letter_lock, freed, read_lock
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import MonqueConnectionError
 from trio_monque.store.documents import claiming, dead_letters, due, leases, rescuing
@@ -224,7 +224,8 @@ def test_dead_claim_on_a_full_document_is_taken_away_with_a_short_error(
     stored = {**(documents.find_one({"_id": 1}) or {}), "data": ""}
     documents.replace_one({"_id": 1}, {**stored, "data": "x" * (LARGEST - len(bson.encode(stored)))})
     dead = [
-        Takeaway(one.id, one.lock, laid_aside(1, "its holder died, " + "n" * 200)) for one in rescuing.observe(locked)
+        Takeaway(one.id, one.lock, dead_letter_lock(1, "its holder died, " + "n" * 200))
+        for one in rescuing.observe(locked)
     ]
     assert rescuing.rescue(locked, dead) == {locked.key_of(0), locked.key_of(1)}
     # Once more, as after an answer that was lost.
@@ -235,7 +236,7 @@ def test_dead_claim_on_a_full_document_is_taken_away_with_a_short_error(
 def test_document_that_stays_set_aside_keeps_no_other_from_its_readmission(
     locked: LockedCollection, documents: Collection
 ) -> None:
-    documents.insert_many([{"_id": number, "lock": laid_aside(1, "no")} for number in range(4)])
+    documents.insert_many([{"_id": number, "lock": dead_letter_lock(1, "no")} for number in range(4)])
     documents.update_one({"_id": 1}, {"$set": {"fixed": True}})
     rule = {"$or": [{"fixed": None}, {"lock": {"$exists": True}}]}
     documents.database.command("collMod", documents.name, validator=rule)
@@ -410,14 +411,16 @@ def test_rescue_leaves_alone_what_has_changed(
 
 def test_readmitted_is_only_what_was_set_aside(locked: LockedCollection, documents: Collection) -> None:
     mark = held(documents, locked, 1)
-    documents.insert_many([{"_id": number, "lock": laid_aside(3, "no")} for number in (1, 2, 3)])
-    documents.insert_many([{"_id": 4, "lock": freed(3, LATER)}, {"_id": 5, "done": 1, "lock": laid_aside(3, "no")}])
+    documents.insert_many([{"_id": number, "lock": dead_letter_lock(3, "no")} for number in (1, 2, 3)])
+    documents.insert_many(
+        [{"_id": 4, "lock": freed(3, LATER)}, {"_id": 5, "done": 1, "lock": dead_letter_lock(3, "no")}]
+    )
     assert dead_letters.readmit(locked, [0, 1, 4]) == 1
     assert "lock" not in documents.find_one({"_id": 1})  # type: ignore[operator]
     assert dead_letters.readmit(locked, None) == 2
     assert dead_letters.listed(locked, 5) == []
     assert (lock_of(documents, 0)["token"], lock_of(documents, 4)) == (mark.token, freed(3, LATER))
-    assert lock_of(documents, 5) == laid_aside(3, "no")
+    assert lock_of(documents, 5) == dead_letter_lock(3, "no")
 
 
 def test_lock_of_ours_that_another_program_garbles_is_lost_alone(

@@ -11,7 +11,7 @@ from pymongo import MongoClient
 
 from tests.support.interception import Interceptor
 from tests.support.locked import NOW, SECOND, claim, fence, handle, lock_of, recorded, stamp
-from trio_monque.document_lock import LockStamp, freed, laid_aside
+from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidPayloadError, MonqueConnectionError
 from trio_monque.store.documents.locked_collection import LockedCollection
@@ -55,10 +55,10 @@ DONE: Mapping[str, Any] = {"$set": {"done": 1}}
         ([{"$replaceWith": {"_id": "$_id", "done": 1}}], None, {"done": 1}),
         ([], None, {"n": 1, "list": [1]}),
         (None, freed(2, LATER), {"n": 1, "list": [1], "lock": freed(2, LATER)}),
-        (None, laid_aside(2, "$no"), {"n": 1, "list": [1], "lock": laid_aside(2, "$no")}),
+        (None, dead_letter_lock(2, "$no"), {"n": 1, "list": [1], "lock": dead_letter_lock(2, "$no")}),
         (DONE, freed(0, NOW), {"n": 1, "list": [1], "done": 1, "lock": freed(0, NOW)}),
         ([{"$unset": "n"}], freed(0, NOW), {"list": [1], "lock": freed(0, NOW)}),
-        ([{"$set": {"n": 2}}], laid_aside(2, "$n"), {"n": 2, "list": [1], "lock": laid_aside(2, "$n")}),
+        ([{"$set": {"n": 2}}], dead_letter_lock(2, "$n"), {"n": 2, "list": [1], "lock": dead_letter_lock(2, "$n")}),
     ],
     ids=str,
 )

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final
 
-from ..document_lock import NEVER, freed, laid_aside, shortened
+from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
 from ..errors import ClaimLostError, InvalidOptionError
 from ..host.run_ends import failure_of, has_succeeded
@@ -112,7 +112,7 @@ def _lock_after(
         case Snoozed(snooze):
             return freed(held.tries, min(awake_at(snooze, now), LATEST))
         case Discarded(error):
-            return laid_aside(held.attempt, kept_reason(error, policy.error_text))
+            return dead_letter_lock(held.attempt, kept_reason(error, policy.error_text))
         case Failed(error, after):
             return lock_after_failure(held.attempt, error, now, policy, after)
 
@@ -139,7 +139,7 @@ def lock_after_failure(
     The lock is free after the backoff, or after `after` seconds; without attempts left it is that of a dead letter.
     """
     if attempts >= policy.max_attempts:
-        return laid_aside(attempts, kept_reason(error, policy.error_text))
+        return dead_letter_lock(attempts, kept_reason(error, policy.error_text))
     delay = policy.delay(attempts, error) if after is None else after
     # Whole milliseconds, as in BSON: the store compares the lock that it finds with this one.
     return freed(attempts, now + timedelta(milliseconds=max(1, round(delay * 1000))))

@@ -24,7 +24,7 @@ from bson.raw_bson import RawBSONDocument
 from pymongo import UpdateOne
 from pymongo import errors as driver
 
-from ...document_lock import MOST_TRIES, LockStamp, laid_aside, read_lock
+from ...document_lock import MOST_TRIES, LockStamp, dead_letter_lock, read_lock
 from ...errors import MonqueConnectionError
 from ...log import logger_of
 from ..commands import BY_ID, by_majority, causal_session, command, update_unless_refused
@@ -251,7 +251,7 @@ def _lay_aside(
     # Under the token of this claim: if its lease has expired meanwhile, another instance may hold the document.
     locked.locks.update_one(
         {"_id": {"$eq": own_id}, **locked.stamped(stamp)},
-        {"$set": {locked.lock_field: laid_aside(0 if lock is None else lock.tries, problem)}},
+        {"$set": {locked.lock_field: dead_letter_lock(0 if lock is None else lock.tries, problem)}},
         hint=BY_ID,
         session=session,
     )

@@ -33,7 +33,7 @@ class LaidAside:
 def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
     """Return the documents whose attempts are used up, at most `limit`."""
     listed = []
-    for raw in locked.raw.find(locked.meant(locked.laid_aside), limit=limit):
+    for raw in locked.raw.find(locked.meant(locked.is_dead_letter), limit=limit):
         lock = locked.lock_in(raw)
         if lock is None:
             continue
@@ -50,4 +50,4 @@ def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
     """Free the dead letters among `ids`, or among all that match the filter, with 0 attempts; return how many."""
     which, hint = which_of(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
-    return update_each_if_refused(locked, {"$and": [which, locked.laid_aside]}, freed, hint)
+    return update_each_if_refused(locked, {"$and": [which, locked.is_dead_letter]}, freed, hint)

@@ -253,7 +253,7 @@ class LockedCollection:
         return {self.at("by"): None, "$nor": self._arrays}
 
     @property
-    def laid_aside(self) -> dict[str, Any]:
+    def is_dead_letter(self) -> dict[str, Any]:
         """The condition that a document is a dead letter: its attempts are used up."""
         return {**self.waiting, self.at("until"): {"$gte": NEVER}}
 
