@@ -27,6 +27,7 @@ from trio_monque.store.database_threads import Channel, DatabaseThreads
 from trio_monque.store.types import Collection, Database
 
 Message = dict[str, Any]
+Deliver = Callable[[Run[Message]], Awaitable[object]]
 Counts = Mapping[str, int]
 FREE = {"$set": {"by": None}}
 
@@ -66,7 +67,7 @@ class OutboxReporter(Reporter[Message, Delivery, Message, Counts]):
 class OutboxSource(OneGroupSource[Message, Delivery]):
     """In the database, `by` is the token of the claim that holds a message, or None."""
 
-    def __init__(self, outbox: Collection, deliver: Callable[[Run[Message]], Awaitable[object]]) -> None:
+    def __init__(self, outbox: Collection, deliver: Deliver) -> None:
         self.collection, self.operation_timeout = outbox, OutboxOptions.operation_timeout
         self.db_threads, self.execute = DatabaseThreads(), deliver
         self.taking = Taking(self.db_threads, ServerTime(self), self, lease=15.0)
@@ -122,9 +123,7 @@ class OutboxSource(OneGroupSource[Message, Delivery]):
         return await self.db_threads.call(lambda: [one for one in dead if rescue(one).matched_count])
 
 
-def outbox_host(
-    db: Database, deliver: Callable[[Run[Message]], Awaitable[object]], listener: Callable[[MessageDelivered], None]
-) -> Host[Message, Counts]:
+def outbox_host(db: Database, deliver: Deliver, listener: Callable[[MessageDelivered], None]) -> Host[Message, Counts]:
     events, source = EventDelivery(), OutboxSource(db["outbox"], deliver)
     events.add_all({MessageDelivered: listener})
     reporter = OutboxReporter(events, logger_of("outbox"), "outbox", "message", "one")

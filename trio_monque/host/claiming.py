@@ -105,7 +105,7 @@ class Taking(Generic[StampT, TakenT]):
 
     async def _resolve(self, stamp: StampT, number: int) -> Sequence[TakenT]:
         held: Sequence[TakenT] = ()
-        # If this answer is lost, too, all items are orphaned below.
+        # If the answer of this command is lost, too, all items are orphaned below.
         with suppress(MonqueConnectionError):
             # A read alone proves nothing: on a primary that was cut off, it shows a claim that is then rolled back, and
             # two handlers run. So this command renews by the whole fence, acknowledged by a majority.
@@ -121,8 +121,8 @@ class Taking(Generic[StampT, TakenT]):
         self._orphaned.add(stamp, held, until=trio.current_time() + for_seconds)
 
     async def _hand_over(self, call: Callable[[], AnswerT], stamp: StampT) -> AnswerT:
-        # If the caller is cancelled, the thread goes on, and releases what it is granted. Otherwise a live instance
-        # would hold the items and renew their claims, but never run them.
+        # If the caller is cancelled, the thread goes on, and releases what it is granted. Otherwise the items would be
+        # claimed and not run until the lease expires, and a rescuer would count that as the death of this instance.
         return await self._db_threads.hand_over(call, partial(self._release_late, stamp), channel=Channel.CLAIMS)
 
     def _release_late(self, stamp: StampT, _late: object) -> None:
