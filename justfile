@@ -8,8 +8,9 @@ ci:
 test *arguments:
     python -m pytest {{arguments}}
 
-# What the tests leave out, and their large numbers: thousands of jobs and documents under load, a thousand random lives
-# of jobs, fifty random schedules, a month. CI runs it after the tests.
+# What the tests leave out, and their large numbers: thousands of jobs and documents under load, elections, programs of the
+# docs, the rest of large families, a thousand random lives of jobs, fifty random schedules, a month. CI runs it after the
+# tests.
 full *arguments:
     MONQUE_TEST_FULL=1 python -m pytest -m "full or larger_in_full" {{arguments}}
 

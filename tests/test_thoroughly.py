@@ -1,12 +1,15 @@
-"""What CI plays after the normal run is found by a marker: no number may be larger in full without it."""
+"""CI runs what the normal run leaves out or has less of; and the normal run has a test of all that users rely on."""
 
 from __future__ import annotations
 
+import ast
 import re
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from tests.support.pages import DOCS
 from tests.support.thoroughly import one_in, rows_in
 
 TESTS = Path(__file__).parent
@@ -26,6 +29,33 @@ def test_ci_plays_what_is_marked() -> None:
     assert 'MONQUE_TEST_FULL=1 python -m pytest -m "full or larger_in_full"' in (TESTS.parent / "justfile").read_text(
         "utf-8"
     )
+
+
+def played_in_a_normal_run() -> Iterator[str]:
+    for path in TESTS.rglob("test_*.py"):
+        text = path.read_text(encoding="utf-8")
+        if re.search(r"^pytestmark = .*\bpytest\.mark\.full\b", text, re.MULTILINE):
+            continue
+        if "@pytest.mark.full" not in text:  # It need not be parsed.
+            yield from re.findall(r"^(?:async )?def (test_\w+)\(", text, re.MULTILINE)
+            continue
+        functions = (node for node in ast.parse(text).body if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef))
+        yield from (one.name for one in functions if "pytest.mark.full" not in map(ast.unparse, one.decorator_list))
+
+
+ONLY_IN_FULL = {
+    "test_changes_are_received_again_after_a_server_restart",
+    "test_four_processes_get_a_fair_share_each",
+    "test_eight_processes_lose_at_most_a_fifth_of_their_candidates",
+}
+"""They start servers or up to eight processes. Tests without these hold the same of an engine and of a stream."""
+
+
+def test_what_users_rely_on_is_tested_in_a_normal_run() -> None:
+    page = (DOCS / "explanation/behaviours.md").read_text(encoding="utf-8")
+    named = set(re.findall(r"`(test_\w+)`", page))
+    assert len(named) > 100
+    assert named - set(played_in_a_normal_run()) == ONLY_IN_FULL
 
 
 def test_part_of_a_family_has_each_value() -> None:

@@ -152,7 +152,6 @@ async def test_delayed_job_is_not_lost_beside_one_that_came_at_once(db: Database
     assert max(sleepers.lags(later)) < 1.0
 
 
-@pytest.mark.full
 async def test_two_delayed_names_start_on_time_under_steady_traffic_of_a_third(db: Database, node: NodePeer) -> None:
     heard = Heard("early", "late", "noise")
     async with heard.open(db), trio.open_nursery() as nursery:
@@ -271,7 +270,6 @@ async def test_stream_that_cannot_resume_is_opened_again_and_missed_changes_are_
     assert heard.stream.count("ChangeStreamFailed") == 1
 
 
-@pytest.mark.full
 async def test_user_without_the_right_polls_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with restricted_server() as uri, MongoClient[Any](uri, tz_aware=True) as restricted:
@@ -282,7 +280,6 @@ async def test_user_without_the_right_polls_and_the_fallback_is_reported_once() 
     assert heard.stream == ["ChangeStreamFallback"]
 
 
-@pytest.mark.full
 async def test_standalone_server_is_polled_and_the_fallback_is_reported_once() -> None:
     heard = Heard()
     with standalone_server() as uri, MongoClient[Any](uri, tz_aware=True, retryWrites=False) as alone:

@@ -169,7 +169,6 @@ async def test_job_with_one_try_survives_a_kill_and_a_poison_job_ends_failed(
 # --- Suspects ---
 
 
-@pytest.mark.full
 async def test_ten_innocent_jobs_beside_one_that_kills_its_process_all_complete(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:
@@ -245,7 +244,6 @@ async def test_job_whose_holder_died_with_a_request_to_cancel_it_is_cancelled(
     assert [type(event) for event in reported] == [JobCancelled]
 
 
-@pytest.mark.full
 async def test_several_living_instances_rescue_a_job_once(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock
 ) -> None:

@@ -242,7 +242,6 @@ async def test_retention_deletes_in_bounded_batches_and_keeps_jobs_that_are_retr
         assert set(one["updatedAt"]) == {"$lt"}
 
 
-@pytest.mark.full
 async def test_two_instances_may_run_retention_at_once(
     mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
 ) -> None:
