@@ -23,8 +23,13 @@ THREADS: Final = ("trio_monque runtime", "trio_monque watchdog")
 SECONDS_FOR_THREADS: Final = 5.0
 
 
-def threads_left() -> list[str]:
-    return [thread.name for thread in threading.enumerate() if thread.name in THREADS]
+def threads_left(names: tuple[str, ...] = THREADS) -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name in names]
+
+
+def runtimes_left() -> list[str]:
+    """The threads that a block awaits. The watchdog of each ends by itself, soon after."""
+    return threads_left(THREADS[:1])
 
 
 @pytest.fixture(params=list(BACKENDS))

@@ -11,7 +11,7 @@ import anyio
 import pytest
 from pymongo import MongoClient
 
-from tests.asyncio_hosts.conftest import Run, threads_left
+from tests.asyncio_hosts.conftest import Run, runtimes_left
 from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, only_document, statuses, until
 from trio_monque import RunningJob, Scheduler, Workers, open_scheduler, run_scheduler
 from trio_monque.errors import InvalidDatabaseError, InvalidOptionError, MonqueConnectionError
@@ -175,7 +175,7 @@ def test_wrong_arguments_are_refused_at_the_start(db: Database, run: Run) -> Non
             with pytest.raises(MonqueConnectionError):
                 async with open_scheduler(unreachable["x"], Workers(), start_timeout=0, operation_timeout=0.5):
                     pass
-        assert not threads_left()
+        assert not runtimes_left()
 
     run(main)
 

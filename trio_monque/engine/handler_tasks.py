@@ -13,7 +13,11 @@ class HandlerTasks(Protocol):
 
     Attributes:
         is_answering: Whether a handler that is called now would begin. While it is False, nothing is claimed.
+        blocked: How many times their loop, if it is another than the engine's, was blocked for longer than a second.
     """
+
+    @property
+    def blocked(self) -> int: ...
 
     @property
     def is_answering(self) -> bool: ...
@@ -27,6 +31,7 @@ class TrioTasks:
     """Handlers that run in the tasks of their runs."""
 
     is_answering = True
+    blocked = 0  # The watchdog of the engine counts.
 
     def frames_of(self, task: trio.lowlevel.Task) -> str:
         """Return the frames of the task, and those of the tasks in its nurseries."""

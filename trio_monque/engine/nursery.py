@@ -136,6 +136,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         )
 
     @property
+    def loop_blocked(self) -> int:
+        """How many times an event loop was blocked for longer than a second: this one, or that of the handlers."""
+        return self.watchdog.blocked + self._handlers.blocked
+
+    @property
     def unfinished(self) -> Sequence[ClaimT]:
         """The held claims; after the end, those whose runs were neither settled nor given back."""
         return tuple(run.claim for run in self._runner.held)

@@ -52,6 +52,10 @@ class BridgedHandlerLoop:
     def is_answering(self) -> bool:
         return self._app_loop.is_answering
 
+    @property
+    def blocked(self) -> int:
+        return self._app_loop.blocked
+
     def complaints(self) -> Sequence[str]:
         app_loop = self._app_loop
         if app_loop.is_gone:

@@ -209,7 +209,7 @@ class Host(Generic[ClaimT, ReportT]):
             cause=engine.stop.cause,
             unfinished=tuple(engine.unfinished),
             crashed=tuple(engine.stop.crashes),
-            loop_blocked=engine.watchdog.blocked,
+            loop_blocked=engine.loop_blocked,
         )
         report = self.report = self._reporter.report(end)
         if self._has_begun:

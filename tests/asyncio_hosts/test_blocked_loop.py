@@ -1,0 +1,147 @@
+"""The event loop of the program does not answer: what the scheduler, in a thread of its own, does meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from typing import Any
+
+import pytest
+
+from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
+from tests.asyncio_hosts.scenes import QUICK, only_document, statuses, until
+from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
+from trio_monque.store.types import Database
+
+pytestmark = ON_ASYNCIO
+
+SHORT_LEASE: Any = {"heartbeat_interval": 0.3, "cleanup_timeout": 0.1}
+
+
+def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
+    db: Database, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
+    workers, beats = Workers(), list[object]()
+
+    @workers.register("rude")
+    async def rude(job: RunningJob[Any]) -> None:
+        for _ in range(2):
+            beats.append(db["monque_jobs"].find_one({}, {"lastHeartbeat": 1}))
+            time.sleep(1.2)  # noqa: ASYNC251  # Longer than a lease, which is three intervals.
+        beats.append(db["monque_jobs"].find_one({}, {"lastHeartbeat": 1}))
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **SHORT_LEASE) as scheduler:
+            await scheduler.enqueue("rude")
+            await until(lambda: statuses(db, "rude") == ["completed"])
+        assert scheduler.report is not None
+        assert (scheduler.report.completed, scheduler.report.unfinished) == (1, ())
+        assert scheduler.report.loop_blocked == 1
+
+    run(main)
+    assert len({str(beat) for beat in beats}) == 3
+    assert "in rude" in caplog.text
+    assert "the handler of job rude" in caplog.text
+
+
+def test_nothing_is_claimed_while_the_loop_does_not_answer(db: Database, run: Run) -> None:
+    workers, ran = Workers(), list[int]()
+
+    @workers.register("a", concurrency=50)
+    async def handle(job: RunningJob[Any]) -> None:
+        ran.append(1)
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            held, is_healthy, reasons = list[int](), list[bool](), list[str]()
+
+            def from_elsewhere() -> None:
+                while scheduler.is_healthy():
+                    time.sleep(0.01)
+                reasons.extend(scheduler.health().reasons)
+                Monque(db).sync.enqueue_many([NewJob(name="a") for _ in range(20)])
+                time.sleep(0.5)  # Five polls.
+                held.append(db["monque_jobs"].count_documents({"status": {"$ne": "pending"}}))
+                is_healthy.append(scheduler.is_healthy())
+
+            thread = threading.Thread(target=from_elsewhere)
+            thread.start()
+            thread.join()  # Blocks the loop.
+            await until(lambda: len(ran) == 20)
+            assert (held, is_healthy) == ([0], [False])
+            assert "has not answered" in reasons[0]
+            await until(scheduler.is_healthy)
+
+    run(main)
+
+
+def test_a_run_whose_handler_never_began_is_released_and_has_not_failed(db: Database, run: Run) -> None:
+    workers, log = Workers(), list[str]()
+
+    @workers.register("quick", timeout=0.3, max_attempts=1)
+    async def quick(job: RunningJob[Any]) -> None:
+        log.append("ran")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+
+            def claimed_at_once() -> None:
+                Monque(db).sync.enqueue("quick")
+                while statuses(db, "quick") != ["processing"]:
+                    time.sleep(0.005)
+                while statuses(db, "quick") != ["pending"]:
+                    time.sleep(0.005)
+
+            thread = threading.Thread(target=claimed_at_once)
+            thread.start()
+            thread.join()
+            await until(lambda: statuses(db, "quick") == ["completed"])
+        assert scheduler.report is not None
+        assert (scheduler.report.failed, scheduler.report.completed) == (0, 1)
+        assert scheduler.report.released >= 1
+
+    run(main)
+    assert log == ["ran"]
+    assert only_document(db).get("failCount", 0) == 0
+
+
+def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(db: Database, run: Run) -> None:
+    workers, left = Workers(), list[float]()
+
+    @workers.register("late", timeout=5.0)
+    async def late(job: RunningJob[Any]) -> None:
+        await asyncio.sleep(0.1)  # The scheduler's thread moves the deadline meanwhile.
+        left.append(job.deadline - asyncio.get_running_loop().time())
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+
+            def until_claimed() -> None:
+                Monque(db).sync.enqueue("late")
+                while statuses(db, "late") != ["processing"]:
+                    time.sleep(0.005)
+                time.sleep(0.4)
+
+            thread = threading.Thread(target=until_claimed)
+            thread.start()
+            thread.join()
+            await until(lambda: left)
+            assert scheduler.is_healthy()
+
+    run(main)
+    assert 4.7 < left[0] <= 4.95
+
+
+def test_a_blocked_loop_is_logged_with_what_blocks_it(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    def block() -> None:
+        time.sleep(1.5)
+
+    async def main() -> None:
+        async with open_scheduler(db, Workers()):
+            block()
+
+    with caplog.at_level(logging.ERROR, "trio_monque"):
+        run(main)
+    assert "in block" in caplog.text
