@@ -8,6 +8,7 @@ from typing import Any
 
 import anyio
 import trio
+import trio.lowlevel
 
 from tests.asyncio_hosts.conftest import Run
 from tests.asyncio_hosts.scenes import LONG, QUICK, only_document, statuses, until
@@ -104,6 +105,31 @@ def test_a_handler_enqueues_and_gets_the_event_of_that_job(db: Database, run: Ru
     assert log == [5, "inner has ended"]
     db["monque_jobs"].delete_one({"name": "outer"})
     assert only_document(db)["progress"] == "half"
+
+
+def test_a_worker_can_run_in_the_runtime(db: Database, run: Run) -> None:
+    workers, seen = Workers(), dict[str, object]()
+
+    @workers.register("async", runs_on="runtime", timeout=5)
+    async def asynchronous(job: RunningJob[Any]) -> None:
+        await trio.lowlevel.checkpoint()
+        await job.save("half")
+        with job.cleanup(1):
+            await trio.lowlevel.checkpoint()
+        seen["seconds left"] = 4 < job.deadline - trio.current_time() <= 5
+        await job.scheduler.enqueue("plain")
+
+    @workers.register("plain", runs_on="runtime")
+    def plain(job: RunningJob[Any]) -> None:
+        seen["on trio"] = job.from_thread(trio.lowlevel.in_trio_task)
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **NO_HINTS) as scheduler:
+            await scheduler.enqueue("async")
+            await until(lambda: statuses(db, "async") + statuses(db, "plain") == ["completed"] * 2)
+
+    run(main)
+    assert seen == {"seconds left": True, "on trio": True}
 
 
 def test_listeners_run_on_the_loop_of_the_program_or_in_threads(db: Database, run: Run) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any
 
 from ..client.context import ClientContext
 from ..engine.handler_tasks import HandlerTasks
 from ..engine.limits import EngineLimits
 from ..engine.nursery import Engine
-from ..engine.run import Run
 from ..host.limits import engine_limits
-from ..jobs.job import Job
 from ..loop_time import loop_time
 from ..options import SchedulerConfig
 from ..store.database_threads import DatabaseThreads
@@ -25,8 +21,8 @@ from .paused_names import PausedNames
 from .presence import Presence
 from .pruner import Pruner
 from .reporting import JobReporter
-from .running_job import RunningJob
 from .settlement import JobEngine
+from .worker import MakeRunningJob
 from .workers import Workers
 
 
@@ -46,7 +42,7 @@ def assembled(
     config: SchedulerConfig,
     workers: Workers,
     reporter: JobReporter,
-    running_job: Callable[[Run[Job]], RunningJob[Any]],
+    running_job: MakeRunningJob,
     handlers: HandlerTasks,
 ) -> Parts:
     """Construct the parts on the base that a scheduler has as a client: its context and its database threads."""

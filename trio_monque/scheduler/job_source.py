@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import secrets
-from collections.abc import Awaitable, Callable, Mapping, Sequence, Set
+from collections.abc import Awaitable, Mapping, Sequence, Set
 from dataclasses import replace
 from functools import partial
 from typing import Any, Final
@@ -39,9 +39,8 @@ from .claiming import JobClaims
 from .context import SchedulerContext
 from .job_run import Policies, call_handler, verdict_of
 from .rescues import Rescues
-from .running_job import RunningJob
 from .settlement import Batch, JobSettlement, is_pending_again, is_undecided, prepared, refused_once_more, settled
-from .worker import Worker
+from .worker import MakeRunningJob, Worker
 
 logger = logger_of("scheduler")
 
@@ -66,7 +65,7 @@ class JobSource:
     _control: Control[Job, JobSettlement]
     _rescues: Rescues
 
-    def __init__(self, shared: SchedulerContext, running_job: Callable[[Run[Job]], RunningJob[Any]]) -> None:
+    def __init__(self, shared: SchedulerContext, running_job: MakeRunningJob) -> None:
         self._shared = shared
         self._context = shared.client
         self._db_threads = shared.db_threads
@@ -137,7 +136,8 @@ class JobSource:
     # --- Running ---
 
     def execute(self, run: Run[Job]) -> Awaitable[object]:
-        return call_handler(self._worker(run.claim), self._running_job(run), run, self._threads)
+        worker = self._worker(run.claim)
+        return call_handler(worker, self._running_job(run, worker), run, self._threads)
 
     # --- Settling ---
 

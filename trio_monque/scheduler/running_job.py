@@ -193,20 +193,23 @@ class RunningJob(Generic[T, Resources]):
             InvalidPayloadError: The checkpoint cannot be stored.
             MonqueConnectionError: The database did not accept it.
         """
-        self._saved = await self._reported("saved", state)
+        stored, written = self._reported("saved", state)
+        await written
+        self._saved = stored
 
     async def set_progress(self, value: Any) -> None:
         """Store the progress of the run, for programs that look at the job. Errors as in `save`.
 
         The next attempt does not get it: use `save` for that.
         """
-        await self._reported("progress", value)
+        _, written = self._reported("progress", value)
+        await written
 
-    async def _reported(self, name: str, value: Any) -> Any:
+    def _reported(self, name: str, value: Any) -> tuple[Any, Awaitable[None]]:
+        """Return the value as it will be stored, and its write. It is copied here: another thread may write it."""
         around, run = self._surroundings, self._run
         stored = around.reporting.snapshot(value, name)
-        await around.loop.carry_out(run, around.reporting.report, run, name, stored)
-        return stored
+        return stored, around.loop.carry_out(run, around.reporting.report, run, name, stored)
 
     def cleanup(self, seconds: float) -> AbstractContextManager[CleanupScope]:
         """`with job.cleanup(5): ...` shields its body from the cancellation of the run, for at most 5 seconds.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from functools import partial
 from types import UnionType
 from typing import Any, TypeVar, Unpack, overload
@@ -76,6 +77,7 @@ class Scheduler(SchedulerClient):
         )
         self._source = parts.source
         self._surroundings = JobSurroundings(self, resources, parts.source, config.cleanup_timeout, loop)
+        self._in_runtime = replace(self._surroundings, loop=ON_TRIO)
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
         life = Life(
@@ -160,8 +162,8 @@ class Scheduler(SchedulerClient):
         in_all = "" if most is None else f", at most {most} in all"
         return self._context.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
 
-    def _running_job(self, run: Run[Job]) -> RunningJob[Any]:
-        return RunningJob(run, self._surroundings)
+    def _running_job(self, run: Run[Job], worker: Worker[Any]) -> RunningJob[Any]:
+        return RunningJob(run, self._surroundings if worker.settings.runs_on is None else self._in_runtime)
 
 
 @entered_by_async_with("scheduler")

@@ -7,7 +7,9 @@ from functools import update_wrapper
 from typing import TYPE_CHECKING, Any, Generic, TypeVar, cast
 
 from ..checks import is_async
+from ..engine.run import Run
 from ..errors import InvalidPayloadError, UnreadablePayloadError
+from ..jobs.job import Job
 from ..jobs.stored_value_limits import storing
 from ..jobs.verdicts import Discard, Retry, Snooze
 from ..payloads.payload_type import stored_instance
@@ -29,6 +31,10 @@ Res = TypeVar("Res")
 
 Handler = Callable[[RunningJob[T, Res]], R]
 """Async, where R is a coroutine, or plain. No overloads for the two: mypy makes them Any where `resources` is Any."""
+
+
+MakeRunningJob = Callable[[Run[Job], "Worker[Any]"], RunningJob[Any]]
+"""Makes what a handler of the worker gets for this run."""
 
 
 class Worker(Generic[T, Result_co]):

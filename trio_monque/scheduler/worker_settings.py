@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
-from typing import Any, TypedDict
+from typing import Any, Literal, TypedDict
 
 from ..checks import check_count, check_known, check_seconds, check_whole
 from ..errors import InvalidOptionError, WorkerRegistrationError
@@ -27,6 +27,7 @@ class PlainWorkerOptions(TypedDict, total=False):
     discard_on: type[BaseException] | ErrorTypes
     priority: int
     store_result: bool
+    runs_on: Literal["runtime"] | None
 
 
 class WorkerOptions(PlainWorkerOptions, total=False):
@@ -59,6 +60,8 @@ class WorkerSettings:
         priority: Which names start first if there are fewer slots than due jobs: those with the higher number, from -10
             to 10. Each slot that another name gets adds one to the number of a name that waits, so each has its turn.
         store_result: Store what the handler returns; it must be a BSON value.
+        runs_on: The event loop that runs the handler. None: the loop on which the scheduler was opened. "runtime": the
+            trio loop of the scheduler, which is in a thread of its own in a program on asyncio.
     """
 
     concurrency: int | None = None
@@ -70,6 +73,7 @@ class WorkerSettings:
     payload: Any = None
     priority: int = 0
     store_result: bool = False
+    runs_on: Literal["runtime"] | None = None
     payload_type: PayloadType | None = field(init=False, compare=False, repr=False, default=None)
 
     def __post_init__(self) -> None:
@@ -84,6 +88,8 @@ class WorkerSettings:
         if self.payload is not None:
             object.__setattr__(self, "payload_type", _payload_type(self.payload))
         check_whole("priority", self.priority, least=-HIGHEST_PRIORITY, most=HIGHEST_PRIORITY)
+        if self.runs_on not in (None, "runtime"):
+            raise InvalidOptionError("runs_on", self.runs_on, 'must be None or "runtime"')
         for option in ("retry_on", "discard_on"):
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
 

@@ -217,7 +217,7 @@ class _Alone(JobSource):
     def __init__(
         self, context: ClientContext, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
     ) -> None:
-        def make(run: Run[Job]) -> RunningJob[Any]:
+        def make(run: Run[Job], _worker: Worker[Any]) -> RunningJob[Any]:
             self.running_job = made = RunningJob[Any](run, surroundings)
             return made
 
