@@ -43,7 +43,7 @@ def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
     run(main)
     assert len({str(beat) for beat in beats}) == 3
     assert "in rude" in caplog.text
-    assert "the handler of job rude" in caplog.text
+    assert "by the handler of rude" in caplog.text
 
 
 def test_nothing_is_claimed_while_the_loop_does_not_answer(db: Database, run: Run) -> None:
