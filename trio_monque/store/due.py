@@ -8,11 +8,6 @@ A look returns candidates, not claims. Two instances may see the same job; the g
 - Documents that no scheduler can run stay pending and due. They would fill the head of the queue for ever, so a look
   leaves them out by id (`skipped_documents.py`). Where they are too many for one query, the look reads the index page
   by page (`due_behind_skipped.py`).
-- Jobs with rescues (suspects) can be left out: a row of them at the head must not hide the jobs behind it.
-- A look may pass over the first jobs of a name, which this instance knows already. If it finds too few others, it reads
-  that head again: another job may have come there since, and would otherwise wait.
-- The look names the claim index as a hint. If the index is gone, the look fails instead of reading the whole
-  collection, and the client creates the indexes again.
 """
 
 from __future__ import annotations
@@ -86,6 +81,8 @@ def survey(
     known = {name: jobs.count_skipped(name) for name in plain}
     behind = {name: count for name, count in passed_over.items() if name in plain}
     found = look(jobs, plain, now, suspects=suspects, passed_over=behind)
+    # The look passed over the first jobs of these names, which this instance knows already, and found too few others.
+    # So it reads the head as well: another job may have come there since, and would otherwise wait.
     short = _short(found, {name: plain[name] for name in behind})
     if short:
         again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
@@ -132,6 +129,7 @@ def look(
     Raises:
         IndexesGoneError: The claim index is not there, although it should be.
     """
+    # If no suspect can be claimed now, a row of them at the head must not hide the jobs behind it.
     also = {} if suspects else filter_of(UNSUSPECTED)
     names = [name for name, slots in wanted.items() if slots > 0]
     found: list[Job] = []
@@ -151,6 +149,8 @@ def _look(
 ) -> Iterable[Any]:
     first, *others = wanted
     due = {**_due(jobs, first, now), **also}
+    # If the index is gone, the look fails instead of reading the whole collection, and the client creates the indexes
+    # again.
     index = indexes.hint(jobs, indexes.CLAIM)
     if not others:
         return collection.find(

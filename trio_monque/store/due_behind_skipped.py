@@ -143,6 +143,7 @@ class _Part:
             read, page = self._cut(page, unknown)
             good = self._good(read, self._wanted.most - len(found))
             candidates = {job.id for job in good}
+            # The place stops before the first candidate: if no claim takes it, the next look must meet it again.
             for one in page:
                 is_passing = is_passing and one.id not in candidates
                 place = one if is_passing else place

@@ -9,10 +9,6 @@ renews. What each condition closes:
 - `$max`, with a beat that only grows. An observer judges by change: a claim whose signs of life do not change for a
   whole lease is dead. If the server's clock steps back and a renewal wrote an older date, or the same one, the observer
   would take a live run for dead.
-- The first statement matches only claims that have no cancel request. It costs nothing while there is none. Where some
-  do not match, a second one renews them as well: a run that is asked to end needs its claim while it cleans up.
-- Which claims are lost is read as a majority has it, in the session of the renewals. On a primary that is cut off, a
-  local read would show claims that the other side has given away.
 """
 
 from __future__ import annotations
@@ -72,6 +68,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
     with causal_session(jobs.collection) as session:
         for group in in_chunks(held, MOST_IN_ONE_STATEMENT):
             cycles = _by_cycle(group)
+            # Only jobs without a cancel request: if all match, this one statement also shows that there is no request.
             wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
             if _matched(jobs, wanted, renewal, session) == len(group):
                 continue
@@ -115,6 +112,8 @@ def _refused_alone(
 def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
     """Read the claims that match, as a majority has them after the writes of the session."""
     token = FIELD["claim_token"]
+    # On a primary that is cut off, a local read would show claims that the other side has given to other instances.
+    # With the session, a primary answers only once it has the renewals.
     reader = by_majority(jobs.collection)
     return {
         (document["_id"], document[token])
