@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import inspect
 from collections.abc import Awaitable, Callable, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 from functools import partial
 from typing import Any, Final, TypeVar
 
@@ -80,7 +80,8 @@ class BridgedHandlerLoop:
         """On the application loop. Not a coroutine: each takes a quarter of a kilobyte while the handler waits."""
         now = self._clock.current_time()
         if now - called_at > LATE:
-            self._runtime.post(partial(run.begin, now))
+            with suppress(RuntimeError):  # The runtime has ended, and the run with it.
+                self._runtime.post(partial(run.begin, now))
         return handler(argument)
 
     async def call_listener(self, listener: Callable[[Event], Awaitable[object]], event: Event) -> object:
