@@ -11,6 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.thoroughly import rows_in
+
 PROGRAM = """
 import asyncio, os, signal, sys, threading
 from tests.bridge.support import AppRunner, open_engine
@@ -68,7 +70,7 @@ ON_UVLOOP = ("loop is stopped and closed", "loop is stopped and not closed", "Ct
 
 
 @pytest.mark.parametrize(
-    ("loop", "end"), [*(("asyncio", end) for end in ENDS), *(("uvloop", end) for end in ON_UVLOOP)]
+    ("loop", "end"), rows_in(4, [*(("asyncio", end) for end in ENDS), *(("uvloop", end) for end in ON_UVLOOP)])
 )
 def test_program_ends_and_the_runtime_is_cut(loop: str, end: str) -> None:
     output, errors = _run(PROGRAM.format(loop=loop) + ENDS[end])
@@ -77,6 +79,7 @@ def test_program_ends_and_the_runtime_is_cut(loop: str, end: str) -> None:
         assert "handler ended" in output, (output, errors)
 
 
+@pytest.mark.full
 def test_warnings_are_errors_and_debug_mode_is_on() -> None:
     for loop in ("asyncio", "uvloop"):
         program = PROGRAM.format(loop=loop) + (

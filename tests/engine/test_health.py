@@ -17,6 +17,7 @@ from trio.testing import MockClock
 from tests.support.engine_log import hearing
 from tests.support.internals import answered_at
 from tests.support.shelf import NotNowError, Shelf, ShelfEngine, engine_of, running, sleeping
+from tests.support.thoroughly import one_in
 from trio_monque.engine import nursery, pauses
 from trio_monque.engine.demand import Due
 from trio_monque.engine.health import Examined, LoopExamined
@@ -130,7 +131,7 @@ async def test_engine_is_healthy_from_its_start_to_its_end_only(autojump_clock: 
     assert engine.vitals.examine().reasons == ("the scheduler has ended",)
 
 
-@pytest.mark.parametrize("rests", [False, True])
+@pytest.mark.parametrize("rests", one_in(2, [False, True]))
 async def test_idle_and_busy_loops_that_wait_on_purpose_are_healthy_at_every_moment(
     autojump_clock: MockClock, rests: bool
 ) -> None:

@@ -6,6 +6,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import pytest
 import trio
 from pymongo import MongoClient
 from pymongo.uri_parser import parse_uri
@@ -55,6 +56,7 @@ def is_in_contact(health: Health) -> bool:
     return health.healthy and health.last_database_contact_age is not None and health.last_database_contact_age < LIMIT
 
 
+@pytest.mark.full
 async def test_idle_instance_reports_a_cut_off_in_time_and_is_healthy_again_after(
     own_server: OwnServer, own_db: Database, witness: Witness
 ) -> None:

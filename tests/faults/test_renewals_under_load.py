@@ -142,6 +142,7 @@ def hanging_and_uri(mongod: EmbeddedServer) -> Iterator[tuple[Hanging, str]]:
         yield Hanging(proxy), f"{proxy.uri}&maxPoolSize={CONNECTIONS_NEEDED}"
 
 
+@pytest.mark.full
 async def test_renewals_go_on_although_no_enqueue_is_answered(
     db: Database, workers: Workers, hanging_and_uri: tuple[Hanging, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

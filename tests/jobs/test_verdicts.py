@@ -99,6 +99,7 @@ def test_run_that_succeeded_keeps_its_result_although_its_schedule_has_ended() -
     assert (left.status, left.result) == (JobStatus.FAILED, {"sent": 7})
 
 
+@pytest.mark.full
 def test_what_failures_add_to_their_job_is_bounded_however_large_their_errors_are() -> None:
     error: Exception = ValueError("x" * 100_000)
     for _ in range(100):

@@ -164,7 +164,8 @@ def test_single_document_is_changed_or_refused_and_never_both(
         assert [one for one in bad if one.id in refused and after[one.id] != before[one.id]] == []
 
 
-@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=2), ids=", ".join)
+@pytest.mark.full
+@pytest.mark.parametrize("kinds", CHUNKS, ids=", ".join)
 def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueued(
     monque: Monque, jobs: Collection, kinds: Sequence[str]
 ) -> None:

@@ -49,6 +49,7 @@ def fill(beside: Collection, pattern: Mapping[str, Any]) -> None:
         beside.with_options(codec_options=LENIENT).insert_many(documents, ordered=False)
 
 
+@pytest.mark.full
 async def test_malformed_entries_and_pauses_are_passed_over(
     open_test_scheduler: SchedulerOpener, monque: Monque, beside: Collection
 ) -> None:

@@ -16,7 +16,6 @@ from tests.support import many_jobs
 from tests.support.examined import Examined, examined
 from tests.support.many_jobs import BEGIN
 from tests.support.store import handle, stamp
-from tests.support.thoroughly import in_full
 from trio_monque.jobs import transitions
 from trio_monque.store import claiming, due, indexes, settling
 from trio_monque.store.job_collection import JobCollection
@@ -82,9 +81,9 @@ def of_each(client: MongoClient[Any], *, beside: int) -> Examined:
     return cost
 
 
-@pytest.mark.larger_in_full
+@pytest.mark.full
 @pytest.mark.parametrize(
-    "beside", [in_full(5_000, 90_000), pytest.param(990_000, marks=(pytest.mark.thorough, pytest.mark.timeout(600)))]
+    "beside", [90_000, pytest.param(990_000, marks=(pytest.mark.thorough, pytest.mark.timeout(600)))]
 )
 def test_claimed_job_examines_as_much_beside_a_long_history_as_without(client: MongoClient[Any], beside: int) -> None:
     alone, among_many = of_each(client, beside=0), of_each(client, beside=beside)

@@ -101,7 +101,7 @@ def test_every_kind_of_field_is_tried() -> None:
 
 @pytest.mark.parametrize("reading", READINGS)
 @pytest.mark.larger_in_full
-@settings(max_examples=examples(in_full(40, 120), 300))
+@settings(max_examples=examples(in_full(15, 120), 300))
 @given(documents())
 @example({**WHOLE, "failCount": -1})
 @example({**WHOLE, "maxRetries": True})

@@ -65,6 +65,7 @@ def test_look_finds_what_is_free_and_matches_and_nothing_else(locked: LockedColl
     assert not found.is_short
 
 
+@pytest.mark.full
 @settings(max_examples=30, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(LOCKS, min_size=30, max_size=60))
 def test_server_and_reader_agree_on_every_lock(documents: Collection, locks: list[Any]) -> None:

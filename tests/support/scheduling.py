@@ -20,6 +20,7 @@ _TOGETHER: Final = (
     "tests/store/test_hundred_thousand.py",
     "tests/embedded/test_embedded_members.py",
     "tests/test_architecture.py",
+    "tests/test_tests.py",
 )
 """What they begin with takes long, and is for all tests of the file."""
 
