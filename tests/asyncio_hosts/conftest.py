@@ -1,4 +1,4 @@
-"""Each test with the fixture `run` is one body in anyio, and runs on trio, asyncio and uvloop."""
+"""Each test with the fixture `run` is one body in anyio, and runs on trio, asyncio and, in full, uvloop."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ BACKENDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
     "asyncio": ("asyncio", {"debug": True}),
     "uvloop": ("asyncio", {"use_uvloop": True}),
 }
-ON_ASYNCIO: Final = pytest.mark.parametrize("run", ["asyncio", "uvloop"], indirect=True)
+UVLOOP: Final = pytest.param("uvloop", marks=pytest.mark.full)
+ON_ASYNCIO: Final = pytest.mark.parametrize("run", ["asyncio", UVLOOP], indirect=True)
 
 THREADS: Final = ("trio_monque runtime", "trio_monque watchdog")
 SECONDS_FOR_THREADS: Final = 5.0
@@ -32,7 +33,7 @@ def runtimes_left() -> list[str]:
     return threads_left(THREADS[:1])
 
 
-@pytest.fixture(params=list(BACKENDS))
+@pytest.fixture(params=["trio", "asyncio", UVLOOP])
 def run(request: pytest.FixtureRequest) -> Iterator[Run]:
     """Runs an async function on the event loop of the parameter. No thread of ours may be left afterwards."""
     backend, options = BACKENDS[request.param]

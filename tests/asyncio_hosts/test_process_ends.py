@@ -11,6 +11,7 @@ from typing import Final
 import pytest
 
 from tests.asyncio_hosts.scenes import statuses
+from tests.support.thoroughly import one_in
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
@@ -76,7 +77,7 @@ ENDS: Final = {
 }
 
 
-@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+@pytest.mark.parametrize("loop", one_in(2, ["asyncio", "uvloop"]))
 @pytest.mark.parametrize("end", ENDS)
 def test_a_program_that_ends_releases_its_jobs(mongod: EmbeddedServer, db: Database, loop: str, end: str) -> None:
     code = PROGRAM + textwrap.dedent(ENDS[end])

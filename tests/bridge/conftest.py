@@ -1,4 +1,4 @@
-"""Fixtures for the tests of the bridge: each runs on asyncio and on uvloop."""
+"""Fixtures for the tests of the bridge: each runs on asyncio and, in full, on uvloop."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 from tests.bridge.support import AppRunner
 
 
-@pytest.fixture(params=["asyncio", "uvloop"])
+@pytest.fixture(params=["asyncio", pytest.param("uvloop", marks=pytest.mark.full)])
 def app(request: pytest.FixtureRequest) -> Iterator[AppRunner]:
     """Runs an async function as a program would. At the end no runtime may be left."""
     before = set(threading.enumerate())

@@ -21,6 +21,7 @@ from trio.testing import MockClock
 from tests.support.documents import Gauge
 from tests.support.internals import engine_of, look_for_jobs, source_of
 from tests.support.node_peer import NodePeer, now
+from tests.support.thoroughly import one_in
 from trio_monque import Claim, NewJob, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.engine.demand import Demand, Granted, KnownItem
 from trio_monque.errors import ClaimLostError
@@ -91,7 +92,7 @@ class Gated:
         return max(gauge.most for gauge in self.gauges.values())
 
 
-@pytest.mark.parametrize("free", FREED_BY)
+@pytest.mark.parametrize("free", one_in(3, list(FREED_BY)))
 async def test_job_that_others_freed_is_claimed_as_soon_as_our_own_run_of_it_has_ended(
     open_test_scheduler: SchedulerOpener,
     jobs: Collection,

@@ -91,7 +91,7 @@ def monque(db: Database) -> Monque:
     return Monque(db)
 
 
-@pytest.mark.parametrize("field", one_in(6, FIELDS))
+@pytest.mark.parametrize("field", one_in(12, FIELDS))
 async def test_due_document_with_a_field_twice_is_settled_or_set_aside_alone(
     open_test_scheduler: SchedulerOpener, monque: Monque, jobs: Collection, autojump_clock: MockClock, field: str
 ) -> None:
@@ -127,7 +127,7 @@ async def test_due_document_with_a_field_twice_is_settled_or_set_aside_alone(
             assert ran[job_id] <= (4 if one.recurs else 2), one
 
 
-@pytest.mark.parametrize("field", one_in(6, FIELDS, first=3))
+@pytest.mark.parametrize("field", one_in(12, FIELDS, first=6))
 async def test_dead_claim_on_a_document_with_a_field_twice_is_taken_away(
     open_test_scheduler: SchedulerOpener, jobs: Collection, autojump_clock: MockClock, field: str
 ) -> None:

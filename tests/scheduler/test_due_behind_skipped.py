@@ -179,6 +179,7 @@ def test_good_names_pay_nothing_for_a_crowd_of_another_name(
         assert len(recorder.commands) == 1
 
 
+@pytest.mark.full
 def test_store_remembers_a_limited_number_of_skipped_documents_and_passes_over_all(
     db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -191,6 +192,7 @@ def test_store_remembers_a_limited_number_of_skipped_documents_and_passes_over_a
     assert len(caplog.records) == skipped_documents.MOST_NEWS
 
 
+@pytest.mark.full
 def test_crowd_that_is_gone_is_forgotten(db: Database, jobs: Collection) -> None:
     store = handle(db)
     put_bad(jobs, 2000)

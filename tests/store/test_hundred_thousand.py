@@ -85,7 +85,7 @@ def served() -> Iterator[tuple[Any, JobFilter]]:
 WAYS = [(direction, order) for direction in ("forward", "backward") for order in ("asc", "desc")]
 
 
-@pytest.mark.parametrize(("asked", "way"), one_in(4, list(served()), WAYS))
+@pytest.mark.parametrize(("asked", "way"), one_in(8, list(served()), WAYS))
 def test_page_examines_what_it_shows_and_a_constant(
     many: Database, asked: tuple[Any, JobFilter], way: tuple[Any, Any]
 ) -> None:

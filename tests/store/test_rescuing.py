@@ -229,7 +229,7 @@ BROKEN: dict[str, list[Any]] = {
 
 
 @pytest.mark.parametrize(
-    ("field", "value"), rows_in(2, [(field, value) for field, values in BROKEN.items() for value in values])
+    ("field", "value"), rows_in(4, [(field, value) for field, values in BROKEN.items() for value in values])
 )
 def test_malformed_document_is_logged_once_and_delays_no_other_rescue(
     store: JobCollection, jobs: Collection, caplog: pytest.LogCaptureFixture, field: str, value: Any
