@@ -19,7 +19,7 @@ from rich.console import Console
 
 from trio_monque.embedded import embedded_mongod
 
-from . import claim_cost, claims, enqueue, idle, latency, memory, page, picture, report, throughput
+from . import asyncio_loops, claim_cost, claims, enqueue, idle, latency, memory, page, picture, report, throughput
 from .measuring import FULL, QUICK, Bench, Size, tell
 
 PARTS: Mapping[str, Callable[[Bench], list[report.Figure]]] = {
@@ -30,6 +30,7 @@ PARTS: Mapping[str, Callable[[Bench], list[report.Figure]]] = {
     "E": enqueue.measure,
     "M": memory.measure,
     "C": claims.measure,
+    "A": asyncio_loops.measure,
 }
 
 
@@ -43,7 +44,7 @@ def parts(told: str) -> list[str]:
 def arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m benchmarks", description=(__doc__ or "").partition(":")[0] + ".")
     parser.add_argument("--uri", help="the server, a replica set; by default a private one is started")
-    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="T,L,I,S,E,M,C", help="these parts")
+    parser.add_argument("--only", type=parts, default=list(PARTS), metavar="T,L,I,S,E,M,C,A", help="these parts")
     parser.add_argument("--quick", action="store_true", help="a little of each: that it works, not how fast")
     parser.add_argument("--rounds", type=int, help="of how many each figure is the median (default: 3)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write the results there")

@@ -17,7 +17,7 @@ from trio_monque.claims import create_claim_index
 
 from .measuring import Bench, Db, Processor
 from .report import Comparison, Figure
-from .throughput import TIMEOUT, one_process
+from .throughput import TIMEOUT, counted_as, one_process
 from .variants import PLAIN, VARIANTS, Variant
 
 SLOTS = 100
@@ -84,7 +84,7 @@ def _figures(name: str, kind: Kind, found: dict[str, list[float]], processor: Pr
             what=f"{what}: processor of the {side}",
             unit="µs each",
             values=used[key],
-            floors=[Comparison(floor=kind.beside, values=used[f"T.{SLOTS} {kind.jobs.what}"])],
+            floors=[Comparison(floor=kind.beside, values=used[counted_as(SLOTS, kind.jobs)])],
         )
 
 

@@ -17,12 +17,13 @@ from datetime import datetime
 from functools import partial
 from typing import Any
 
+import anyio
 import trio
 from bson import ObjectId
 
 from trio_monque import RunningJob
 
-from . import floors, producers
+from . import floors, loops, producers
 from .measuring import NAME, Bench, Db, median, percentile
 from .processes import Child, child
 from .report import Comparison, Figure
@@ -68,9 +69,9 @@ def measure(bench: Bench) -> list[Figure]:
     with child("producers", bench.uri) as producer:
         measures: dict[str, Callable[[], Sample]] = {}
         for told, gaps in patterns.items():
-            measures[f"{told}, ours"] = partial(_ours, bench, producer, gaps)
+            measures[f"{told}, ours"] = partial(of_scheduler, bench, producer, gaps)
             measures[f"{told}, floor"] = partial(_floor, bench, producer, gaps, CLAIMERS[told])
-            measures[f"{told}, same, ours"] = partial(_ours, bench, None, gaps)
+            measures[f"{told}, same, ours"] = partial(of_scheduler, bench, None, gaps)
             measures[f"{told}, same, floor"] = partial(_floor_of_one_process, bench, gaps)
         measures["delayed, ours"] = partial(_delayed, bench, producer, delays, offset, raw=False)
         measures["delayed, floor"] = partial(_delayed, bench, producer, delays, offset, raw=True)
@@ -95,10 +96,10 @@ def clock_offset(bench: Bench) -> float:
 # --- Ours ---
 
 
-def _ours(bench: Bench, producer: Child | None, gaps: Sequence[float]) -> Sample:
+def of_scheduler(bench: Bench, producer: Child | None, gaps: Sequence[float], loop: str = loops.TRIO) -> Sample:
     """Enqueued by the other process, or by the scheduler's own."""
     with bench.database() as database:
-        return trio.run(_enqueued_and_run, database, producer, gaps)
+        return loops.run(loop, _enqueued_and_run, database, producer, gaps)
 
 
 async def _enqueued_and_run(database: Db, producer: Child | None, gaps: Sequence[float]) -> Sample:
@@ -109,8 +110,8 @@ async def _enqueued_and_run(database: Db, producer: Child | None, gaps: Sequence
             times = await producers.enqueue_after(gaps, lambda number: scheduler.enqueue(NAME, {"i": number}))
         else:
             ask = partial(producer.ask, database=database.name, gaps=gaps, due_at=[], raw=False)
-            times = await trio.to_thread.run_sync(ask)
-        with trio.fail_after(TIMEOUT):
+            times = await anyio.to_thread.run_sync(ask)
+        with anyio.fail_after(TIMEOUT):
             await starts.all_there.wait()
     return sample(times, starts.monotonic)
 
@@ -121,7 +122,7 @@ class Starts:
     def __init__(self, number: int) -> None:
         self.monotonic: dict[int, float] = {}
         self.wall: dict[int, float] = {}
-        self.all_there = trio.Event()
+        self.all_there = anyio.Event()
         self._number = number
 
     async def handler(self, job: RunningJob[Any]) -> None:

@@ -1,26 +1,30 @@
 """M: what a running job takes, beside a trio task in a cancel scope with a deadline that waits as its handler does.
 
-`python -m benchmarks.memory URI DATABASE HOW COUNT` is the process that is weighed: HOW is `traced`, which counts what
-Python has allocated for either, in one process; or `trio` or `jobs`, whose growth the operating system tells.
+`python -m benchmarks.memory URI DATABASE HOW COUNT LOOP` is the process that is weighed: HOW is `traced`, which counts
+what Python has allocated for either, in one process; or `tasks` or `jobs`, whose growth the operating system tells.
+LOOP is the event loop of the program: on asyncio, tasks of asyncio are weighed, each in a cancel scope of anyio.
 """
 
 from __future__ import annotations
 
+import asyncio
 import gc
 import logging
 import os
 import sys
 import tracemalloc
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
+import anyio
 import trio
 import trio.testing
 from pymongo import MongoClient
 
 from trio_monque import Monque, NewJob, RunningJob
 
+from . import loops
 from .measuring import NAME, Bench, Db, tell
 from .processes import answer, child
 from .report import Comparison, Figure
@@ -34,13 +38,10 @@ Weigh = Callable[[], int]
 
 
 def measure(bench: Bench) -> list[Figure]:
-    found: dict[str, list[float]] = {name: [] for name in ("trio", "jobs", "trio, RSS", "jobs, RSS")}
+    found: dict[str, list[float]] = {name: [] for name in ("tasks", "jobs", "tasks, RSS", "jobs, RSS")}
     for number in range(bench.size.rounds):
-        traced = _weighed(bench, "traced")
-        found["trio"].append(traced["trio"])
-        found["jobs"].append(traced["jobs"])
-        for how in ("trio", "jobs"):
-            found[f"{how}, RSS"].append(_weighed(bench, how)[how])
+        for name, kilobytes in weighed(bench).items():
+            found[name].append(kilobytes)
         tell(f"  round {number + 1}: " + ", ".join(f"{name} {values[-1]:.2f} KB" for name, values in found.items()))
     of = f"{bench.size.running:,} jobs running"
 
@@ -51,9 +52,9 @@ def measure(bench: Bench) -> list[Figure]:
         what = f"{of}, {what}"
         return Figure(part="M", key=f"M.{key}", what=what, unit="KB", values=values, floors=floors, at_most=at_most)
 
-    traced_floor = Comparison(floor="a trio task with a deadline", values=found["trio"])
-    told_floor = Comparison(floor="a trio task with a deadline", values=found["trio, RSS"])
-    more, more_rss = beyond(found["jobs"], found["trio"]), beyond(found["jobs, RSS"], found["trio, RSS"])
+    traced_floor = Comparison(floor="a trio task with a deadline", values=found["tasks"])
+    told_floor = Comparison(floor="a trio task with a deadline", values=found["tasks, RSS"])
+    more, more_rss = beyond(found["jobs"], found["tasks"]), beyond(found["jobs, RSS"], found["tasks, RSS"])
     return [
         figure("all", "allocated by Python for each", found["jobs"], traced_floor),
         figure("beyond", "of it beyond trio's own", more, at_most=MOST_BEYOND),
@@ -62,15 +63,21 @@ def measure(bench: Bench) -> list[Figure]:
     ]
 
 
-def _weighed(bench: Bench, how: str) -> dict[str, float]:
+def weighed(bench: Bench, loop: str = loops.TRIO) -> dict[str, float]:
+    """KB for each task and each job, on this event loop: allocated by Python, and the growth of a process (RSS)."""
+    grown = {how: _weighed(bench, how, loop)[how] for how in ("tasks", "jobs")}
+    return _weighed(bench, "traced", loop) | {f"{how}, RSS": kilobytes for how, kilobytes in grown.items()}
+
+
+def _weighed(bench: Bench, how: str, loop: str) -> dict[str, float]:
     """KB for each of so many, in a fresh process."""
     with bench.database() as database:
-        if how != "trio":
+        if how != "tasks":
             Monque(database).sync.enqueue_many(
                 [NewJob(name=NAME, data={"i": number}) for number in range(bench.size.running)]
             )
-        with child("memory", bench.uri, database.name, how, str(bench.size.running)) as weighed:
-            found: dict[str, float] = weighed.hear()
+        with child("memory", bench.uri, database.name, how, str(bench.size.running), loop) as process:
+            found: dict[str, float] = process.hear()
     return found
 
 
@@ -89,7 +96,7 @@ def allocated() -> int:
     return tracemalloc.get_traced_memory()[0]
 
 
-async def tasks_alone(number: int, weigh: Weigh) -> float:
+async def trio_tasks(number: int, weigh: Weigh) -> float:
     async def wait() -> None:
         with trio.move_on_after(3600):
             await trio.sleep_forever()
@@ -104,28 +111,48 @@ async def tasks_alone(number: int, weigh: Weigh) -> float:
     return grown / number / KB
 
 
-async def jobs_running(database: Db, number: int, weigh: Weigh) -> float:
-    running, all_run = 0, trio.Event()
+def asyncio_sleep() -> Awaitable[None]:
+    return asyncio.sleep(3600)
+
+
+async def asyncio_tasks(number: int, weigh: Weigh) -> float:
+    async def wait() -> None:
+        with anyio.move_on_after(3600):
+            await asyncio_sleep()
+
+    before = weigh()
+    tasks = [asyncio.create_task(wait()) for _ in range(number)]
+    await anyio.wait_all_tasks_blocked()
+    grown = weigh() - before
+    for task in tasks:
+        task.cancel()
+    await asyncio.wait(tasks)
+    return grown / number / KB
+
+
+async def jobs_running(database: Db, number: int, weigh: Weigh, sleep: Callable[[], Awaitable[None]]) -> float:
+    running, all_run = 0, anyio.Event()
 
     async def wait(_: RunningJob[Any]) -> None:
         nonlocal running
         running += 1
         if running == number:
             all_run.set()
-        await trio.sleep_forever()
+        await sleep()
 
     async with streaming_scheduler(database, shutdown_timeout=0) as scheduler:
         before = weigh()
         scheduler.register(NAME, wait, concurrency=number)
-        with trio.fail_after(TIMEOUT):
+        with anyio.fail_after(TIMEOUT):
             await all_run.wait()
-        await trio.sleep(0.5)  # What the last claims left behind.
+        await anyio.sleep(0.5)  # What the last claims left behind.
         grown = weigh() - before
         tracemalloc.stop()  # It would make leaving slow.
     return grown / number / KB
 
 
-async def main(uri: str, name: str, how: str, number: int) -> None:
+async def main(uri: str, name: str, how: str, number: int, loop: str) -> None:
+    tasks_alone, sleep = (trio_tasks, trio.sleep_forever) if loop == loops.TRIO else (asyncio_tasks, asyncio_sleep)
     found: dict[str, float] = {}
     weigh = resident
     if how == "traced":
@@ -133,12 +160,12 @@ async def main(uri: str, name: str, how: str, number: int) -> None:
         weigh = allocated
     with MongoClient[dict[str, Any]](uri, tz_aware=True) as client:
         if how != "jobs":
-            found["trio"] = await tasks_alone(number, weigh)
-        if how != "trio":
-            found["jobs"] = await jobs_running(client[name], number, weigh)
+            found["tasks"] = await tasks_alone(number, weigh)
+        if how != "tasks":
+            found["jobs"] = await jobs_running(client[name], number, weigh, sleep)
     answer(found)
 
 
 if __name__ == "__main__":
     logging.getLogger("trio_monque").addHandler(logging.NullHandler())
-    trio.run(main, sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]))
+    loops.run(sys.argv[5], main, sys.argv[1], sys.argv[2], sys.argv[3], int(sys.argv[4]), sys.argv[5])

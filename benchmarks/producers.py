@@ -13,6 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
+import anyio
 import trio
 from pymongo import MongoClient
 
@@ -36,12 +37,12 @@ async def enqueue_after(gaps: Sequence[float], enqueue: Callable[[int], Awaitabl
         await enqueue(number)
         times[number][1] = time.monotonic()
 
-    moment = trio.current_time()
-    async with trio.open_nursery() as nursery:
+    moment = anyio.current_time()
+    async with anyio.create_task_group() as tasks:
         for number, gap in enumerate(gaps):
             moment += gap
-            await trio.sleep_until(moment)
-            nursery.start_soon(one, number)
+            await anyio.sleep_until(moment)
+            tasks.start_soon(one, number)
     return times
 
 

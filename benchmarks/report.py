@@ -28,6 +28,7 @@ PARTS = {
     "E": "Enqueuing",
     "M": "Memory",
     "C": "Claims on a plain collection",
+    "A": "On asyncio and uvloop",
 }
 
 

@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
 
-import trio
+import anyio
 
 from trio_monque import RunningJob, Scheduler, open_scheduler
 from trio_monque.events import ChangeStreamConnected, Event
@@ -19,14 +19,14 @@ TIMEOUT = 60.0  # Seconds for the change stream to be up.
 @asynccontextmanager
 async def streaming_scheduler(database: Db, **options: Any) -> AsyncIterator[Scheduler]:
     """One without workers yet, whose change stream is up: what is measured is not the start."""
-    connected = trio.Event()
+    connected = anyio.Event()
 
     async def hear(_: ChangeStreamConnected) -> None:
         connected.set()
 
     listeners: dict[type[Event], Any] = {ChangeStreamConnected: hear}
     async with open_scheduler(database, listeners=listeners, **options) as scheduler:
-        with trio.fail_after(TIMEOUT):
+        with anyio.fail_after(TIMEOUT):
             await connected.wait()
         yield scheduler
 

@@ -9,12 +9,12 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
-import trio
+import anyio
 from pymongo import IndexModel
 
 from trio_monque import Monque, NewJob
 
-from . import floors, python_floors
+from . import floors, loops, python_floors
 from .measuring import NAME, Bench, Db, Processor
 from .processes import Child, child, worked_off
 from .report import Comparison, Figure
@@ -79,7 +79,7 @@ def _in_trio(bench: Bench, processor: Processor, slots: int) -> float:
 
 def _with_python(bench: Bench, processor: Processor, slots: int) -> float:
     """With what a scheduler's client took the last time beyond the floor's, which sends the same statements."""
-    more = processor.of_client[f"T.{slots} {PLAIN.what}"][-1] - processor.of_client[f"P{slots}"][-1]
+    more = processor.of_client[counted_as(slots, PLAIN)][-1] - processor.of_client[f"P{slots}"][-1]
     work = partial(python_floors.with_python, batch=slots, each=max(0.0, more) / 1e6)
     with bench.database() as database:
         counted = processor.counted(f"P{slots} python", bench.size.jobs)
@@ -96,15 +96,20 @@ def _fill(database: Db, jobs: int, names: Sequence[str]) -> None:
     )
 
 
-def one_process(bench: Bench, processor: Processor, slots: int, variant: Variant) -> float:
-    """Jobs a second of one process with so many slots."""
+def counted_as(slots: int, variant: Variant, loop: str = loops.TRIO) -> str:
+    """The name under which `one_process` counts processor time."""
+    return f"{loop} T.{slots} {variant.what}"
+
+
+def one_process(bench: Bench, processor: Processor, slots: int, variant: Variant, loop: str = loops.TRIO) -> float:
+    """Jobs a second of one process with so many slots, opened on this event loop."""
     jobs, names = bench.size.jobs, [NAME, *(f"{NAME}-{number}" for number in range(1, variant.names))]
     with bench.database() as database:
         if variant.indexes:
             database["monque_jobs"].create_indexes(list(variant.indexes))
         _fill(database, jobs, names)
-        counted = processor.counted(f"T.{slots} {variant.what}", jobs)
-        took = trio.run(_work_off, database, jobs, names, slots, variant, counted)
+        counted = processor.counted(counted_as(slots, variant, loop), jobs)
+        took = loops.run(loop, _work_off, database, jobs, names, slots, variant, counted)
         ended = {
             status: database["monque_jobs"].count_documents({"status": status}) for status in ("completed", "failed")
         }
@@ -122,14 +127,14 @@ async def _work_off(
     if variant.names > 1:
         options["concurrency"] = slots
     async with streaming_scheduler(db, **options) as scheduler:
-        with trio.fail_after(TIMEOUT), counted:
+        with anyio.fail_after(TIMEOUT), counted:
             begun = time.perf_counter()
             for name in names:
                 scheduler.register(name, handlers.of(variant), concurrency=slots, store_result=variant.stores)
             await handlers.all_ran.wait()
             # Only the last settlements are waited for so.
             while (told := scheduler.statistics()).completed + told.failed < jobs:  # noqa: ASYNC110
-                await trio.sleep(0.001)
+                await anyio.sleep(0.001)
             return time.perf_counter() - begun
 
 
@@ -217,7 +222,7 @@ def _processor_figures(slots: int, processor: Processor) -> Iterator[Figure]:
             key=f"T.{slots} processor" + ("" if side == "client and server" else f" of {side}"),
             what=f"{slots} slots: processor of {side}",
             unit="µs a job",
-            values=used(f"T.{slots} {PLAIN.what}"),
+            values=used(counted_as(slots, PLAIN)),
             floors=[Comparison(floor=floor, values=used(floor)) for floor in (f"P{slots}", f"trio {slots}")],
         )
 

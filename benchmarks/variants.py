@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import trio
+import anyio
 from pymongo import IndexModel
 
 from tests.support import node_peer
@@ -47,7 +47,7 @@ class Handlers:
     """What is run, and when each of the jobs has been."""
 
     def __init__(self, jobs: int) -> None:
-        self.all_ran = trio.Event()
+        self.all_ran = anyio.Event()
         self._left = jobs
 
     def of(self, variant: Variant) -> Callable[[RunningJob[Any]], Awaitable[object]]:
@@ -66,7 +66,7 @@ class Handlers:
         self._count()
 
     async def _wait(self, job: RunningJob[Any]) -> None:
-        await trio.sleep(seconds_of(job.data["i"]))
+        await anyio.sleep(seconds_of(job.data["i"]))
         self._count()
 
     async def _fail(self, job: RunningJob[Any]) -> None:

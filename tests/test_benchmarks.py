@@ -71,6 +71,24 @@ def test_claims_on_a_plain_collection_are_measured_beside_as_many_jobs(
         assert figures[key].ratio(floor) is not None
 
 
+@pytest.mark.full
+def test_asyncio_and_uvloop_are_measured_beside_trio(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> None:
+    found = tmp_path / "found.json"
+    run_program("-m", "benchmarks", "--quick", "--only", "A", "--json", str(found), uri=mongod.uri, database=db.name)
+    figures = {figure.key: figure for figure in report.loaded(found).figures}
+    throughput = {f"A.{slots} {loop}" for slots in (10, 100, 500) for loop in ("asyncio", "uvloop")}
+    latency = {f"A.{way} {loop}" for way in ("wake", "wake same", "cancel") for loop in ("asyncio", "uvloop")}
+    expected = throughput | {f"{key} processor of the client" for key in throughput}
+    expected |= latency | {f"{key} more" for key in latency} | {"A.jobs", "A.jobs, RSS"}
+    assert set(figures) == expected
+    for key in throughput | latency:
+        (on_trio,) = figures[key].floors
+        assert on_trio.floor == "trio"
+        assert figures[key].ratio(on_trio) is not None
+    assert figures["A.100 asyncio"].floors[0].at_least == 0.5
+    assert figures["A.wake asyncio more"].at_most == 1.5
+
+
 def test_database_of_a_benchmark_is_dropped_also_where_it_fails(client: MongoClient[Any]) -> None:
     name = ""
     with pytest.raises(ZeroDivisionError), new_database(client) as database:
