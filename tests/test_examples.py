@@ -2,23 +2,21 @@
 
 from __future__ import annotations
 
-import json
-import os
 import re
-import subprocess
-import sys
+import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
-from subprocess import PIPE
 from typing import Any
-from urllib.request import Request, urlopen
 
 import pytest
 
 from tests.support.programs import ROOT, run_program, uri_of_database
+from tests.support.web_servers import Program, WebServer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database
 
-EXAMPLES = sorted((ROOT / "examples").glob("*.py"))
+EXAMPLES = sorted([*(ROOT / "examples").glob("*.py"), *(ROOT / "examples/web_service").glob("*.py")])
 LINES = {"skip_locked.py": 175}  # It brings the service that it asks, and proves what it says.
 
 
@@ -46,42 +44,91 @@ def test_health_endpoint_answers_while_it_runs_and_while_it_drains(
     ]
 
 
-@pytest.mark.full
-def test_fastapi_application_enqueues_runs_jobs_and_drains_at_sigterm(
-    mongod: EmbeddedServer, db: Database, unused_port: int
+WEB = ROOT / "examples/web_service"
+LONG = {"title": "long", "pages": 1000, "seconds_per_page": 0.05}
+SHORT = {"title": "short", "pages": 2, "seconds_per_page": 0.01}
+
+
+@pytest.mark.parametrize(
+    ("application", "server"),
+    [
+        pytest.param("fastapi_app.py", "uvicorn"),
+        pytest.param("fastapi_app.py", "hypercorn, trio", marks=pytest.mark.full),
+        pytest.param("starlette_app.py", "uvicorn, uvloop", marks=pytest.mark.full),
+        pytest.param("starlette_app.py", "hypercorn, asyncio", marks=pytest.mark.full),
+        pytest.param("litestar_app.py", "uvicorn", marks=pytest.mark.full),
+        pytest.param("litestar_app.py", "hypercorn, trio", marks=pytest.mark.full),
+    ],
+)
+def test_web_application_runs_jobs_and_shows_and_cancels_them_and_drains_at_sigterm(
+    mongod: EmbeddedServer, db: Database, application: str, server: str
 ) -> None:
-    at = f"127.0.0.1:{unused_port}"
-    command = ["hypercorn", "--worker-class", "trio", "--bind", at, "examples/fastapi_on_trio.py:app"]
-    environment = {**os.environ, "MONGODB_URI": uri_of_database(mongod.uri, db.name), "PYTHONPATH": str(ROOT)}
-    with subprocess.Popen(
-        [sys.executable, "-m", *command], cwd=ROOT, env=environment, stdout=PIPE, stderr=PIPE, text=True
-    ) as application:
-        assert application.stdout is not None
-        assert application.stderr is not None
-        try:
-            assert any("Running on" in line for line in application.stderr)
-            first = asked(f"http://{at}/orders", {"customer": "Ada", "seconds": 0})
-            assert application.stdout.readline() == "shipped to Ada\n"
-            second = asked(f"http://{at}/orders", {"customer": "Bob", "seconds": 1})
-            while asked(f"http://{at}/jobs/{second['job_id']}")["status"] == "pending":
-                pass
-            # The report of the first run reaches the database in its own time, and before the end.
-            application.terminate()
-            printed, logged = application.communicate(timeout=20)
-        finally:
-            application.kill()
-    assert (application.returncode, "Traceback" in logged) == (0, False), logged
-    assert printed.startswith("shipped to Bob\nSchedulerReport(completed=2, failed=0, released=0")
-    assert {str(job["_id"]): job["status"] for job in db["monque_jobs"].find()} == {
-        first["job_id"]: "completed",
-        second["job_id"]: "completed",
-    }
+    environment = {"MONGODB_URI": uri_of_database(mongod.uri, db.name)}
+    with WebServer(server, WEB / application, environment) as web:
+        web.wait_until_it_serves()
+        assert web.ask("POST", "/reports", {"pages": 1})[0] in (400, 422)  # Without its title.
+        status, first = web.ask("POST", "/reports", LONG)
+        assert status == 202
+        report = f"/reports/{first['id']}"
+        shown = wait_for(lambda: web.ask("GET", report)[1], "progress")
+        assert (shown["status"], shown["progress"]["pages"]) == ("processing", 1000)
+        assert web.ask("DELETE", report) == (202, {"status": "processing"})
+        wait_for(lambda: web.ask("GET", report)[1], "status", "cancelled")
+
+        assert web.ask("DELETE", report) == (202, {"status": "cancelled"})  # Again.
+        assert [web.ask(method, "/reports/unknown")[0] for method in ("GET", "DELETE")] == [404, 404]
+        _, last = web.ask("POST", "/reports", SHORT)
+        wait_for(lambda: web.ask("GET", f"/reports/{last['id']}")[1], "status", "processing", "completed")
+        web.signal(signal.SIGTERM)
+        # uvicorn ends by the signal that it has caught, after the application has ended.
+        assert web.wait() == (-signal.SIGTERM if "uvicorn" in server else 0)
+    assert "rendered short\n" in web.printed
+    assert "SchedulerReport(completed=1, failed=0, released=0, unfinished=()" in web.printed
+    assert "Traceback" not in web.printed
+    assert statuses(db) == {first["id"]: "cancelled", last["id"]: "completed"}
 
 
-def asked(url: str, body: dict[str, Any] | None = None) -> Any:
-    data = None if body is None else json.dumps(body).encode()
-    with urlopen(Request(url, data, {"Content-Type": "application/json"}), timeout=20) as answer:
-        return json.load(answer)
+@pytest.mark.full
+def test_worker_process_runs_the_jobs_of_a_web_application_that_runs_none(mongod: EmbeddedServer, db: Database) -> None:
+    environment = {"MONGODB_URI": uri_of_database(mongod.uri, db.name)}
+    with (
+        WebServer("uvicorn", WEB / "starlette_app.py", {**environment, "RUN_JOBS": "no"}) as web,
+        Program([str(WEB / "jobs.py")], environment) as worker,
+    ):
+        web.wait_until_it_serves()
+        _, short = web.ask("POST", "/reports", SHORT)
+        assert worker.wait_for_line("rendered")
+        _, first = web.ask("POST", "/reports", LONG)
+        wait_for(lambda: web.ask("GET", f"/reports/{first['id']}")[1], "progress")
+        web.ask("DELETE", f"/reports/{first['id']}")
+        wait_for(lambda: web.ask("GET", f"/reports/{first['id']}")[1], "status", "cancelled")
+        web.signal(signal.SIGTERM)
+        assert web.wait() == -signal.SIGTERM
+        worker.signal(signal.SIGTERM)
+        assert worker.wait() == 0
+    assert "rendered" not in web.printed
+    assert "SchedulerReport(completed=1, failed=0, released=0" in worker.printed
+    assert statuses(db) == {first["id"]: "cancelled", short["id"]: "completed"}
+
+
+def wait_for(ask: Callable[[], dict[str, Any]], field: str, *values: str) -> dict[str, Any]:
+    """Ask until the field has one of the values; without values, until it has any."""
+    until = time.monotonic() + 20
+    while time.monotonic() < until:
+        answer = ask()
+        if answer[field] in values or (answer[field] and not values):
+            return answer
+    raise AssertionError(f"{field} was never {values}: {answer}")
+
+
+def statuses(db: Database) -> dict[str, str]:
+    return {str(job["_id"]): job["status"] for job in db["monque_jobs"].find()}
+
+
+@pytest.mark.full
+def test_handlers_use_a_client_that_works_on_asyncio_only(mongod: EmbeddedServer, db: Database) -> None:
+    printed = run_program("examples/asyncio_client.py", uri=mongod.uri, database=db.name)
+    assert printed.splitlines() == ["about: 1", "home: 2"]
 
 
 @pytest.mark.full
@@ -114,5 +161,7 @@ def test_example_is_short_and_says_why_it_exists(example: Path) -> None:
     text = example.read_text(encoding="utf-8")
     assert text.startswith('"""')
     assert len(text.splitlines()) <= LINES.get(example.name, 60)
-    assert re.search(rf"examples/{example.name}(:app)?`", text.split('"""')[1])
-    assert f"examples/{example.name}" in Path(__file__).read_text(encoding="utf-8"), "no test runs it"
+    where = example.parent.relative_to(ROOT)
+    assert re.search(rf"{where}(/{example.name}(:app)?| {example.stem}:app)`", text.split('"""')[1])
+    tests = Path(__file__).read_text(encoding="utf-8")
+    assert f"{where}/{example.name}" in tests or f'"{example.name}"' in tests, "no test runs it"
