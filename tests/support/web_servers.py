@@ -66,6 +66,11 @@ class Program:
                 return line
         raise AssertionError(f"ended without a line with {part!r}:\n{self.printed}")
 
+    def wait_for_lines(self, part: str, count: int) -> None:
+        """Return when that many lines contain the text, earlier ones included."""
+        while sum(part in line for line in self.lines) < count:
+            self.wait_for_line(part)
+
     def signal(self, number: int) -> float:
         """Send a signal to the first process; return the moment, by time.monotonic()."""
         moment = time.monotonic()
