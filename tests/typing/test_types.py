@@ -32,9 +32,9 @@ def pages() -> dict[str, str]:
     """All programs of the pages, each under the name that its first line gives it, or a number."""
     readme, _ = fenced_blocks(ROOT / "README.md", "python")  # The second one is the beginning of a test.
     tutorial = ROOT / "docs/tutorial/first-steps.md"
-    fastapi = quoted_blocks(ROOT / "docs/how-to/use-with-fastapi.md")
-    quoted = [code for _, code in (*quoted_blocks(tutorial), *fastapi)]
-    found = {}
+    service = quoted_blocks(ROOT / "docs/how-to/run-jobs-in-a-web-service.md")
+    quoted = [code for _, code in quoted_blocks(tutorial)]
+    found = {Path(file).name: code for file, code in service}  # One imports the other.
     for number, code in enumerate((readme, *fenced_blocks(tutorial, "python"), *quoted)):
         named = re.match(r"# (\w+\.py)\n", code)
         found[named[1] if named else f"program_{number}.py"] = code
