@@ -113,6 +113,7 @@ def test_worker_process_runs_the_jobs_of_a_web_application_that_runs_none(mongod
 
 def wait_for(ask: Callable[[], dict[str, Any]], field: str, *values: str) -> dict[str, Any]:
     """Ask until the field has one of the values; without values, until it has any."""
+    answer: dict[str, Any] = {}
     until = time.monotonic() + 20
     while time.monotonic() < until:
         answer = ask()

@@ -60,7 +60,7 @@ class Service:
         self._records = folder / "runs.records"
         self.acknowledged: list[str] = []
 
-    def server(self, kind: str, *server_options: str, application: Path = APPLICATION, **options: object) -> WebServer:
+    def server(self, kind: str, *server_options: str, application: Path = APPLICATION, **options: float) -> WebServer:
         order = {
             "uri": self._uri,
             "database": self._database,
@@ -252,7 +252,7 @@ def test_process_that_uvicorn_reloads_leaves_in_order_under_load(service: Servic
 def test_jobs_of_a_killed_server_run_again_in_another_after_the_lease(
     service: Service, killed_kind: str, other_kind: str
 ) -> None:
-    options = {"heartbeat_interval": HEARTBEAT_INTERVAL, "cleanup_timeout": 0.2}
+    options: dict[str, Any] = {"heartbeat_interval": HEARTBEAT_INTERVAL, "cleanup_timeout": 0.2}
     with service.server(killed_kind, **options) as victim, service.server(other_kind, **options) as other:
         victim.wait_until_it_serves()
         with service.load(victim, JOBS // 2, long=0.5):
