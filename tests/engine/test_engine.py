@@ -154,7 +154,7 @@ async def test_stronger_reason_replaces_a_weaker_one(autojump_clock: MockClock) 
         reasons.append(run.reason)
     run.lose()
     reasons.append(run.reason)
-    assert run.reason_but_lost is CancelReason.USER
+    assert run.reason_except_lost is CancelReason.USER
     assert reasons == [None, CancelReason.SHUTDOWN, CancelReason.USER, CancelReason.USER, CancelReason.LOST]
     timed_out = Run(2, time_limit=5, terms=TERMS, sent=trio.current_time())
     await trio.sleep(5)

@@ -179,8 +179,6 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     # --- Renewing ---
 
     async def renew(self, claims: Sequence[HeldDocument]) -> Sequence[ClaimState]:
-        if not claims:
-            return []
         every = self._config.heartbeat_interval
         # Programs that know only `by` and `until` take a lock when its date has passed by their clock. So the date
         # comes from the server's time, measured again if it is stale.

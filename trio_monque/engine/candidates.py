@@ -45,7 +45,7 @@ class Candidates(Generic[T]):
         self._prefetch: Prefetch[T] = Prefetch(finder.key_of, finder.group_of)
         # One look at a time: a second claim waits for the first one's look, and then mostly needs none.
         self._looking = trio.Lock()
-        self._looked_afresh = False
+        self._was_forced = False
 
     async def choose(self, demand: Demand, now: datetime) -> Sequence[T]:
         """The candidates that can start, in the order in which they would; without those that a claim in flight has."""
@@ -72,6 +72,7 @@ class Candidates(Generic[T]):
             yield answer
         finally:
             prefetch.answered(chosen)
+        # Not after an error: what was claimed is unknown.
         self.contention.took(answer.tried, answer.won, is_all=is_all)
         if answer.won < answer.tried:
             # Other instances were here, and may have the rest of what was read ahead too.
@@ -86,7 +87,7 @@ class Candidates(Generic[T]):
     async def _look(self, demand: Demand, now: datetime) -> None:
         prefetch = self._prefetch
         # Read ahead only if neither this look nor the one before was forced: the next announcement would throw it away.
-        is_quiet, self._looked_afresh = not (demand.force_look or self._looked_afresh), demand.force_look
+        is_quiet, self._was_forced = not (demand.force_look or self._was_forced), demand.force_look
         read_at = trio.current_time()  # Before the look, so that its answer counts as older than it may be.
         passed_over = self.contention.passed_over(demand.groups)
         wanted = prefetch.reach(demand.groups, demand.capacity, read_at) if is_quiet else demand.groups

@@ -44,7 +44,8 @@ UNSETTLED_AT_LEAST: Final = 400
 # also while a stream announces changes: other instances are faster and have taken them all, or an item cannot be taken.
 MOST_FRUITLESS: Final = 10
 
-# Without polls (in virtual time) nothing would wake it again, and each lost race is a job that another engine took.
+# Higher without polls (in virtual time), because there only an announcement wakes it again. For each race that it loses
+# another engine takes an item, so such races mostly end before that.
 MOST_FRUITLESS_WITHOUT_POLLS: Final = 200
 
 # While one claim is in flight, the runs of the other are started, which takes Python about as long.
@@ -103,10 +104,10 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # Claims are numbered from 1; here are the number of the last one, and the numbers of those in flight.
         self._begun = 0
         self._in_flight: set[int] = set()
-        # How many announcements need a look, and up to which of them a look has begun that had all free slots to
-        # itself.
+        # How many announcements need a look, and how many of them are covered: a look has begun after them that had all
+        # free slots to itself.
         self._announced = 0
-        self._answered = 0
+        self._covered = 0
         # How many looks have left due items behind.
         self._left_behind = 0
         # Whether the last look got as many items as it asked for, and when a look last left something behind.
@@ -146,8 +147,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
     async def _claim(self, running: trio.Nursery, wake: Wake | None = None) -> None:
         wake = wake or await self._wake.wait()
         while not self._stop.draining.is_set():
-            found = await self._answer(wake, running)
-            # Before each wait: the end sets the signal once, and `_answer` may have taken that wake together with
+            found = await self._claim_for(wake, running)
+            # Before each wait: the end sets the signal once, and `_claim_for` may have taken that wake together with
             # others. Without this, the claimer would wait for a wake that never comes.
             if self._stop.draining.is_set():
                 break
@@ -174,7 +175,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # The signal wakes one task at a time: this passes the end on to the other one.
         self._wake.set()
 
-    async def _answer(self, wake: Wake, running: trio.Nursery) -> _Found:
+    async def _claim_for(self, wake: Wake, running: trio.Nursery) -> _Found:
         if wake.look or not self._is_all_taken:
             return await self._look(running, force_look=wake.look or wake.item is not None)
         if wake.item is None:
@@ -182,8 +183,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
             # not announce their items, so a free slot is a chance to look before the next poll.
             must_see = wake.room and not self._waker.hears_others
             return await self._look(running) if must_see else _Found.NOT_LOOKED
-        if wake.item.group not in self._slots.groups:
-            self._waker.took()
+        if wake.item.group not in self._slots.groups:  # No item of this group can start here.
+            self._waker.took()  # The waker may wait for this claim.
             return _Found.NOT_LOOKED
         # One insert may store the jobs of many callers, who announce them in the same turn of the event loop. If there
         # is more than this item, one look is cheaper than a claim for each.
@@ -197,7 +198,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         if force_look:
             self._announced += 1
             self._is_all_taken = False
-        announced, force_look = self._announced, force_look or self._answered < self._announced
+        announced = self._announced
+        force_look = force_look or self._covered < announced
         demand = self._slots.demand(self._share, force_look=force_look)
         if demand.total == 0:
             return _Found.NOT_LOOKED
@@ -207,7 +209,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
         # A look beside another claim has not all free slots, and may not show the item that was announced. Only now,
         # and not before the returns above: without a free slot, the announcement waits for a look that can claim.
         if not self._in_flight:
-            self._answered = announced
+            self._covered = announced
         left_behind = self._left_behind
         demand = replace(demand, withholds=self._runner.withholds)
         granted = await self._ask(partial(self._source.claim, demand), demand, running)
@@ -216,8 +218,8 @@ class Claimer(Generic[ClaimT, SettlementT]):
         self._left_behind += granted.more
         self._was_full = len(granted.claims) == demand.total
         self._left_at = trio.current_time() if granted.more or self._was_full else -math.inf
-        # If another look has left something behind meanwhile, or something was announced, this look is the older view:
-        # it must not make free slots idle.
+        # If another look has left something behind meanwhile, or something was announced, this look is the older view.
+        # Free slots would stay empty if it counted.
         if granted.more or self._was_full:
             self._is_all_taken = False
         elif (announced, left_behind) == (self._announced, self._left_behind):
@@ -285,7 +287,7 @@ class Claimer(Generic[ClaimT, SettlementT]):
             self._in_flight.discard(number)
             # Something was announced while this claim had its slots reserved. Without this, no look with all slots
             # would follow, and the item would wait for the next wake.
-            if not self._in_flight and self._answered < self._announced:
+            if not self._in_flight and self._covered < self._announced:
                 self._wake.go_on()
             self._runner.changed()
 

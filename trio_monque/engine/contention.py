@@ -77,6 +77,7 @@ class Contention:
             short: The groups that had fewer behind those that were passed over.
         """
         for group in short:
+            # The batch that was drawn was not full: the next draws are from those before it.
             self._depth[group] = max(1, self._drawn.get(group, 1))
         for group in full:
             if group in self._depth and group not in short:

@@ -24,8 +24,8 @@ SettlementT = TypeVar("SettlementT")
 class EarlySettlements(Generic[ClaimT, SettlementT]):
     """Sends early settlements through the one settler, and keeps the slots of their runs right.
 
-    While the settlement is on its way the run has no slot, as after any verdict. When the answer comes and its handler
-    goes on, it takes a slot again, even if none is free: then nothing new starts until one is.
+    While the settlement is on its way the run has no slot, as if its handler had ended. When the answer comes and its
+    handler goes on, it takes a slot again, even if none is free: then nothing new starts until one is.
     """
 
     def __init__(
@@ -84,8 +84,8 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         try:
             await answered.wait()
         except trio.Cancelled:
-            most = self._terms.cleanup_timeout
-            with run.cleaning_up(most, most):
+            cleanup_timeout = self._terms.cleanup_timeout
+            with run.cleaning_up(cleanup_timeout, cleanup_timeout):
                 await answered.wait()
             if not answered.is_set():
                 raise
@@ -122,7 +122,10 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
     def handler_ended(self, run: Run[ClaimT]) -> bool:
         """Notes the end of a handler; returns whether it had outlived its claim."""
         self._without_slot.discard(run)
-        return self._outliving.pop(run, False) is None
+        if run not in self._outliving:
+            return False
+        del self._outliving[run]
+        return True
 
     def decides(self, run: Run[ClaimT], end: RunEnd) -> bool:
         """Whether an early settlement, written or on its way, takes the place of this end of the run."""

@@ -44,7 +44,7 @@ def interrupt_in(error: BaseException | None) -> BaseException | None:
 def unwrapped(group: BaseExceptionGroup[Any], *, around_a_group: bool = False) -> BaseException:
     """The single error in nested groups of one; the group itself if it has several.
 
-    With `around_a_group`, the error is a group itself: only the outermost group is taken off.
+    With `around_a_group`, the caller's own code raised a group: only the outermost group is taken off, which trio made.
     """
     error: BaseException = group
     while isinstance(error, BaseExceptionGroup) and len(error.exceptions) == 1:

@@ -72,7 +72,7 @@ async def guard(stop: Stop, loop: Callable[[], Awaitable[None]], progress: Progr
         await loop()
     except Exception as error:
         # Raised on into the nursery, a bug in one loop would cancel its siblings. The settler is one of them: every
-        # running job would be stranded by a bug in the pruner.
+        # running job would be stranded by a bug in any other loop.
         logger.exception("%s crashed: the scheduler ends", getattr(loop, "__qualname__", loop))
         if progress is not None:
             progress.crash(error)

@@ -23,7 +23,7 @@ class HandlerTasks(Protocol):
     def is_answering(self) -> bool: ...
 
     def frames_of(self, task: trio.lowlevel.Task) -> str:
-        """Return where the handler waits that the task of its run has called: its frames, formatted."""
+        """Return where a handler waits: its frames, formatted. The task is that of its run, which has called it."""
         ...
 
 

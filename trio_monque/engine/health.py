@@ -58,7 +58,7 @@ class Examined:
 class _Watched:
     progress: Progress
     stuck_after: float
-    worse: Callable[[float], str | None] | None
+    other_complaint: Callable[[float], str | None] | None
 
 
 class Vitals:
@@ -87,12 +87,12 @@ class Vitals:
         progress: Progress,
         *,
         stuck_after: float | None = None,
-        worse: Callable[[float], str | None] | None = None,
+        other_complaint: Callable[[float], str | None] | None = None,
     ) -> Progress:
-        """The loop begins, and is examined from now on. `worse` finds what is wrong with it beside being late."""
+        """The loop begins, and is examined from now on. `other_complaint` finds what is wrong beside lateness."""
         seconds = self._stuck_after if stuck_after is None else stuck_after
         progress.begin()
-        self._watched[progress.name] = _Watched(progress, seconds, worse)
+        self._watched[progress.name] = _Watched(progress, seconds, other_complaint)
         return progress
 
     def begin(self) -> None:
@@ -118,7 +118,7 @@ class Vitals:
         return Progress(name) if watched is None else watched.progress
 
     def unrenewed(self, heartbeat: Progress, now: float) -> str | None:
-        """Which runs were cancelled because the heartbeat has not renewed their claims since it last succeeded."""
+        """The complaint about runs that were cancelled because the heartbeat has not renewed their claims."""
         late = [run for run in tuple(self._runner.held) if _missed_its_renewal(run, heartbeat.progressed_at, now)]
         if not late:
             return None
@@ -146,8 +146,9 @@ class Vitals:
     def _examined(self, watched: _Watched, now: float) -> LoopExamined:
         progress = watched.progress
         is_running = progress.crashed is None and not self._has_ended
-        worse = watched.worse(now) if watched.worse is not None and is_running else None
-        complaint = progress.complaint(now, watched.stuck_after) if worse is None else worse
+        complaint = watched.other_complaint(now) if watched.other_complaint is not None and is_running else None
+        if complaint is None:
+            complaint = progress.complaint(now, watched.stuck_after)
         return LoopExamined(progress.name, complaint, progress.progressed_at, progress.fault, progress.lag(now))
 
     def _reasons(self, loops: Sequence[LoopExamined], now: float, lag: float | None) -> list[str]:

@@ -1,8 +1,8 @@
 """Renews the held claims: those of all runs, until their settlements are written. Carries requests to cancel to the
 runs.
 
-A *held* claim is one that this instance has and keeps alive (`Runner.held`). A renewal finds the state of each claim,
-and five races lie between that state and its answer: they stand beside the conditions in `renew` and `_answered`.
+A *held* claim is one that this instance has and keeps alive (`Runner.held`). Between a renewal and its answer, a run
+may end, settle its claim or miss its lease deadline: `renew` and `_answered` have a condition for each.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
     first claim.
 
     Args:
-        unrenewed_from: Called with the moment from which the first held claim is not renewed any more.
+        unrenewed_from: Called after each beat with the earliest moment at which a held claim stops being renewed.
     """
 
     def __init__(
@@ -87,15 +87,14 @@ class Heartbeat(Generic[ClaimT, SettlementT]):
         """
         # Past its limit, a claim is not renewed: its run does not obey, and the item must become free for others.
         runs = [run for run in self._runner.held if run.is_renewable and (concerns is None or concerns(run.claim))]
-        if not runs and concerns is not None:
+        if not runs:
             return True
         # Before the command: the server may apply it at once, and its answer may take long (see `lease`).
         sent = trio.current_time()
         renewed = await self._ask(runs, progress)
         if renewed is None:
             return False
-        if runs:
-            progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
+        progress.answered(sum(state in (ClaimState.HELD, ClaimState.CANCEL_REQUESTED) for state in renewed))
         for run, state in zip(runs, renewed, strict=True):
             # Without this, a claim that was settled while the renewal was on its way, and is gone for that reason,
             # would count as lost.
@@ -126,6 +125,6 @@ def _answered(run: Run[ClaimT], state: ClaimState, sent: float) -> None:
         # Neither lost nor renewed. Counted as renewed, the run would go on beyond the lease that the server has;
         # counted as lost, its end could not be written although the claim may be ours until then.
         return
-    run.renewed(sent)  # A run that missed its lease deadline before this answer stays cancelled: see there.
+    run.renewed(sent)  # Not if the run has missed its lease deadline: see there.
     if state is ClaimState.CANCEL_REQUESTED:
         run.cancel(CancelReason.USER)

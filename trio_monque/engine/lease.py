@@ -7,9 +7,9 @@ the other's clock, and neither knows when the server applied a renewal.
 - The holder counts a renewal as valid from the moment at which it was *sent*: the server applied it later, if at all.
 - An observer counts three intervals from *after* the answer that first showed the renewal, which was applied before.
 - So the three intervals of the holder are over before those of any observer, and no wall clock plays a part.
-- A sixth of an interval is left for monotonic clocks of different speed: one may gain 1 second on the other in 17.
-- Inside that time the run is cancelled first, and then has up to half an interval to clean up. A clean-up must end
-  within the lease, too: the next holder may start at once.
+- A sixth of an interval is left for monotonic clocks of different speed: one may gain 1 s on the other in 17 s.
+- So the run must be over after 17 sixths. It is cancelled up to half an interval earlier, to clean up: the next holder
+  may start right after the lease.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Beats:
 
     def next(self, now: datetime) -> datetime:
         """What the next renewal writes, at that time of the server."""
-        # Observers see only whether the moment has changed. Without the millisecond, a renewal after the server's clock
-        # stepped back writes an older moment (`$max` keeps the same one), and its holder looks dead.
+        # Observers see only whether the moment has changed, and a write never makes it earlier. Without the
+        # millisecond, a renewal after the server's clock stepped back would not change it: its holder would look dead.
         self._last = now if self._last is None else max(now, self._last + timedelta(milliseconds=1))
         return self._last

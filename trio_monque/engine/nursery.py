@@ -64,7 +64,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     Attributes:
         stop: How its end is asked for.
         slots: How much may run, by group.
+        wake: What the claimer waits for.
         waker, reaper: To make it look for due items, or for dead claims.
+        watchdog: Watches the event loop that it works on.
         vitals: Whether it makes progress.
     """
 
@@ -83,7 +85,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         self.slots = Slots(limits.concurrency, handlers)
         self._services: list[tuple[Loop, Progress]] = []
         self._chores: list[tuple[Loop, Progress]] = []
-        self._ends: list[Loop] = []
+        self._ends_of_services: list[Loop] = []
         self._source = source
         self._limits = limits
         self._time = loop_time()
@@ -94,7 +96,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         terms = LeaseTerms(beat, limits.cleanup_timeout)
         runner = self._runner = Runner(source, observer, self.slots, self._settler, self.wake, self.stop, terms)
         poll_interval = limits.poll_interval
-        if limits.has_local_wakeups:
+        if limits.has_local_wakeups:  # Then no polls in virtual time.
             poll_interval = self._time.poll_interval(poll_interval)
         self.waker = Waker(
             source,
@@ -179,7 +181,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         """Runs this loop too, until the last run is settled. Then calls `end`, which must end soon."""
         self._services.append((run, progress))
         if end is not None:
-            self._ends.append(end)
+            self._ends_of_services.append(end)
 
     def add_chore(self, run: Loop, progress: Progress) -> None:
         """Runs this loop too, as long as the engine claims. Then cancels it, and it must end soon."""
@@ -257,7 +259,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
                     await self._run_nested(started)
                 except BaseException as error:
                     if self._box.cancel_called:
-                        raise
+                        raise  # The hard end, or `die`.
                     # No guard catches a handler that breaks its own task, by a nursery that it never closes, for
                     # example.
                     self.stop.crash(unwrapped(error) if isinstance(error, BaseExceptionGroup) else error)
@@ -272,7 +274,9 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         async with trio.open_nursery() as services:
             watch = self.vitals.watch
             unrenewed = partial(self.vitals.unrenewed, self._heartbeat.progress)
-            beats = watch(self._heartbeat.progress, stuck_after=self._limits.heartbeat_interval, worse=unrenewed)
+            beats = watch(
+                self._heartbeat.progress, stuck_after=self._limits.heartbeat_interval, other_complaint=unrenewed
+            )
             services.start_soon(guard, self.stop, self._settler.run, watch(self._settler.progress))
             services.start_soon(guard, self.stop, self._heartbeat.run, beats)
             services.start_soon(guard, self.stop, self._releaser.run, watch(self._releaser.progress))
@@ -300,7 +304,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             async with trio.open_nursery() as last:
                 if self._watcher is not None:
                     last.start_soon(self._watcher.end)
-                last.start_soon(guard_all, self.stop, self._ends)
+                last.start_soon(guard_all, self.stop, self._ends_of_services)
                 await guard(self.stop, self._releaser.do_last)
             services.cancel_scope.cancel(reason="the last run is settled")
 

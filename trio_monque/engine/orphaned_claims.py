@@ -5,8 +5,8 @@ wait in a socket, or in a server that elects. This instance does not know the cl
 lease a rescuer would take it away, and would count that as the death of its holder.
 
 So for one lease this instance releases such claims again and again, whenever the server has applied one. After that
-lease a rescuer has taken them. The claims of one command have the same *stamp*; those that the instance could confirm
-have runs, and are left alone.
+lease a rescuer has taken them. The claims of one command have the same *stamp*. The source may have found some of
+them by another command: these are *confirmed*, have runs, and are left alone.
 """
 
 from __future__ import annotations
@@ -67,8 +67,8 @@ class OrphanedClaims(Generic[StampT, HeldT]):
             try:
                 released += self._release(stamp, orphans.confirmed)
             except MonqueConnectionError:
-                # To the end: without this, one stamp whose release always fails would stand before all others. Only if
-                # it is still there: a call that overlaps may have removed it.
+                # Moved behind the others: without this, one stamp whose release always fails would stand before all of
+                # them. Only if it is still there: a call that overlaps may have removed it.
                 if self._claims.pop(stamp, None) is not None:
                     self._claims[stamp] = orphans
                 raise
@@ -104,7 +104,7 @@ class OrphanReleaser:
             await trio.sleep(self._interval)
             while not await self._do():
                 await self._pauses.after_failed_beat(self._interval)
-            self._runner.changed()
+            self._runner.changed()  # A task may wait until the engine is idle: without orphaned claims, too.
 
     async def do_last(self) -> None:
         """The last attempt, when the engine ends: no further heartbeat will come."""

@@ -69,6 +69,7 @@ class Prefetch(Generic[T]):
             return wanted
         age = now - self._read_at
         most = max(READ_AHEAD * capacity, READ_AT_LEAST)
+        # As fast as claims have used the last answer, for as long as the next one is fresh.
         ahead = math.ceil(min(most, self._used * KEPT_FOR / age) if age > 0 else most)
         share = -(-ahead // len(full))
         return {group: max(count, share) if group in full else count for group, count in wanted.items()}

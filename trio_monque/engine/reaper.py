@@ -69,7 +69,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._grace = Grace()
 
     @property
-    def _pause(self) -> float:
+    def _look_interval(self) -> float:
         return self._interval / LOOKS_PER_INTERVAL
 
     def look(self) -> None:
@@ -83,11 +83,12 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         # first be seen after its death, and be observed for a whole lease from then on.
         if self._waits_for_events:
             self._watched.add(is_idle)
-            self._look_at = min(self._look_at, trio.current_time() + self._pause)
+            self._look_at = min(self._look_at, trio.current_time() + self._look_interval)
             self._signal.set()
 
     def unrenewed_from(self, moment: float) -> None:
         """From that moment on, this instance does not renew one of its own claims: the reaper must observe it too."""
+        # In real time a look comes twice per interval anyway.
         if self._waits_for_events and moment < self._own_end:
             self._own_end = moment
             self._signal.set()
@@ -105,7 +106,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
                 self._source.rescue_abandoned()
 
     async def _run(self) -> NoReturn:
-        at_start = True
+        at_start = True  # Until the first look is answered: claims that are dead by their own dates are taken at once.
         while True:
             self._signal = trio.Event()  # Before the timers and flags are read: what is set after that ends the wait.
             self._check_timers()
@@ -152,7 +153,7 @@ class Reaper(Generic[ClaimT, SeenT, RescuedT]):
         self._observations.update(seen, answered, at_start=at_start)
         # In virtual time only the last sign of life before a claim may be taken matters; looks before it are skipped.
         watched_from = self._observations.watched_from if self._waits_for_events else answered
-        self._look_at = min(self._look_at, max(watched_from, answered + self._pause))
+        self._look_at = min(self._look_at, max(watched_from, answered + self._look_interval))
         return True
 
     async def _rescue(self) -> bool:

@@ -3,7 +3,7 @@
 A run ends by itself, or is cancelled at the earliest of these moments, all on trio's clock:
 
 - `lease_deadline`: its claim was not renewed in time. Every renewal moves it, see `lease`. Reason: LOST.
-- `deadline`: its time limit, or the limit on one claim. Reason: TIMEOUT.
+- `deadline`: its time limit is over, or the renewals of its claim end soon (`renewable_until`). Reason: TIMEOUT.
 - when something calls `cancel` (USER, SHUTDOWN) or `lose` (LOST).
 
 Then its clean-ups, and the answers that it awaits, may go on under shields: for `cleanup_timeout` at most, and never
@@ -42,10 +42,11 @@ class Run(Generic[ClaimT]):
     Attributes:
         claim: What is run.
         scope: Everything of the handler happens inside.
-        abandoned: The engine stopped waiting for a thread of this run, which goes on.
+        abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
         claimed_at: When its claim was asked for, on trio's clock.
-        is_gone: An answer of the source showed that the claim is free, or another instance's.
+        is_gone: An answer of the source showed that the claim is free, or another instance's. The reason LOST alone
+            does not mean that: a claim that was not renewed in time may still be ours.
         is_settled_early: Its claim was settled while its handler goes on: nothing is left to write.
         is_settling_early: That settlement is on its way, and its outcome unknown.
     """
@@ -92,14 +93,14 @@ class Run(Generic[ClaimT]):
         self._terms = terms
         self._reason: CancelReason | None = None
         self._cancelled_at = math.inf
-        # Tuples: a handler has one or two at a time, and most have none.
+        # Tuples: most handlers have none of these, and the empty tuple takes no memory.
         self._cleanups: tuple[_Cleanup, ...] = ()
         self._extensions: tuple[trio.CancelScope, ...] = ()
         self._shielded_wait: trio.CancelScope | None = None
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
         self._started = self._clock.current_time()
-        # The limits, and not the moments: they are one number for all.
+        # The limits, and not the moments at which they end: all runs share these two numbers.
         self._time_limit = time_limit
         self._renewal_limit = renewal_limit
         self.claimed_at = self._sent = sent
@@ -112,7 +113,7 @@ class Run(Generic[ClaimT]):
     @property
     def shielded_wait(self) -> trio.CancelScope:
         """Goes around a wait for a thread, which cannot be cancelled: shields that wait until the engine abandons it,
-        shortly before the hard end (see the timeline in `nursery`).
+        shortly before the hard end (see the timeline in `shutdown`).
         """
         if self._shielded_wait is None:
             self._shielded_wait = trio.CancelScope(shield=True)
@@ -134,6 +135,7 @@ class Run(Generic[ClaimT]):
     @property
     def deadline(self) -> float:
         """When it is cancelled for taking too long, on trio's clock; infinity for never. The lease does not count."""
+        # The heartbeat renews the claim until the clean-up is over.
         return min(self._started + self._time_limit, self.renewable_until - self._terms.cleanup_timeout)
 
     @property
@@ -151,16 +153,16 @@ class Run(Generic[ClaimT]):
         self._new_ends()
 
     def never_began(self) -> None:
-        """It was cancelled before its handler was called, on a loop that did not answer.
+        """It was cancelled while its handler waited to be called, on another loop that did not answer.
 
-        Its time limit may have cancelled it, but its handler took no time: it is released, and that is not a failure.
+        Its time limit may have cancelled it, but its handler took no time: that must not count as a failed attempt.
         """
-        if self.reason_but_lost is CancelReason.TIMEOUT:
-            self._reason = CancelReason.SHUTDOWN
+        if self.reason_except_lost is CancelReason.TIMEOUT:
+            self._reason = CancelReason.SHUTDOWN  # The source releases what a shutdown has cut short.
 
     @property
     def renewable_until(self) -> float:
-        """When the heartbeat stops renewing its claim, on trio's clock: the absolute limit on one claim."""
+        """When the heartbeat stops renewing its claim, on trio's clock; see `RunSource.renewal_limit`."""
         return self.claimed_at + self._renewal_limit
 
     @property
@@ -224,14 +226,14 @@ class Run(Generic[ClaimT]):
         self._is_past_lease_deadline = self._is_past_lease_deadline or now >= self._lease_deadline
         if self.is_gone or self._is_past_lease_deadline:
             return CancelReason.LOST
-        return self._reason_but_lost_at(now)
+        return self._reason_except_lost_at(now)
 
     @property
-    def reason_but_lost(self) -> CancelReason | None:
-        """Why it was cancelled beside LOST. It decides what the end means if the claim turns out to be still ours."""
-        return self._reason_but_lost_at(self._clock.current_time())
+    def reason_except_lost(self) -> CancelReason | None:
+        """Why it was cancelled, LOST left aside. It decides what the end means if the claim is still ours after all."""
+        return self._reason_except_lost_at(self._clock.current_time())
 
-    def _reason_but_lost_at(self, now: float) -> CancelReason | None:
+    def _reason_except_lost_at(self, now: float) -> CancelReason | None:
         # Only a deadline that came before that of the lease: whichever was first has cancelled the scope.
         if self._reason is None and self.deadline <= min(now, self._lease_deadline):
             self._reason = CancelReason.TIMEOUT
@@ -239,7 +241,7 @@ class Run(Generic[ClaimT]):
 
     def cancel(self, reason: CancelReason) -> None:
         """Cancels the run, at its next checkpoint; a stronger reason replaces a weaker one."""
-        current = self.reason_but_lost
+        current = self.reason_except_lost
         if current is None or PRECEDENCE.index(reason) > PRECEDENCE.index(current):
             self._reason = reason
         self._cancel()
@@ -290,7 +292,10 @@ class Run(Generic[ClaimT]):
 
     @property
     def seconds_left(self) -> float:
-        """How much longer its answers are awaited, as things stand; infinity after its end. From any thread."""
+        """How much longer its answers are awaited, as things stand. From any thread.
+
+        Infinity after its end, which does not limit the tasks that it started and that go on elsewhere.
+        """
         return math.inf if self.has_ended else self._grace_end - self._clock.current_time()
 
     @property
@@ -311,7 +316,8 @@ class Run(Generic[ClaimT]):
 
     @property
     def has_ended(self) -> bool:
-        """Whether its handler has."""
+        """Whether its handler has ended."""
+        # Its grace records that: one attribute less in each of ten thousand runs.
         return self._grace is not None and self._grace.is_dismissed
 
     def dismiss(self) -> None:

@@ -80,7 +80,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         )
 
     def wake_when_settled(self) -> None:
-        """Wakes the claimer after the next settlement: it waits for the settler."""
+        """Wakes the claimer after the next settlement, because the claimer waits for the settler."""
         self._wakes_when_settled = True
 
     def changed(self) -> None:
@@ -131,9 +131,9 @@ class Runner(Generic[ClaimT, SettlementT]):
         return run is not None and (run.is_gone or not run.is_settled_early)
 
     def cancel_all(self, reason: CancelReason) -> tuple[ClaimT, ...]:
-        """Cancels each run's own scope, and returns the claims of those that were not cancelled before."""
-        # Never their nursery: a task that is cancelled outside of its run's scope would not live to its verdict, and
-        # the claim would not be settled.
+        """Cancels each run's own scope, and returns the claims of those that were held, and not cancelled before."""
+        # Never their nursery: a task that is cancelled outside of its run's scope would end before it concludes the
+        # run, and the claim would not be settled.
         running = self.running
         hit = tuple(run for run in running if run.reason is None and not run.is_settled_early)
         for run in running:
@@ -142,6 +142,7 @@ class Runner(Generic[ClaimT, SettlementT]):
 
     def abandon_threads(self) -> None:
         """Ends the waits for threads that have not ended; these runs are abandoned."""
+        # Of runs without such a wait, too: if one begins later, it ends at once.
         for run in self.running:
             run.shielded_wait.cancel(reason="the scheduler's hard end")
 
@@ -170,7 +171,7 @@ class Runner(Generic[ClaimT, SettlementT]):
     # the memory of a running job.
     @trio.lowlevel.enable_ki_protection
     async def run_to_verdict(self, run: Run[ClaimT]) -> None:
-        """From the start of the handler to its verdict, in a task of its own. Raises no exception of the handler."""
+        """Calls the handler and concludes the run, in a task of its own. Raises no exception of the handler."""
         # Each name and each nested block in this coroutine costs memory for as long as the handler runs. So the rest is
         # in plain functions.
         value: object = None
@@ -203,6 +204,7 @@ class Runner(Generic[ClaimT, SettlementT]):
             error = without_cancellations(raised)
         finally:
             self._over(run)
+        # Here, outside the run's scope, the deadline is that of the engine.
         if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
             return False  # Not leaked by the handler: the hard end cancels all. Nothing writes this end any more.
         self._conclude(run, error, None)
@@ -225,13 +227,13 @@ class Runner(Generic[ClaimT, SettlementT]):
         if self._early.has_slot(run):
             self._free_slot(run)
         if self._early.handler_ended(run):
-            self.changed()
+            self.changed()  # No settlement follows that would report it.
 
     def _take_slot(self, run: Run[ClaimT]) -> None:
         self._slots.take(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
 
     def _free_slot(self, run: Run[ClaimT]) -> None:
-        # At the verdict, before the settlement is written: the next claim overlaps this settlement.
+        # When the handler has ended, and before that is written: the next claim overlaps this settlement.
         self._slots.free(self._source.group_of(run.claim), suspect=self._source.is_suspect(run.claim))
         self._wake.make_room()
 
@@ -246,7 +248,7 @@ class Runner(Generic[ClaimT, SettlementT]):
                 return False
             self.start_lags.add(trio.current_time() - run.claimed_at)
             self._observer.run_started(run.claim)
-        except Exception as bug:  # noqa: BLE001  # Not the handler's bug: it must not be a failed attempt.
+        except Exception as bug:  # noqa: BLE001  # Not the handler's bug: the claim is released.
             end_for_bug(self._stop, "a run could not be started", bug)
             return False
         return True
@@ -270,17 +272,17 @@ class Runner(Generic[ClaimT, SettlementT]):
             # Another instance may have the item: its settlement must stand, so nothing is written.
             self._lost(run)
         elif run.abandoned:
-            # Its thread goes on. Released now, the item would run elsewhere beside that thread: the claim stays, and
-            # ends with its lease.
+            # Its thread goes on. Released now, the item would run elsewhere beside that thread. The engine, and with it
+            # the heartbeat, is about to end: then this claim ends with its lease.
             return
         else:
-            # The run missed its lease deadline, and the claim may still be ours: no other instance need have taken it.
-            # So its end is written, as what cancelled it before, or as a release. If another instance has taken the
-            # item, the condition of the write (the fence) matches nothing.
+            # LOST without `is_gone`: the run missed its lease deadline, and the claim may still be ours. So its end is
+            # written, as what else cancelled it, or as a release. If another instance has taken the item, the condition
+            # of the write (the fence) matches nothing.
             missed_lease = end.reason is CancelReason.LOST
             if missed_lease:
                 self._observer.claim_lost(run.claim)
-                end = end._replace(reason=run.reason_but_lost or CancelReason.LOST)
+                end = end._replace(reason=run.reason_except_lost or CancelReason.LOST)
             settlement = self._source.conclude(run.claim, end)
             # If the settler has crashed, the claim stays in `held`, and `shutdown.give_back` releases it.
             self._settler.settle(settlement, partial(self._settled, run, settlement, missed_lease))

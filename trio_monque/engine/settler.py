@@ -89,7 +89,7 @@ class Settler(Generic[SettlementT, BatchT]):
             await self._written.wait()
 
     def await_answer(self, answered: trio.Event) -> None:
-        """Sets the event that a task waits for when the settler ends; its own callback sets it before that."""
+        """Sets this event when the settler ends: the task that waits for it may get no answer."""
         self._awaited.add(answered)
         if self._has_ended:
             answered.set()

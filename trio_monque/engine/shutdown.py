@@ -76,7 +76,7 @@ class Shutdown(Generic[ClaimT]):
         self._report(lambda: self._observer.draining(self._stop.cause))
         with trio.move_on_after(self._limits.shutdown_timeout):
             await self._stop.cutting.wait()
-        self._stop.cut()
+        self._stop.cut()  # The cause stays that of the drain.
         clean_ups_over = trio.current_time() + self._limits.cleanup_timeout
         self._vitals.hard_end = self._box.deadline = clean_ups_over + HARD_END_AFTER
         cut_short = self._runner.cancel_all(CancelReason.SHUTDOWN)
@@ -107,7 +107,10 @@ class Shutdown(Generic[ClaimT]):
 
 
 async def give_back(source: Source[ClaimT, SettlementT, BatchT, Any, Any], runner: Runner[ClaimT, SettlementT]) -> None:
-    """Releases what is still held after the settler has crashed: the last act of the engine."""
+    """Releases what is still held, if the settler has crashed or a handler has broken the nursery of the runs.
+
+    The last act of the engine.
+    """
     # A run whose thread goes on keeps its claim until its lease ends.
     left = [run for run in runner.held if not run.abandoned]
     if not left:

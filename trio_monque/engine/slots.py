@@ -168,6 +168,7 @@ class Turns:
             queues.setdefault(group_of(candidate), []).append(candidate)
         # Only groups with candidates: a group that has nothing to start gets no points for it.
         since = {group: self._waits_since.get(group, self._given) for group in queues}
+        # The smallest number belongs to the group with the most points.
         waiting = [(since[group] - priority_of(group), group) for group in queues]
         heapq.heapify(waiting)
         chosen: list[T] = []

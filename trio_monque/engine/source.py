@@ -22,8 +22,8 @@ Which calls come when:
 
 3. At the end (see `shutdown`): no more `claim`; those in flight are awaited, and what they grant is concluded without
    `execute`. The runs end, their settlements are written, and claims are renewed until the last one is. Then
-   `release_orphaned_claims` is called once more. If the settler has crashed, `conclude`, `prepare` and `settle` are
-   called one last time, for all claims that are still held: the exception.
+   `release_orphaned_claims` is called once more. If the settler has ended too early (see `shutdown.give_back`),
+   `conclude`, `prepare` and `settle` are called one last time, for all claims that are still held: the exception.
 
 All methods are called on the thread of the engine's run. A method that is not async must not wait. An async method may
 be cancelled at any time after the end was asked for, at the hard end at the latest. If the database applies a claim
@@ -192,7 +192,7 @@ class RenewalSource(Fallible, Protocol[ClaimT_contra]):
     """Renews claims."""
 
     async def renew(self, claims: Sequence[ClaimT_contra]) -> Sequence[ClaimState]:
-        """Renews these claims, possibly none. Returns the state of each, in order."""
+        """Renews these claims, at least one. Returns the state of each, in order."""
         ...
 
 

@@ -209,8 +209,8 @@ class Waker:
     def took(self) -> None:
         """The claimer has claimed the one announced item by its key, and not looked for others.
 
-        The groups of the last look stay as they are, even if one of them is full now: a free slot alone causes no look
-        after such a claim, so the question must cover that group.
+        The question is for the groups of the last look, even if this claim has filled one of them. When that group has
+        a free slot again, the claimer does not look: without the question, its next item would wait for a poll.
         """
         self._looked.set()
 
@@ -234,8 +234,8 @@ class Waker:
 
     @property
     def _wake_for_next_at(self) -> float:
-        is_ahead = self._next.item is not None and not self.never_polls
-        return self._next.moment - HEAD_START if is_ahead else self._next.moment
+        has_head_start = self._next.item is not None and not self.never_polls
+        return self._next.moment - HEAD_START if has_head_start else self._next.moment
 
     def _wake_for_what_has_come(self, now: float) -> None:
         is_due, is_poll, item = now >= self._wake_for_next_at, now >= self._poll_at, self._next.item
@@ -287,7 +287,7 @@ class Waker:
             self.progress.go_on()
         if due is None:
             return
-        # By a look, and not by its key: other items may be due beside it by now, or a claim by its key has just failed.
+        # A look must take it, and not a claim by its key: other items may be due by now, or that claim has just failed.
         if due.moment <= trio.current_time() or due.item == self._tried:
             due = Due(due.moment)
         self._plan(due)

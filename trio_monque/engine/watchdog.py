@@ -138,7 +138,9 @@ class Watchdog:
 
     def _is_worth_logging(self, now: float, asked_at: float, logged_at: float) -> bool:
         """After one second, two, four and so on; during the shutdown, each second."""
-        if logged_at == 0.0 or self._is_leaving():
+        if logged_at == 0.0:
+            return True
+        if self._is_leaving():
             return now - logged_at >= BLOCKED_AFTER
         return now - asked_at >= 2 * (logged_at - asked_at)
 

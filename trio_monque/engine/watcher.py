@@ -33,8 +33,8 @@ FAILURES_TO_REPORT: Final = 3
 # debounce: no hint delays the next question.
 PACE: Final = 0.01
 
-# After an answer with a single new item, which costs no look. With PACE, of 200 items a second each would wait five
-# milliseconds for the one before.
+# After an answer with a single new item, which costs no look. With PACE, an item that comes five milliseconds after
+# another would wait for five more.
 PACE_OF_ONE: Final = 0.002
 
 # While more is due than can start, nothing needs hints about new items, and each claim and each settlement would wake a
@@ -158,7 +158,8 @@ class Watcher(Generic[ClaimT, SettlementT]):
         return 0.0
 
     async def _pass_on(self, hints: Hints[ClaimT]) -> None:
-        # `expect` alone keeps one moment. If other moments follow it, the waker must ask for them after a look.
+        # If one item is due now and others are due later, `expect` only wakes the claimer for the first. `look` also
+        # asks when the next one is due.
         if hints.look or hints.due <= trio.current_time() < hints.last_due:
             self._waker.look()
         if hints.due < math.inf:

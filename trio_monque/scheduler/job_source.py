@@ -240,8 +240,6 @@ class JobSource:
     # --- Renewing ---
 
     async def renew(self, claims: Sequence[Job]) -> Sequence[ClaimState]:
-        if not claims:
-            return []
         found = await self._db_threads.call(
             partial(leases.renew, self._shared.leased, claims, self._beats.next(self._context.clock.now())),
             channel=Channel.RENEWALS,
