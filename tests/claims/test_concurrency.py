@@ -8,7 +8,7 @@ import pytest
 import trio
 from trio.testing import MockClock
 
-from tests.support.documents import DONE, OPEN, Gauge, fill
+from tests.support.documents import DONE, OPEN, Gauge, fill, states, take_away
 from trio_monque import Claim, open_claims, run_claims
 from trio_monque.store.types import Collection
 
@@ -90,3 +90,39 @@ async def test_loop_is_given_no_more_than_it_may_have_out(
             nursery.start_soon(work_on, claim)
     assert claims.report is not None
     assert (claims.report.finished, work.most) == (30, concurrency)
+
+
+async def test_claim_whose_lock_is_lost_before_a_task_takes_it_is_not_handed_out(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 3)
+    taken: list[Any] = []
+    async with open_claims(things, OPEN, wait=False, concurrency=2, sort=[("_id", 1)]) as claims:
+        async for claim in claims:
+            taken.append(claim.id)
+            async with claim:
+                if claim.id == 0:
+                    take_away(things, 1)  # The engine holds it already, for a second task.
+                    await trio.sleep(60)
+                await claim.finish(DONE)
+    assert taken == [0, 2]
+    assert states(things)[:3] == ["done", "new", "done"]
+    assert claims.report is not None
+    assert (claims.report.lost, claims.report.finished) == (1, 2)
+
+
+async def test_lost_claim_that_waits_for_a_task_leaves_room_for_the_next(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    async with open_claims(things, OPEN, concurrency=1) as claims:
+        await trio.sleep(1)  # It is claimed, and no task asks for it.
+        take_away(things)
+        await trio.sleep(60)
+        things.insert_one({"_id": 1, "state": "new"})
+        with trio.fail_after(60):
+            claim = await anext(claims)
+        assert claim.id == 1
+        await claim.finish(DONE)
+    assert claims.report is not None
+    assert (claims.report.lost, claims.report.finished) == (1, 1)

@@ -187,6 +187,32 @@ async def test_what_is_snoozed_for_ages_is_not_set_aside(
     assert await dead_letters(things) == []
 
 
+class _Unusable(Retry):
+    """Its `after` is that of no date, and no check has seen it."""
+
+    after = 1e300
+
+    def __init__(self) -> None:
+        pass
+
+
+async def test_end_that_cannot_be_decided_fails_its_own_document_alone(
+    things: Collection, autojump_clock: MockClock, caplog: pytest.LogCaptureFixture
+) -> None:
+    fill(things, 3)
+
+    async def handler(claim: Any) -> None:
+        if claim.id == 1:
+            raise _Unusable
+        await claim.finish(DONE)
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert (report.finished, report.failed, report.dead_lettered) == (2, 1, 1)
+    assert states(things) == ["done", "new", "done"]
+    assert lock_of(things, 1)["error"].startswith("OverflowError")
+    assert "could not decide the end of document 1 (attempt 1); it is now a dead letter" in caplog.text
+
+
 async def test_set_aside_is_limited_and_readmit_by_filter_frees_all_that_match(
     things: Collection, autojump_clock: MockClock
 ) -> None:

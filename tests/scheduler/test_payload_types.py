@@ -16,7 +16,7 @@ import pydantic
 import pytest
 from trio.testing import MockClock
 
-from trio_monque import Discard, JobStatus, Monque, NewJob, RunningJob, Workers
+from trio_monque import Discard, JobStatus, Monque, NewJob, Retry, RunningJob, Snooze, Workers
 from trio_monque.errors import InvalidPayloadError, UnreadablePayloadError, WorkerRegistrationError
 from trio_monque.store.types import Collection
 from trio_monque.testing import SchedulerOpener, advance, assert_enqueued, drain
@@ -253,6 +253,38 @@ async def test_data_that_cannot_be_read_fails_for_good_where_that_is_asked_for(
     assert failed is not None
     assert (failed.status, failed.fail_count) == (JobStatus.FAILED, 1)
     assert reason in (failed.fail_reason or "")
+
+
+@pytest.mark.parametrize(("raised", "failures"), [(Retry("not yet", after=5.0), 1), (Snooze(after=5.0), 0)])
+async def test_class_of_the_payload_may_ask_for_another_attempt(
+    open_test_scheduler: SchedulerOpener,
+    monque: Monque,
+    autojump_clock: MockClock,
+    raised: Exception,
+    failures: int,
+) -> None:
+    calls: list[int] = []
+
+    @dataclass
+    class Early:
+        price: int
+
+        def __post_init__(self) -> None:
+            calls.append(self.price)
+            if len(calls) == 1:
+                raise raised
+
+    counts: list[int] = []
+    workers = Workers()
+    workers.register("charge", lambda job: counts.append(job.fail_count), payload=Early)
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("charge", {"price": 1})
+        await drain(scheduler)
+        await advance(4)
+        assert calls == [1]
+        await advance(2)
+        await drain(scheduler)
+    assert (calls, counts) == ([1, 1], [failures])
 
 
 def takes_order(job: RunningJob[Order]) -> None: ...

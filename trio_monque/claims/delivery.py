@@ -45,10 +45,14 @@ class ClaimQueue:
         try:
             await work.wait_over()
         finally:
-            # A place is free for the next claim. `work` is missing if no task took this one.
             if work in self._taken:
+                # A place is free for the next claim.
                 del self._taken[work]
                 self._lot.unpark()
+            else:
+                # The run was cancelled before a task took the claim: its lock was lost, or the claims end. Without
+                # this, `take` would hand the claim out, and its place would never be free again.
+                work.end()
 
     async def take(self) -> Claim[Any] | None:
         """Wait for the next claim that is still held, and for a free place; None after `close`."""
@@ -56,7 +60,7 @@ class ClaimQueue:
         while True:
             while self._offered and len(self._taken) < self._concurrency:
                 _, work, claim = heapq.heappop(self._offered)
-                # The lock of an offered claim may have been lost while it waited: drop it.
+                # If the lock was lost while the claim waited here, `offer` has ended the work: drop the claim.
                 if not work.is_over:
                     self._taken[work] = None
                     work.begin()

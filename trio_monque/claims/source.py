@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 from collections.abc import Awaitable, Callable, Hashable, Sequence, Set
 from dataclasses import replace
+from datetime import datetime
 from functools import partial
 from typing import Any, Final
 
@@ -23,21 +24,25 @@ from ..engine.run_end import RunEnd
 from ..engine.source import Control
 from ..errors import MonqueConnectionError
 from ..host.one_group import OneGroupSource
+from ..jobs.verdicts import Discarded
+from ..log import logger_of
 from ..observations import Sighting
 from ..store import documents
 from ..store.database_threads import Channel
 from ..store.documents.rescuing import SeenLock
 from ..store.documents.settling import Fate, Settled
-from ..store.documents.settling_statements import EncodedUpdate
+from ..store.documents.settling_statements import EncodedUpdate, Ending
 from .claim import Claim, Update
 from .claim_work import ClaimWork
 from .claiming import DocumentClaims
 from .context import ClaimsContext
 from .locked_document import Cycle, HeldDocument
 from .reclaim_guard import ReclaimGuard
-from .reporting import RescuedDocument
+from .reporting import RescuedDocument, log_extra
 from .rescues import Rescues
 from .settlement import DocumentSettlement, Finished, encoded_update, ending_of, outcome_of, shorten_refused_error
+
+logger = logger_of("claims")
 
 Work = Callable[[Claim[Any], ClaimWork], Awaitable[object]]
 """Works on the document of a claim: hands the claim to a task, or calls the handler. Returns when the work is over."""
@@ -124,8 +129,21 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
     async def prepare(self, settlements: Sequence[DocumentSettlement]) -> Sequence[DocumentSettlement]:
         now = await self._time.refreshed(self._db_threads, Channel.RENEWALS)
         for one in settlements:
-            one.ending = ending_of(one.held, one.outcome, now, self._policy)
+            one.ending = self._decided(one, now)
         return settlements
+
+    def _decided(self, settlement: DocumentSettlement, now: datetime) -> Ending:
+        """Return what is written. An error in code of the user (a subclass of Retry) fails its own document alone."""
+        held = settlement.held
+        try:
+            return ending_of(held, settlement.outcome, now, self._policy)
+        except MemoryError:
+            raise  # The document is not the cause: the settler tries again.
+        except Exception as error:
+            extra = log_extra(held.id, held.attempt)
+            logger.exception("could not decide the end of document %s; it is now a dead letter", held, extra=extra)
+            settlement.outcome = Discarded(error)
+            return ending_of(held, settlement.outcome, now, self._policy)
 
     async def settle(self, batch: Sequence[DocumentSettlement]) -> Sequence[bool | None]:
         for _ in range(MOST_ROUNDS):

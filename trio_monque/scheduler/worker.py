@@ -97,7 +97,8 @@ class Worker(Generic[T, Result_co]):
         except (Retry, Snooze, Discard):
             raise
         except Exception as error:
-            if isinstance(error.__cause__, Discard):  # Raised where a class was made of its fields.
+            # Raised in `__post_init__` or `__init__`: the reader has made a ValueProblem of it, with this cause.
+            if isinstance(error.__cause__, (Retry, Snooze, Discard)):
                 raise error.__cause__ from None
             why = str(error) if isinstance(error, ValueProblem) else f"{type(error).__name__}: {error}"
             why = one_line(without_secrets(why))
