@@ -388,7 +388,7 @@ async def test_heartbeat_is_unhealthy_as_soon_as_a_run_fenced_itself_until_renew
         try:
             await trio.sleep(1000)
         finally:
-            with run.cleaning_up(3, 5.0):
+            with run.cleaning_up(3):
                 await trio.sleep(3)
 
     shelf.handler = cleans_up

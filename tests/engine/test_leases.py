@@ -73,7 +73,7 @@ class Silent(Shelf):
             finally:
                 self.ended[run.claim] = trio.current_time()
                 self.reasons[run.claim] = run.reason
-                with run.cleaning_up(clean_up, 5.0):
+                with run.cleaning_up(clean_up):
                     await trio.sleep(clean_up)
                 self.cleaned_up[run.claim] = trio.current_time()
 

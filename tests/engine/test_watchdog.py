@@ -131,7 +131,7 @@ async def test_handler_that_ends_in_time_is_not_named(
         try:
             await trio.sleep(60)
         finally:
-            with run.cleaning_up(100, 5.0):
+            with run.cleaning_up(100):
                 await trio.sleep(100)
 
     async with running(engine_of(Shelf(items=[1], handler=cleans_up), shutdown_timeout=0.0)):

@@ -84,8 +84,7 @@ class EarlySettlements(Generic[ClaimT, SettlementT]):
         try:
             await answered.wait()
         except trio.Cancelled:
-            cleanup_timeout = self._terms.cleanup_timeout
-            with run.cleaning_up(cleanup_timeout, cleanup_timeout):
+            with run.cleaning_up(self._terms.cleanup_timeout):
                 await answered.wait()
             if not answered.is_set():
                 raise

@@ -29,11 +29,10 @@ ClaimT = TypeVar("ClaimT")
 
 @dataclass(slots=True, eq=False)
 class _Cleanup:
-    """A shield that the handler asked for: until `asked_until`, at most `timeout` seconds after the cancellation."""
+    """A shield that the handler asked for, until `asked_until`; it may end earlier."""
 
     scope: trio.CancelScope
     asked_until: float
-    timeout: float
 
 
 class Run(Generic[ClaimT]):
@@ -127,7 +126,7 @@ class Run(Generic[ClaimT]):
     def grace(self) -> Grace:
         """How long a cancelled run still awaits the answer to what it sent to the database: as long as a clean-up."""
         if self._grace is None:
-            self._grace = Grace(self._grace_end)
+            self._grace = Grace(self._shields_end)
         return self._grace
 
     # --- Its deadlines ---
@@ -196,7 +195,7 @@ class Run(Generic[ClaimT]):
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
         if self._grace is not None:
-            self._grace.end_at(self._grace_end)
+            self._grace.end_at(self._shields_end)
 
     @property
     def lease_deadline(self) -> float:
@@ -272,13 +271,13 @@ class Run(Generic[ClaimT]):
     # --- Its clean-ups ---
 
     @contextmanager
-    def cleaning_up(self, seconds: float, timeout: float) -> Iterator[trio.CancelScope]:
-        """Shields its body for this many seconds, at most `timeout` after the run is cancelled, and within the lease.
+    def cleaning_up(self, seconds: float) -> Iterator[trio.CancelScope]:
+        """Shields its body for `seconds`, until `cleanup_timeout` after the cancellation at most, and within the lease.
 
         The run may already be cancelled, or be cancelled while the body runs.
         """
         scope = trio.CancelScope(shield=True)
-        cleanup = _Cleanup(scope, self._clock.current_time() + seconds, timeout)
+        cleanup = _Cleanup(scope, self._clock.current_time() + seconds)
         scope.deadline = self._end_of(cleanup)
         with scope:
             self._cleanups = (*self._cleanups, cleanup)
@@ -288,7 +287,7 @@ class Run(Generic[ClaimT]):
                 self._cleanups = tuple(one for one in self._cleanups if one is not cleanup)
 
     def _end_of(self, cleanup: _Cleanup) -> float:
-        return min(cleanup.asked_until, self._shields_end(cleanup.timeout))
+        return min(cleanup.asked_until, self._shields_end)
 
     @property
     def seconds_left(self) -> float:
@@ -296,16 +295,14 @@ class Run(Generic[ClaimT]):
 
         Infinity after its end, which does not limit the tasks that it started and that go on elsewhere.
         """
-        return math.inf if self.has_ended else self._grace_end - self._clock.current_time()
+        return math.inf if self.has_ended else self._shields_end - self._clock.current_time()
 
     @property
-    def _grace_end(self) -> float:
-        return self._shields_end(self._terms.cleanup_timeout)
-
-    def _shields_end(self, timeout: float) -> float:
-        """When a shield ends that may last for `timeout` seconds after the cancellation."""
+    def _shields_end(self) -> float:
+        """When a clean-up, or the wait for an answer, ends at the latest."""
         # Clipped to the lease: the next holder may start right after it, and must not meet this clean-up.
-        return min(self.cancelled_at + timeout, self._terms.cleaned_up_by(self._sent), self._cleanups_end)
+        by_timeout = self.cancelled_at + self._terms.cleanup_timeout
+        return min(by_timeout, self._terms.cleaned_up_by(self._sent), self._cleanups_end)
 
     def end_cleanups(self) -> None:
         """Ends the shields of all clean-ups, of those under way and of those to come."""

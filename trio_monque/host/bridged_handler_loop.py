@@ -107,8 +107,8 @@ class BridgedHandlerLoop:
                 if not event.is_set():
                     raise
 
-    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[CleanupScope]:
-        make = partial(run.cleaning_up, seconds, timeout)
+    def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
+        make = partial(run.cleaning_up, seconds)
         return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
 
     def moment(self, trio_moment: float) -> float:

@@ -74,7 +74,7 @@ class HandlerLoop(HandlerTasks, Protocol):
         """Wait for an event of the engine's run, on the loop of the program; await the result."""
         ...
 
-    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[CleanupScope]:
+    def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         """Return the shielded scope of `Run.cleaning_up`, for the task of the handler."""
         ...
 
@@ -115,8 +115,8 @@ class TrioHandlerLoop(TrioTasks):
     def wait(self, event: trio.Event) -> Awaitable[None]:
         return event.wait()
 
-    def cleaning_up(self, run: Run[Any], seconds: float, timeout: float) -> AbstractContextManager[trio.CancelScope]:
-        return run.cleaning_up(seconds, timeout)
+    def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[trio.CancelScope]:
+        return run.cleaning_up(seconds)
 
     def moment(self, trio_moment: float) -> float:
         return trio_moment

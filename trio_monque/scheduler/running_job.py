@@ -57,14 +57,12 @@ class JobSurroundings:
     Attributes:
         scheduler, resources: See RunningJob.
         reporting: Writes checkpoints and progress.
-        cleanup_timeout: Seconds.
         loop: Where their handlers run.
     """
 
     scheduler: SchedulerClient
     resources: Any
     reporting: Reporting
-    cleanup_timeout: float
     loop: HandlerLoop
 
 
@@ -217,8 +215,7 @@ class RunningJob(Generic[T, Resources]):
         The shield ends at the latest `cleanup_timeout` seconds after the run was cancelled.
         """
         check_seconds("seconds", seconds, zero=True)
-        around = self._surroundings
-        return around.loop.cleaning_up(self._run, seconds, around.cleanup_timeout)
+        return self._surroundings.loop.cleaning_up(self._run, seconds)
 
     # --- For plain handlers, from their thread ---
 

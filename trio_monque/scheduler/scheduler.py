@@ -76,7 +76,7 @@ class Scheduler(SchedulerClient):
             self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop
         )
         self._source = parts.source
-        self._surroundings = JobSurroundings(self, resources, parts.source, config.cleanup_timeout, loop)
+        self._surroundings = JobSurroundings(self, resources, parts.source, loop)
         self._in_runtime = replace(self._surroundings, loop=ON_TRIO)
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)

@@ -221,7 +221,7 @@ class _Alone(JobSource):
             self.running_job = made = RunningJob[Any](run, surroundings)
             return made
 
-        surroundings = JobSurroundings(scheduler, resources, self, config.cleanup_timeout, ON_TRIO)
+        surroundings = JobSurroundings(scheduler, resources, self, ON_TRIO)
 
         db_threads = DatabaseThreads()
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
