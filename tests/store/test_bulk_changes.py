@@ -12,6 +12,7 @@ from bson import ObjectId
 from pymongo import MongoClient
 
 from tests.support.bulk_calls import CALLS, put
+from tests.support.fail_points import refusing_server
 from tests.support.interception import Interceptor, Recorder
 from tests.support.malformed import text, with_field
 from tests.support.store import PAST, handle, insert
@@ -105,6 +106,29 @@ def test_first_job_that_is_refused_stops_none_of_its_batch_and_all_are_counted(s
     # Sent again, nothing is done twice.
     again = bulk_changes.find_out(store, [change], "receipt")
     assert (again.count, again.done, again.unknown) == (3, written.done, 0)
+
+
+def test_cancellation_that_fails_between_its_two_commands_is_found_out() -> None:
+    """The first command cancels two jobs and stops at the third, and the second fails: nothing must look undone."""
+    interceptor = Interceptor()
+    data = {"failCommands": ["update"], "errorCode": 13, "appName": "refused"}
+    fail_once = {"configureFailPoint": "failCommand", "mode": {"times": 1}, "data": data}
+    with (
+        refusing_server() as server,
+        server.client(event_listeners=[interceptor]) as client,
+        MongoClient[Any](server.uri) as admin,
+    ):
+        monque, jobs = Monque(client["shop"]), admin["shop"]["monque_jobs"]
+        monque.sync.delete_jobs(everything=True)  # The indexes.
+        made = [put(jobs, "pending") for _ in range(3)]
+        admin["shop"].command(
+            "collMod", jobs.name, validator={"$or": [{"status": "pending"}, {"_id": {"$ne": made[2]}}]}
+        )
+        interceptor.before(lambda name, _: name == "update", lambda: None, lambda: admin.admin.command(fail_once))
+        result = monque.sync.cancel_jobs(status="pending")
+        assert interceptor.times == 2
+        assert (result.count, result.refused, result.unknown) == (2, 1, 0)
+        assert [one["status"] for one in jobs.find(sort=[("_id", 1)])] == ["cancelled", "cancelled", "pending"]
 
 
 def test_job_that_is_refused_and_then_deleted_is_unknown_and_not_refused_as_well(

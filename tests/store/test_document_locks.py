@@ -112,6 +112,16 @@ def test_deleted_candidate_is_not_claimed(locked: LockedCollection, documents: C
     assert documents.count_documents({}) == 0
 
 
+def test_candidate_that_was_stored_again_under_an_equal_number_is_claimed(
+    locked: LockedCollection, documents: Collection
+) -> None:
+    """The server matches 1 and 1.0 alike, and their keys differ."""
+    documents.insert_many([{"_id": 1}, {"_id": 2}])
+    taken = claiming.take(locked, [1.0, 2], NOW, stamp()).documents
+    assert {one.id for one in taken} == {1, 2}
+    assert all(type(one.id) is int for one in taken)
+
+
 def test_copy_is_exact_although_the_document_changed_after_the_look(
     locked: LockedCollection, documents: Collection
 ) -> None:

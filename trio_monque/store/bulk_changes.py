@@ -40,7 +40,7 @@ class Chosen:
     Attributes:
         jobs: The jobs, without large fields.
         broken: Selected documents that are not jobs, and what is wrong with them.
-        last: Where the next batch begins; None where there is no other.
+        last: The last id of this batch: the next one begins behind it. None if there are no others.
     """
 
     jobs: Sequence[Job]
@@ -74,7 +74,10 @@ def last_id(jobs: JobCollection) -> ObjectId | None:
 
 @command("find the end of a window of jobs", writes=False)
 def window_end(jobs: JobCollection, after: ObjectId | None, until: ObjectId, size: int) -> ObjectId:
-    """Return the last id of a window of `size` documents. If few of them are selected, one call can still read them."""
+    """Return the last id of a window: the next `size` documents, whether selected or not.
+
+    `choose` reads one window at a time: even if it selects none of the documents, one call has the time to read them.
+    """
     ids = {"_id": _between(after, until)}
     found = list(jobs.collection.find(ids, {"_id": True}, sort=[("_id", 1)], skip=size - 1, limit=1, hint=BY_ID))
     return found[0]["_id"] if found else until
@@ -107,8 +110,17 @@ def _change(
     """Make the changes, with the receipt. `done` stays empty where only a further read would show which were made."""
     matched, refused = _write(jobs, changes, receipt, session, again=again)
     everything = {job.id for change in changes for job in change.jobs}
-    if not refused or len(changes) == len(everything):
+    is_each_alone = len(changes) == len(everything)
+    if not refused or is_each_alone:
         return Written(matched, everything if matched == len(everything) else set(), refused)
+    return _change_alone(jobs, changes, receipt, session, again=again)
+
+
+# In parts: if this fails, the statements before it may have changed jobs, and the caller must find out which.
+@command("change jobs one by one", in_parts=True)
+def _change_alone(
+    jobs: JobCollection, changes: Sequence[Change], receipt: str, session: ClientSession, *, again: bool
+) -> Written:
     # A statement stops at the first document that the server refuses: so each job goes again, alone. Jobs that the
     # statement has changed before no longer match the filter, but they bear the receipt.
     alone = [Change(change.transition, (job,)) for change in changes for job in change.jobs]
@@ -126,7 +138,8 @@ def _write(
         guard, update = filter_of(change.transition.guard), update_of(change.transition, receipt)
         if len(change.jobs) == 1:
             job = change.jobs[0]
-            # A repetition must not change a job twice: after the first retry, it may have run, and failed again.
+            # A repetition must not change a job twice: after the first retry, it may have run, and failed again. Several
+            # jobs share a change only if it cancels them: a cancelled job does not match the filter again.
             pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
             requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=BY_ID))
         else:

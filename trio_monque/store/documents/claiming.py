@@ -81,7 +81,10 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
         # something only for one document.
         taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
     order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
-    return TakenDocuments(sorted(taken, key=lambda one: order[one.key]), more=len(taken) < len(ids))
+    # A document may have been deleted since the look, and stored again under an equal number of another type. The server
+    # matches 1 and 1.0 alike, and their keys differ: such a document comes last.
+    taken.sort(key=lambda one: order.get(one.key, len(ids)))
+    return TakenDocuments(taken, more=len(taken) < len(ids))
 
 
 def _write(
