@@ -241,9 +241,9 @@ def test_page_full_of_arrays_of_dates_hides_no_job_behind_it(
     dates = [PAST - timedelta(days=2), PAST + timedelta(days=ahead)]
     put_bad(jobs, 12, "missing", nextRunAt=dates)
     good = insert(store, run_at=PAST - timedelta(seconds=1))
-    assert due_behind_skipped.earliest_past(store, "greet", PAST) == good.next_run_at
+    assert due_behind_skipped.earliest(store, "greet", PAST) == good.next_run_at
     wanted = Wanted(name="greet", most=1, now=PAST, suspects=True)
-    assert due_behind_skipped.look_past(store, wanted, is_announced=False)[0] == [good]
+    assert due_behind_skipped.look(store, wanted, is_announced=False)[0] == [good]
 
 
 def test_suspects_in_a_crowd_hide_no_innocents(db: Database, jobs: Collection) -> None:

@@ -102,7 +102,7 @@ def _refusal(jobs: JobCollection, raw: bytes) -> str | None:
     if not jobs.unclaimable and len(raw) <= LARGEST_DOCUMENT - ROOM_FOR_A_CLAIM:
         return None
     document = RawDocument(raw, jobs.codec.raw)
-    if document["status"] != JobStatus.PENDING:
+    if document[FIELD["status"]] != JobStatus.PENDING:
         return None
     if len(raw) > LARGEST_DOCUMENT - ROOM_FOR_A_CLAIM:
         return f"it has {len(raw)} bytes, and leaves no room for a claim: MongoDB stores {LARGEST_DOCUMENT} at most"
@@ -137,10 +137,10 @@ def _value_shown(value: Any) -> Any:
 # --- Looking again ---
 
 
-def look_after(jobs: JobCollection) -> bool:
+def look_again_if_it_is_time(jobs: JobCollection) -> bool:
     """Once a minute, look again at some skipped documents, and log how many new ones were not logged one by one.
 
-    Return whether some were repaired: then the next look checks further ones at once.
+    Return whether it is time again already: some were repaired, and the next look checks further ones at once.
     """
     if any(known.is_old() for known in jobs.skipped):
         look_again(jobs)
@@ -159,9 +159,9 @@ def look_again(jobs: JobCollection) -> None:
     If some were, the next look checks further ones at once: an operator may be repairing all of them.
     """
     if jobs.broken.is_old() and _look_at_broken(jobs):
-        jobs.broken.look_on()
+        jobs.broken.look_again_at_once()
     if jobs.left_over.is_old() and _look_at_left_over(jobs):
-        jobs.left_over.look_on()
+        jobs.left_over.look_again_at_once()
     if jobs.unclaimable.is_old():
         # Only a claim shows whether the server accepts it now.
         for document_id in jobs.unclaimable.to_look_at(MOST_LOOKED_AT):
@@ -170,7 +170,7 @@ def look_again(jobs: JobCollection) -> None:
 
 def _look_at_broken(jobs: JobCollection) -> bool:
     asked = jobs.broken.to_look_at(MOST_LOOKED_AT)
-    wrong = SkippedDocuments()
+    wrong = SkippedDocuments()  # Used as a set: the ids may be unhashable.
     # First without the large fields. A large field may be the one that cannot be decoded: so a document that is a job
     # without them is read whole.
     for document in jobs.raw.find(of_ids(asked), BUT_HEAVY, hint=BY_ID):

@@ -138,8 +138,8 @@ def _write(
         guard, update = filter_of(change.transition.guard), update_of(change.transition, receipt)
         if len(change.jobs) == 1:
             job = change.jobs[0]
-            # A repetition must not change a job twice: after the first retry, it may have run, and failed again. Several
-            # jobs share a change only if it cancels them: a cancelled job does not match the filter again.
+            # A repetition must not change a job twice: after the first retry, it may have run, and failed again.
+            # Several jobs share a change only if it cancels them: a cancelled job does not match the filter again.
             pinned = {FIELD["updated_at"]: job.updated_at} if again else {}
             requests.append(UpdateOne({**guard, **pinned, "_id": job.id}, update, hint=BY_ID))
         else:

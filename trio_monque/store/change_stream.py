@@ -32,15 +32,17 @@ from .job_collection import JobCollection
 from .types import Collection
 
 LONGEST_AWAIT: Final = 10.0
-"""Seconds that the server waits before it answers that nothing happened. Ended early by `end_wait` and by nothing else:
-closing the cursor or the client does not reach a wait that is under way. Where that write fails, the
-thread that waits is left behind for so long at most, and `ANSWER_MARGIN`."""
+"""Seconds that the server waits before it answers that nothing happened.
+
+Only `end_wait` ends such a wait early: closing the cursor or the client does not reach a wait that has begun. If the
+write of `end_wait` fails, the waiting thread is left behind, for this time and `ANSWER_MARGIN` at most.
+"""
 
 ANSWER_MARGIN: Final = 5.0
-"""Seconds beyond that after which a server that did not answer is taken for gone."""
+"""Further seconds, after which a server that has not answered is taken for gone."""
 
 CLOSING_TIMEOUT: Final = 1.0
-"""Seconds that letting go of a cursor may take: where the server does not answer, it forgets it by itself."""
+"""Seconds that closing a cursor may take. A server that does not answer drops the cursor by itself."""
 
 _LEAVING: Final = "leaving:"
 
@@ -144,7 +146,7 @@ class Watch:
 
 @command("open the change stream", writes=False)
 def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
-    """Opens the stream; when it returns, the server has begun to watch.
+    """Open the stream; when this returns, the server has begun to watch.
 
     Raises:
         NoStreamError: This server or this user has no change streams.
@@ -166,9 +168,9 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
 
 @command("end the wait for changes")
 def end_wait(jobs: JobCollection, instance_id: str) -> None:
-    """Ends the wait of this instance's stream, by a write that it matches: to its own entry, while there is one.
+    """End the wait of this instance's stream, by a write that the stream reports.
 
-    Otherwise by a mark, which is deleted at once.
+    The write changes the entry of the instance. If there is none, it inserts a mark, which is deleted at once.
     """
     marks = _instances(jobs.collection)
     if marks.update_one({"_id": instance_id}, {"$set": {LEAVING: True}}).modified_count:
@@ -180,7 +182,7 @@ def end_wait(jobs: JobCollection, instance_id: str) -> None:
 
 
 def _instances(jobs: Collection) -> Collection:
-    # The primary alone: the stream reports only what a majority has, and nothing else relies on the mark.
+    # Acknowledged by the primary alone: the mark only ends a wait. If it is rolled back, the wait ends by itself.
     return jobs.database.get_collection(
         name_of_collection(jobs.name), codec_options=OWN_OPTIONS, write_concern=WriteConcern(1)
     )
@@ -192,7 +194,7 @@ def _namespace(collection: Collection) -> Mapping[str, str]:
 
 
 def pipeline_of(jobs: Collection, instance_id: str) -> list[dict[str, Any]]:
-    """Return the pipeline of the stream. The server runs its filter on every write: its form has a price for each job.
+    """Return the pipeline of the stream. The server runs its filter on every write: a slow one makes each job dearer.
 
     Namespaces are compared as whole documents, once for each collection. From `ns.coll`, and from conditions in several
     branches, the server makes regular expressions, and tries all of them.
@@ -267,8 +269,9 @@ def _changes(event: Mapping[str, Any], ours: Mapping[str, str]) -> Sequence[Chan
             return [Change(Kind.PAUSE, name=document_id.removeprefix(PAUSE))]
         is_mark, is_deleted = document_id.startswith(_LEAVING), event["operationType"] == "delete"
         written = event.get("updateDescription", {}).get("updatedFields", {})
-        # The mark is written and deleted at once: its insert counts. Of the own entry, the deletion counts.
-        return [Change(Kind.LEAVING)] if is_mark != is_deleted or LEAVING in written else []
+        # The mark is written and deleted at once: the write counts. Of the entry, the deletion and the field count.
+        is_leaving = not is_deleted if is_mark else is_deleted or LEAVING in written
+        return [Change(Kind.LEAVING)] if is_leaving else []
     if event["operationType"] == "update":
         written = event["updateDescription"]["updatedFields"]
         # A write of the due date without a status usually leaves a job pending.

@@ -1,18 +1,19 @@
-"""Claims: the guarded write, and what it really took. One function a round trip.
+"""Claims: the guarded write, and the proof of what it took. Usually one round trip.
 
 Two instances, A and B, look at the same due job and both try to claim it. What each condition closes:
 
 - The guard repeats the whole claim condition (pending, due, no owner). B's write comes after A's and matches nothing.
   Without it, both would run the job.
-- The ids go with the guard. Without them, a claim would take jobs that no slot waits for.
+- The ids go with the guard. Without them, a claim would take more jobs than the instance can start.
 - The pins repeat each candidate as A read it. Between A's look and A's write, B may claim the job, fail, and release
   it. The guard holds again, but A's copy is old: A would count attempts from it and run with old data. With the pins,
   "all candidates matched" proves that the copies are exact, and saves a read.
 - The fence (owner, token, moment) tells this claim from any earlier one under the same name. Where not all matched,
   A reads back by the fence what it holds, in the session of the write and as a majority has it. Without the majority,
   A on a primary that is cut off would run a job whose claim is rolled back, while B claims it on the new primary.
-- A job with rescues is suspected of killing its process. It is claimed alone: what is not pinned repeats
-  `UNSUSPECTED`, or a job that B's death has just made a suspect would be claimed beside innocent ones.
+- A job with rescues is suspected of killing its process, and is claimed alone. B's death may make a candidate a
+  suspect after A's look. The pins have the number of rescues, so that candidate does not match; a write without pins
+  repeats `UNSUSPECTED`. Otherwise the suspect would be claimed beside other jobs, and kill their runs as well.
 
 Where the answer to a claim is lost, A does not know whether it holds the jobs. `resolve` finds out, and `release_all`
 gives back what A does not want. Otherwise these jobs would wait until the lease expires.
@@ -26,7 +27,7 @@ from datetime import datetime
 from typing import Any, Final
 
 from bson import ObjectId
-from pymongo import ASCENDING, ReturnDocument, UpdateOne
+from pymongo import ReturnDocument, UpdateOne
 from pymongo import errors as driver
 from pymongo.client_session import ClientSession
 
@@ -42,20 +43,19 @@ from .codec import filter_of, update_of
 from .commands import BY_ID, bulk_write, by_majority, causal_session, command, of_ids, update_unless_refused
 from .doubled_fields import report_doubled
 from .driver_errors import REFUSAL_CODES
-from .fields import FIELD
+from .due import CLAIM_ORDER
 from .job_collection import JobCollection
 from .leases import signs_of_life
 from .refused_claims import RefusedClaim
 
 logger = logger_of("store")
 
-CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
-"""The sort order of claims: earliest first. Not by id as well: the claim index would not give that order."""
-
-# Each different past is a condition of its own in the write, with the ids that it is for.
+# The past of a job is what its pins compare. Each different past is a condition of its own in the write, with the ids
+# that it is for. With more pasts, the write has no pins, and a read shows what was taken.
 MOST_PASTS: Final = 8
 
-# A claim misses more only where other instances take most of what is seen here.
+# Missed candidates that are remembered; with more, all are forgotten. A claim misses that many only while other
+# instances take most of what is seen here.
 MOST_MISSED: Final = 1000
 
 
@@ -65,7 +65,8 @@ class Taken:
 
     Attributes:
         jobs: The claimed jobs, exactly as the database holds them.
-        more: There may be more to take at once: other instances were faster with some of the candidates.
+        more: Another claim is worthwhile now: other instances were faster with some of the candidates, or the server
+            refused some.
         refused: The server refuses every claim on these. They are still pending.
     """
 
@@ -78,8 +79,9 @@ class Taken:
 def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
     """Claim those of the candidates that are still claimable, in one guarded write.
 
-    One further round trip reads back what was taken, where not all candidates matched, or claims each candidate alone,
-    where the server refused to change one of them: it has no room for a claim, or a validator refuses it.
+    If not all candidates matched, or if they have too many different pasts, one further round trip reads back what was
+    taken. If the server refused to change one of them (the document has no room for a claim, or a validator refuses
+    it), each is claimed alone before that.
     """
     transition = transitions.claim(sorted({job.name for job in candidates}), now, stamp)
     ids = [job.id for job in candidates]
@@ -89,7 +91,7 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
     pinned = filter_of(UNSUSPECTED) if as_read is None else as_read
     with causal_session(jobs.collection) as session:
         # The whole claim condition once more: another instance may have claimed a candidate since the look. Without
-        # the ids, the write would take jobs that no slot waits for.
+        # the ids, the write would take more jobs than the instance can start.
         guard = {**of_ids(ids), **filter_of(transition.guard), **pinned}
         written = update_unless_refused(jobs.collection, guard, update_of(transition), BY_ID, session)
         if isinstance(written, driver.WriteError):
@@ -114,8 +116,9 @@ def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set
     """Find out why a claim misses the same candidate again and again."""
     missed = {job.id: past(job) for job in candidates if job.id not in taken}
     # A job that another instance has taken comes back with another past, or not at all. A job that is missed twice with
-    # the same past has a field twice: no claim ever matches it. Without this check, it would be tried again at once,
-    # for ever; and a suspect, which is claimed alone, would keep all other jobs from being claimed.
+    # the same past may have a field twice: then no claim ever matches it. Without this check, it would be tried again
+    # at once, for ever. A suspect of that kind would be the only candidate each time, because suspects are claimed
+    # alone: all other jobs would wait.
     again = [job_id for job_id, before in missed.items() if jobs.missed.pop(job_id, None) == before]
     if again:
         report_doubled(jobs, again)
@@ -154,14 +157,14 @@ def read_back(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, s
     found = jobs.decoded(
         lambda collection: by_majority(collection).find(held, sort=CLAIM_ORDER, hint=BY_ID, session=session)
     )
-    return _whole(jobs, found, stamp)
+    return _without_doubled(jobs, found, stamp)
 
 
-def _whole(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list[Job]:
-    """Return the jobs whose copies bear the claim, too; release the others.
+def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStamp) -> list[Job]:
+    """Return the jobs that can run; release those whose documents have a field of the claim twice.
 
-    The server has compared each document with the stamp. A copy that differs shows a document with a field of its claim
-    twice: the server compares the first of the two, and the driver reads the last.
+    The server has compared each document with the stamp, and it matched. If the copy of it does not match, too, the
+    document has a field twice: the server compares the first of the two, and the driver reads the last.
     """
     whole = [job for job in found if cycle_fence(job) == stamp_fence(stamp)]
     # The end of such a run would never match: its fence is made of the copy. So the job must not run. The release
@@ -202,7 +205,7 @@ def take_one(
         return Taken([])
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
-        taken = _whole(jobs, [jobs.codec.decode(found)], stamp)
+        taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
         return Taken(taken, more=not taken)
     except BrokenDocumentError:
         given_back = transitions.release_all(stamp, now)
@@ -212,14 +215,17 @@ def take_one(
 
 @command("find out about a claim")
 def resolve(jobs: JobCollection, stamp: ClaimStamp, beat: datetime) -> Sequence[Job]:
-    """Return the jobs that a claim holds whose answer was lost. `beat` must be later than the claim."""
+    """Return the jobs that a claim holds whose answer was lost.
+
+    `beat` is the moment of the renewal, and must be later than the claim: otherwise `$max` would write nothing.
+    """
     held = filter_of(stamp_fence(stamp))
     with causal_session(jobs.collection) as session:
         # A read alone proves nothing: on a primary that is cut off, it finds a claim that is rolled back afterwards.
         # The renewal is a write, acknowledged by a majority: what the majority read behind it finds is held.
         jobs.collection.update_many(held, {"$max": signs_of_life(beat)}, session=session)
         found = jobs.decoded(lambda collection: by_majority(collection).find(held, session=session))
-        return _whole(jobs, found, stamp)
+        return _without_doubled(jobs, found, stamp)
 
 
 @command("give claims back")

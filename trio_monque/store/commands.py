@@ -38,7 +38,7 @@ T = TypeVar("T")
 
 
 PURPOSES: Final[set[str]] = set()
-"""What commands are for, in the words of their error messages: filled as the modules with the commands are loaded."""
+"""The purposes of all commands, as the modules with them are loaded. A test names the commands to disturb by these."""
 
 
 class Interference(Protocol):
@@ -74,7 +74,8 @@ def command(
     Args:
         purpose: Completes "could not ..." in the error message.
         writes: False for a function that only reads: its outcome is never unknown.
-        in_parts: The function writes many documents, so any failure may leave some of them written.
+        in_parts: The function writes in several statements, so any failure may leave some of them written: then the
+            outcome is unknown. Not needed if the caller does the same after every transient error.
         aggregates: The server may need longer than it has: that is an error of its own.
     """
 
@@ -116,7 +117,7 @@ def _interfered(interferences: Sequence[Interference], purpose: str, call: Calla
 
 
 def _renew_connections(handle: object) -> None:
-    """Close the pooled connections, or the driver would use the bad one again and again: it takes the latest first."""
+    """Close the pooled connections: the driver prefers the latest, and that one does not work (`has_lost_sessions`)."""
     collection = getattr(handle, "collection", None)
     if collection is not None:
         # The driver offers no other way to close a connection that works.
@@ -200,7 +201,7 @@ class BulkResult:
         matched: How many documents they matched.
         modified: How many documents they changed.
         refused: Which statements the server refused, by place.
-        was_broken_off: The server may have written more than it reports.
+        was_broken_off: The server refused a whole command in the middle: it may have written more than it reports.
     """
 
     matched: int = 0

@@ -2,6 +2,9 @@
 
 pymongo blocks, so each call runs in a thread. Renewals and settlements pass through a limiter of their
 own: behind two hundred enqueuing tasks on a shared one, a renewal waits for more than a second.
+
+A thread cannot be cancelled, and the database may have done what it asked. So a cancelled caller still waits for the
+answer, for a limited time: its grace (`grace.py`).
 """
 
 from __future__ import annotations
@@ -62,9 +65,8 @@ class DatabaseThreads:
     ) -> T:
         """Call `function` in a thread; return or raise what it returns or raises.
 
-        If the caller is cancelled before its turn, nothing is called. Once the thread runs, it is awaited, also
-        when cancelled, while the caller's grace lasts, and with `abandon_on_cancel` not even that. Then
-        the wait ends, and the thread goes on by itself.
+        If the caller is cancelled before its turn, nothing is called. Once the thread runs, a cancelled caller waits
+        for it until its grace ends; with `abandon_on_cancel`, it does not wait. The thread then goes on by itself.
 
         Raises:
             MonqueConnectionError: With an unknown outcome: the caller's grace ended although it was
@@ -88,7 +90,9 @@ class DatabaseThreads:
         raise _ended_first(unknown_outcome=sent.is_sent)
 
     async def hand_over(self, function: Callable[[], T], orphan: Callable[[T | None], None], *, channel: Channel) -> T:
-        """Like `call`, for what the database grants: cancelled, the wait ends, and `orphan` takes what came too late.
+        """Like `call`, for what the database grants: if cancelled, the wait ends, and `orphan` gets what came too late.
+
+        `orphan` gets None if the call failed: then it is not known what the database has granted.
 
         Exactly one side owns the result. Checking for cancellation after the call would leave a moment
         between the check and the delivery, in which a granted claim is stranded. Only on trio.
@@ -192,7 +196,11 @@ class _State(Enum):
 
 @dataclass
 class Handoff(Generic[T]):
-    """One result, two possible owners; the lock decides. The thread produces, the task may abandon."""
+    """One result, two possible owners; the lock decides. The thread produces, the task may abandon.
+
+    Attributes:
+        results: The delivered result, which may be None; empty before that.
+    """
 
     function: Callable[[], T]
     orphan: Callable[[T | None], None]

@@ -18,6 +18,7 @@ from ..safe_text import shown
 from .fields import DEFAULTS, FIELD, REQUIRED
 
 _ATTRIBUTE: Final = {field: attribute for attribute, field in FIELD.items()}
+# By the text of the type: annotations are not evaluated.
 _DATES: Final = tuple(f.name for f in fields(Job) if "datetime" in str(f.type))
 
 # The attribute and the type of each field, as this library writes them. If a document has another field of a job, or

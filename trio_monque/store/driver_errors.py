@@ -180,7 +180,7 @@ def translated(
 
 def is_refusal(error: driver.PyMongoError) -> bool:
     """Return whether the server refused to write one document, and wrote nothing."""
-    if isinstance(error, driver.DuplicateKeyError):  # Neither of two documents is at fault.
+    if isinstance(error, driver.DuplicateKeyError):  # A lost race for a key: the document itself is not at fault.
         return False
     is_refused = isinstance(error, driver.OperationFailure) and error.code in REFUSAL_CODES
     return is_refused and not has_unknown_outcome(error)
@@ -208,7 +208,7 @@ def _advice_for(error: driver.PyMongoError) -> str:
 
 
 def _has_run_out_of_time(error: driver.PyMongoError) -> bool:
-    """The server has the same time limit as the wait for its answer: either may notice first."""
+    """Whether the time is over. The server has the same limit as the wait for its answer: either may notice first."""
     if isinstance(error, driver.OperationFailure):
         return error.code == _TIME_LIMIT_OF_THE_SERVER
     return isinstance(error, driver.NetworkTimeout)
@@ -241,7 +241,8 @@ def is_permanent(error: driver.PyMongoError) -> bool:
 def is_about_document(code: int | None) -> bool:
     """Whether a statement that failed with this code failed because of its document, or of what it writes there.
 
-    Only codes of outages are not: a code that no table names must not keep the statements beside it waiting.
+    All codes but the passing ones and those of outages. A code that no table names is among them: it must not keep the
+    statements beside it waiting.
     """
     return code not in PASSING_CODES and code not in OUTAGE_CODES
 
@@ -254,10 +255,10 @@ def refused_because_of_documents(error: driver.BulkWriteError, purpose: str) -> 
     """
     refused: Sequence[Mapping[str, Any]] = error.details["writeErrors"]
     codes = [one.get("code") for one in refused]
-    has_unsure = bool(error.details.get("writeConcernErrors"))
-    if not has_unsure and all(map(is_about_document, codes)):
+    may_be_rolled_back = bool(error.details.get("writeConcernErrors"))
+    if not may_be_rolled_back and all(map(is_about_document, codes)):
         return refused
-    transient = has_unsure or any(code in PASSING_CODES for code in codes)
+    transient = may_be_rolled_back or any(code in PASSING_CODES for code in codes)
     message = f"could not {purpose}: {_first_line(error)}"
     if advice := _advice_for(error):
         message += f" ({advice})"
@@ -276,7 +277,8 @@ def has_unknown_outcome(error: driver.PyMongoError) -> bool:
     if isinstance(error, driver.WriteConcernError) or error.timeout or _may_be_retried(error):
         return True
     if isinstance(error, driver.BulkWriteError):
-        # The writes that it does not report were applied, and of one that was interrupted a part.
+        # The statements that it does not list were applied: that is known. One that was interrupted may have been
+        # applied to some of its documents.
         interrupted = any(_may_be_written(code) for code in _reported(error, "writeErrors"))
         return interrupted or bool(_reported(error, "writeConcernErrors"))
     if isinstance(error, driver.OperationFailure):

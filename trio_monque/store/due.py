@@ -21,12 +21,12 @@ from types import MappingProxyType
 from typing import Any, Final
 
 from bson import Int64, ObjectId
+from pymongo import ASCENDING
 
 from ..jobs.claimable import claimable
 from ..jobs.job import Job
 from ..jobs.rescue_policy import UNSUSPECTED
 from . import broken_documents, due_behind_skipped, indexes
-from .claiming import CLAIM_ORDER
 from .codec import filter_of
 from .commands import command, in_chunks
 from .decoding import LARGEST_COUNTER
@@ -36,6 +36,9 @@ from .fields import FIELD
 from .job_collection import JobCollection
 from .skipped_documents import can_be_named
 from .types import Collection
+
+CLAIM_ORDER: Final = [(FIELD["next_run_at"], ASCENDING)]
+"""The order in which due jobs are claimed: earliest first. Not by id as well: the claim index does not give that."""
 
 MOST_NAMED: Final = 1000
 """Skipped documents of one name that a query leaves out by id. For more of them, see `due_behind_skipped.py`."""
@@ -54,8 +57,8 @@ class Seen:
     Attributes:
         jobs: Candidates, not claims: earliest first within each name.
         exhausted: The names that have no other due jobs now.
-        short: The names that had fewer jobs than wanted behind those to be passed over. A second query has read them
-            from the head.
+        short: The names that had fewer jobs than wanted behind the passed-over ones. So a second query has read these
+            names from the head.
     """
 
     jobs: Sequence[Job]
@@ -75,15 +78,25 @@ def survey(
     """Look for due jobs, and once more for the names that have too few in the first answer. Usually one round trip.
 
     Each name with many skipped documents has queries of its own: see `due_behind_skipped.py`.
+
+    Args:
+        jobs: The jobs collection.
+        wanted: How many jobs of each name to return at most.
+        now: By the server's time.
+        suspects: Whether to return suspects, too.
+        passed_over: How many jobs at the head of a name to leave out: other instances claim those (see
+            `engine/contention.py`).
+        is_announced: A job may have become due since the look before.
     """
-    is_more_repaired = broken_documents.look_after(jobs)
+    # More documents may prove repaired at the next look, and be due: until then, no name counts as exhausted.
+    is_more_repaired = broken_documents.look_again_if_it_is_time(jobs)
     plain = {name: most for name, most in wanted.items() if jobs.count_skipped(name) <= MOST_NAMED}
-    known = {name: jobs.count_skipped(name) for name in plain}
-    behind = {name: count for name, count in passed_over.items() if name in plain}
-    found = look(jobs, plain, now, suspects=suspects, passed_over=behind)
-    # The look passed over the first jobs of these names, which this instance knows already, and found too few others.
-    # So it reads the head as well: another job may have come there since, and would otherwise wait.
-    short = _short(found, {name: plain[name] for name in behind})
+    skipped_before = {name: jobs.count_skipped(name) for name in plain}
+    heads = {name: count for name, count in passed_over.items() if name in plain}
+    found = look(jobs, plain, now, suspects=suspects, passed_over=heads)
+    # Behind the passed-over head, these names had too few jobs. So this reads the head as well: a job may have come
+    # there since it was counted, and would otherwise wait.
+    short = _short(found, {name: plain[name] for name in heads})
     if short:
         again = look(jobs, {name: plain[name] for name in short}, now, suspects=suspects)
         found = [*(job for job in found if job.name not in short), *again]
@@ -91,7 +104,9 @@ def survey(
     # A document that this look met, and that is skipped from now on, took the place of a job: there may be jobs behind
     # it, so the name is not exhausted.
     paged = {
-        name for name in wanted if name not in plain or (name in exhausted and jobs.count_skipped(name) > known[name])
+        name
+        for name in wanted
+        if name not in plain or (name in exhausted and jobs.count_skipped(name) > skipped_before[name])
     }
     if not paged:
         return Seen(found, frozenset() if is_more_repaired else exhausted, short)
@@ -99,9 +114,10 @@ def survey(
     for name in paged:
         if wanted[name] > 0:
             of_name = Wanted(name=name, most=wanted[name], now=now, suspects=suspects)
-            past, is_all = due_behind_skipped.look_past(jobs, of_name, is_announced=is_announced)
-            found += past
+            due, is_all = due_behind_skipped.look(jobs, of_name, is_announced=is_announced)
+            found += due
             exhausted |= {name} if is_all else set()
+    # A paged look passes nothing over: it has read these names from the head.
     return Seen(found, frozenset() if is_more_repaired else exhausted, short | (passed_over.keys() & paged))
 
 
@@ -192,8 +208,8 @@ def _due(jobs: JobCollection, name: str, now: datetime) -> dict[str, Any]:
     if unfit := [*jobs.broken.of(name), *jobs.unclaimable.of(name)]:
         # These stay pending, and would fill the head of the queue.
         due["_id"] = {"$nin": unfit}
-        # No query can name one with such an id, and every look would find it again. No job has it: all others do
-        # without such ids.
+        # If no query can name one of these ids, that document would come back in every look. Its id is not an ObjectId,
+        # as the id of every job is: so the look asks for ObjectIds only.
         if not all(map(can_be_named, unfit)):
             due["_id"]["$type"] = "objectId"
     return due
@@ -206,7 +222,7 @@ def _earliest(due: Mapping[str, Any], limit: int, skip: int) -> list[dict[str, A
 
 @dataclass(frozen=True, slots=True)
 class OneJob:
-    """What a claim on one pending job needs.
+    """What `claiming.take_one` needs to claim a pending job without a look.
 
     Attributes:
         id: The id of the job.
@@ -261,7 +277,7 @@ def next_due(jobs: JobCollection, names: Sequence[str], after: datetime) -> Next
 @command("look for the earliest pending job", writes=False)
 def earliest(jobs: JobCollection, names: Sequence[str], now: datetime) -> datetime | None:
     """Return when the first pending job of these names is or was due, without skipped ones; None if there is none."""
-    due = [moment for name in names if (moment := due_behind_skipped.earliest_past(jobs, name, now)) is not None]
+    due = [moment for name in names if (moment := due_behind_skipped.earliest(jobs, name, now)) is not None]
     if due:
         return min(due)
     later = next_due(jobs, names, now)

@@ -6,10 +6,10 @@ other documents: first without large fields, then whole, as many jobs as are wan
 
 Each call reads two parts of the index, a bounded number of pages of each:
 
-- The part ahead begins where the call before stopped (`PagingPlace.ahead`): everything before that place was skipped.
-- The part behind lies before that place. A job may have come there since: it was released, or repaired, or became due
+- The new part begins where the call before stopped (`PagingPlace.new_from`): everything before that place was skipped.
+- The known part lies before that place. A job may have come there since: it was released, or repaired, or became due
   at an earlier moment. So the calls read that part again and again, and each goes on where the one before stopped
-  (`PagingPlace.behind`).
+  (`PagingPlace.reread_to`).
 """
 
 from __future__ import annotations
@@ -82,7 +82,7 @@ class Wanted:
 
 
 @command("look for due jobs", writes=False)
-def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tuple[Sequence[Job], bool]:
+def look(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tuple[Sequence[Job], bool]:
     """Return due jobs, at most as many as wanted, and whether there are certainly no others now.
 
     Args:
@@ -91,22 +91,24 @@ def look_past(jobs: JobCollection, wanted: Wanted, *, is_announced: bool) -> tup
         is_announced: A job may have become due since the call before.
     """
     paging = jobs.paging.setdefault(wanted.name, PagingPlace())
-    # A pass through the part behind has begun, and the announced job may lie in what it has read already. Only another
-    # whole pass shows that there is none.
-    paging.is_asked_again |= is_announced and paging.behind is not None
-    end = paging.ahead
-    before, is_all_before = ([], True) if end is None else _look_behind(jobs, wanted, paging, end)
-    if len(before) >= wanted.most:
-        return before, False
-    found = _Part(jobs, replace(wanted, most=wanted.most - len(before))).look(end, None)
-    paging.ahead = found.place
-    return [*before, *found.jobs], is_all_before and found.is_end
+    # If a pass through the known part has begun, the announced job may lie in what it has read already. Only another
+    # whole pass shows whether there is one.
+    paging.is_asked_again |= is_announced and paging.reread_to is not None
+    end = paging.new_from
+    known, is_all_known = ([], True) if end is None else _look_at_known_part(jobs, wanted, paging, end)
+    if len(known) >= wanted.most:
+        return known, False
+    found = _Part(jobs, replace(wanted, most=wanted.most - len(known))).look(end, None)
+    paging.new_from = found.place
+    return [*known, *found.jobs], is_all_known and found.is_end
 
 
-def _look_behind(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: Anchor) -> tuple[Sequence[Job], bool]:
-    """Read the next pages of the part behind, which ends where the part ahead begins."""
-    found = _Part(jobs, wanted).look(paging.behind, end)
-    paging.behind = found.place
+def _look_at_known_part(
+    jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: Anchor
+) -> tuple[Sequence[Job], bool]:
+    """Read the next pages of the known part, which ends where the new part begins."""
+    found = _Part(jobs, wanted).look(paging.reread_to, end)
+    paging.reread_to = found.place
     paging.met += found.met
     if not found.is_end:
         return found.jobs, False
@@ -114,7 +116,7 @@ def _look_behind(jobs: JobCollection, wanted: Wanted, paging: PagingPlace, end: 
         # Most of the skipped documents are gone: forget all of them. The looks meet the others again.
         jobs.forget_skipped(wanted.name)
     is_all = not paging.is_asked_again
-    paging.behind, paging.met, paging.is_asked_again = None, 0, False
+    paging.reread_to, paging.met, paging.is_asked_again = None, 0, False
     return found.jobs, is_all
 
 
@@ -135,7 +137,7 @@ class _Part:
 
     def look(self, after: Anchor | None, until: Anchor | None) -> _Found:
         found: list[Job] = []
-        place, is_passing, met, is_end = after, True, 0, False
+        place, is_before_candidates, met, is_end = after, True, 0, False
         for _ in range(MOST_PAGES):
             page, is_last = self._page(after, until)
             # Jobs, and documents that are not known as broken: a bounded number of those is remembered.
@@ -145,12 +147,13 @@ class _Part:
             candidates = {job.id for job in good}
             # The place stops before the first candidate: if no claim takes it, the next look must meet it again.
             for one in page:
-                is_passing = is_passing and one.id not in candidates
-                place = one if is_passing else place
+                is_before_candidates = is_before_candidates and one.id not in candidates
+                place = one if is_before_candidates else place
             met += len(page) - len(good)
             found += good
             is_full = len(found) >= self._wanted.most
-            is_end = is_last and len(read) == len(unknown) and not is_full
+            is_whole_page = len(read) == len(unknown)
+            is_end = is_last and is_whole_page and not is_full
             if is_end or is_full:
                 break
             after = page[-1] if page else after
@@ -195,7 +198,9 @@ class _Part:
     def _good(self, ids: Sequence[ObjectId], most: int) -> list[Job]:
         """Return those that can be claimed, earliest first, at most `most`. The others are skipped from now on."""
         due = filter_of(claimable([self._wanted.name], self._wanted.now))
-        del due[FIELD["claimed_by"]]
+        del due[
+            FIELD["claimed_by"]
+        ]  # A pending job with an owner is met as well: it is logged, and skipped from now on.
         light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []
         good = [
             job
@@ -217,7 +222,7 @@ class _Part:
 
 
 @command("look for the earliest due job", writes=False)
-def earliest_past(jobs: JobCollection, name: str, now: datetime) -> datetime | None:
+def earliest(jobs: JobCollection, name: str, now: datetime) -> datetime | None:
     """Return when the first due job of the name became due, without skipped documents; None if none is due."""
     part = _Part(jobs, Wanted(name=name, most=1, now=now, suspects=True))
     found = part.look(None, None)

@@ -92,9 +92,9 @@ class IndexScan:
         ends = _ends(self.within)
         inner = dict(ends)
         if anchor is not None:
-            inner[behind] = _inner(ends.get(behind), anchor.value, descending=descending)
+            inner[behind] = _tighter(ends.get(behind), anchor.value, descending=descending)
         if until is not None:
-            inner[before] = _inner(ends.get(before), until.value, descending=not descending)
+            inner[before] = _tighter(ends.get(before), until.value, descending=not descending)
         yield {date: inner, _ID: ids(None, None)}
         if anchor is not None and until is not None and anchor.value == until.value:
             if _holds(ends, anchor.value):
@@ -120,7 +120,7 @@ def _ends(within: Within) -> dict[str, Any]:
     return ends
 
 
-def _inner(end: Any, value: Any, *, descending: bool) -> Any:
+def _tighter(end: Any, value: Any, *, descending: bool) -> Any:
     if end is None:
         return value
     return min(end, value) if descending else max(end, value)
@@ -137,9 +137,9 @@ def _holds(ends: Mapping[str, Any], value: Any) -> bool:
 
 @dataclass(frozen=True, kw_only=True)
 class ScansByName:
-    """A scan for jobs at rest, of some statuses and any name. It depends on the names that there are.
+    """A scan for jobs at rest, of some statuses and any name.
 
-    The index has the name first, so the scan has a range for each name and status.
+    The index has the name first, so the scan has a range for each name and status. The names must be read before it.
 
     Attributes:
         statuses: The statuses of the query.

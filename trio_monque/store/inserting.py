@@ -156,13 +156,14 @@ def insert_unless_key_is_in_use(jobs: JobCollection, new: Parcel, session: Clien
             # The reply is as raw as the documents.
             if dict((error.details or {}).get("keyPattern", ())) == {"_id": 1}:
                 # An earlier sending was applied late, and its job has ended already: the key is free again.
-                return _echo(jobs, new, error)
+                return _sent_before(jobs, new, error)
             if not remaining:
                 raise
     raise AssertionError("unreachable: the last round returns or raises")
 
 
-def _echo(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
+def _sent_before(jobs: JobCollection, new: Parcel, error: driver.DuplicateKeyError) -> Job:
+    """Return the job as an earlier sending has stored it."""
     document = by_majority(jobs.raw).find_one({"_id": new.job.id})
     if document is None:
         raise MonqueConnectionError(f"could not {_PURPOSE}: {error}", transient=True, unknown_outcome=True) from error
@@ -186,7 +187,8 @@ def _upsert(jobs: JobCollection, new: Parcel, session: ClientSession | None, ind
 def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -> set[int]:
     """Insert jobs with different unique keys in one unordered statement; return which were inserted, by place.
 
-    For the others, a pending or processing job had the key, or another client inserted one at the same time.
+    The others were not inserted: a pending or processing job has the key, another client inserted one at the same time,
+    or the server refuses the document. The caller sends each of them alone, unless it finds the job that has the key.
 
     Raises:
         IndexesGoneError: Nothing would keep the keys unique.
@@ -200,7 +202,7 @@ def insert_where_keys_are_free(jobs: JobCollection, parcels: Sequence[Parcel]) -
         with indexes.relied_on():
             result = jobs.collection.bulk_write(upserts, ordered=False)
     except driver.BulkWriteError as error:
-        _refused(error)
+        _refused(error)  # Raises if it is not certain that the others were not written.
         return {entry["index"] for entry in error.details["upserted"]}
     return set(result.upserted_ids or ())
 

@@ -208,6 +208,7 @@ def take_lock(jobs: JobCollection, name: str, token: str, by: str, now: datetime
     # If the date is beyond two leases, the clock has stepped back since, or no holder wrote it: the lock is free.
     held = {"until": {"$gt": now, "$lte": now + 2 * LOCK_LEASE}}
     taken = {"token": token, "by": by, "until": now + LOCK_LEASE}
+    # If another holds the lock, the filter does not match. Then the upsert inserts, and fails by the `_id`.
     try:
         _beside(jobs).update_one({"_id": LOCK + name, "$nor": [held]}, {"$set": taken}, upsert=True)
     except driver.DuplicateKeyError:

@@ -110,17 +110,18 @@ class JobCollection:
             if self.report_broken(job.id, problem):
                 logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
             return False
-        return job.claimed_by is None or self.pass_over_left_over(job)
+        if job.claimed_by is not None:
+            self.skip_left_over(job)
+        return job.claimed_by is None
 
-    def pass_over_left_over(self, job: Job) -> bool:
-        """Skip a pending job that has an owner: no claim takes it. Always False."""
+    def skip_left_over(self, job: Job) -> None:
+        """Skip a pending job that has an owner: no claim takes it."""
         if self.left_over.add(job.id, "", job.name):
             logger.warning(
                 "job %s is pending and still bears claimedBy=%r: it is not claimed until that is unset",
                 job,
                 job.claimed_by,
             )
-        return False
 
     def report_refused(self, document_id: object) -> bool:
         """Remember a job whose end or release the server refuses; return whether to log it."""
@@ -128,6 +129,7 @@ class JobCollection:
 
     def pass_over(self, job: Job, reason: str) -> bool:
         """Remember a job on which the server refuses every claim; return whether to log it."""
+        # `unclaimable` forgets the job after a minute, and it is tried again. `refused` keeps it: it is logged once.
         self.unclaimable.add(job.id, reason, job.name)
         return self.refused.add(job.id, reason)
 

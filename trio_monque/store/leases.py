@@ -52,7 +52,7 @@ class Renewed:
 
 
 def signs_of_life(beat: datetime) -> dict[str, datetime]:
-    """Return the fields that a renewal sets to a later date. Monque for Node writes the first one, too."""
+    """Return the signs of life of a renewal, with its date. Monque for Node writes the first one, too."""
     return {FIELD["last_heartbeat"]: beat, FIELD["renewed_at"]: beat}
 
 
@@ -69,20 +69,20 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
         for group in in_chunks(held, MOST_IN_ONE_STATEMENT):
             cycles = _by_cycle(group)
             # Only jobs without a cancel request: if all match, this one statement also shows that there is no request.
-            wanted = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
-            if _matched(jobs, wanted, renewal, session) == len(group):
+            without_request = [{**one, FIELD["cancel_requested_at"]: None} for one in cycles]
+            if _matched(jobs, without_request, renewal, session) == len(group):
                 continue
             # Some claims are lost, or their jobs are to be cancelled. The second statement renews the latter, too:
             # their runs need the claims while they clean up.
             matched = _matched(jobs, cycles, renewal, session)
             if matched is None:
                 found.refused |= _refused_alone(jobs, group, renewal, session)
-            # What a majority read does not find under its fence is lost. Not what did not match: a statement that
-            # stopped at a refused document did not reach the claims behind it.
+            # A claim is lost if a majority read does not find it under its fence. That the renewal did not match it
+            # proves nothing: a statement that stopped at a refused document did not reach the claims behind it.
             if matched is None or matched < len(group):
-                found.lost.update({claim_id(job) for job in group} - _found(jobs, cycles, session))
-            asked = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
-            found.unwanted.update(_found(jobs, asked, session))
+                found.lost.update({claim_id(job) for job in group} - _held_under(jobs, cycles, session))
+            with_request = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
+            found.unwanted.update(_held_under(jobs, with_request, session))
     return found
 
 
@@ -109,8 +109,8 @@ def _refused_alone(
     return {claim_id(group[place]) for place in refused}
 
 
-def _found(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
-    """Read the claims that match, as a majority has them after the writes of the session."""
+def _held_under(jobs: JobCollection, filters: Sequence[dict[str, Any]], session: ClientSession) -> set[ClaimId]:
+    """Read the claims that match these filters, as a majority has them after the writes of the session."""
     token = FIELD["claim_token"]
     # On a primary that is cut off, a local read would show claims that the other side has given to other instances.
     # With the session, a primary answers only once it has the renewals.

@@ -115,14 +115,15 @@ def _found(
         is_capped = is_capped or found.is_capped
     ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
     if not frontiers:
-        return Found(jobs=ordered[:wanted], frontier=None if len(ordered) <= wanted else _end(ordered, wanted, query))
+        has_more = len(ordered) > wanted
+        return Found(
+            jobs=ordered[:wanted], frontier=anchor_of(ordered[wanted - 1], query.sort.by) if has_more else None
+        )
+    # The scan that stopped first decides: behind its frontier it may have further jobs, which would be missing between
+    # those of the other scans.
     frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)
     known = [job for job in ordered if not _is_behind(anchor_of(job, query.sort.by), frontier, query)]
     return Found(jobs=known[:wanted], frontier=frontier, is_capped=is_capped)
-
-
-def _end(ordered: Sequence[Job], wanted: int, query: JobQuery) -> Anchor:
-    return anchor_of(ordered[wanted - 1], query.sort.by)
 
 
 def _is_behind(anchor: Anchor, frontier: Anchor, query: JobQuery) -> bool:

@@ -1,7 +1,7 @@
 """Sets aside jobs on which the server refuses every claim, so that all other jobs run.
 
-Such a job is full, so that its document has no room for a claim, or a validator of the collection refuses the claim. It
-would be the first candidate of every look, for ever.
+The document of such a job has no room for a claim, or a validator of the collection refuses the claim. The job would be
+the first candidate of every look, for ever.
 """
 
 from __future__ import annotations
@@ -100,6 +100,8 @@ def _fail(jobs: JobCollection, refused: Sequence[RefusedClaim], now: datetime) -
         left = _send(jobs, {job_id: written[job_id] for job_id in left})
     if len(left) == len(plain):
         return {}
+    # Some writes may not have matched: another instance has claimed the job, or set it aside. The date of this write
+    # shows which jobs it has failed.
     failed = {**of_ids(plain), FIELD["status"]: JobStatus.FAILED.value, FIELD["updated_at"]: now}
     found = {document["_id"] for document in jobs.collection.find(failed, {"_id": True}, hint=BY_ID)}
     return {one.job.id: applied(one.job, written[one.job.id]) for one in refused if one.job.id in found}

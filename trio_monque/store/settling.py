@@ -46,7 +46,7 @@ class Fate(Enum):
 
     WRITTEN = auto()
     CANCELLED = auto()  # A cancellation was requested before: the store has written that instead.
-    SCHEDULE_CHANGED = auto()  # Nothing was written, and the claim still holds: decide again.
+    SCHEDULE_CHANGED = auto()  # Nothing was written: the claim holds, another condition does not. Decide again.
     REFUSED = auto()  # The server will never accept this one.
     LOST = auto()  # Another claim holds the job, or none; or nothing shows any more how this claim ended.
 
@@ -58,19 +58,20 @@ def settle(jobs: JobCollection, statements: Sequence[Statement]) -> Mapping[Clai
     May be called again with the same statements after any transient error.
     """
     with causal_session(jobs.collection) as session:
-        refused = _write_but_refused(jobs, statements, session)
+        refused = _write_alone_if_refused(jobs, statements, session)
         # As many documents matched as there are claims, each by its fence: all ends are written, and no read is needed.
         if refused is None:
             return {claim: Fate.WRITTEN for statement in statements for claim in statement.claims}
         fates = _read_fates(jobs, statements, session)
         fates.update(_write_otherwise(jobs, statements, fates, session))
-    # Only where the claim still holds. Otherwise a claim that is lost or was cancelled since would be decided again,
-    # and its cancellation, which is written, would be reported as a lost claim.
+    # A refused end was not written either, and its claim holds: so far, its fate is SCHEDULE_CHANGED. With any other
+    # fate, the claim is lost or was cancelled since: as REFUSED, it would be decided again, and its cancellation, which
+    # is written, would be reported as a lost claim.
     fates.update({claim: Fate.REFUSED for claim in refused if fates[claim] is Fate.SCHEDULE_CHANGED})
     return fates
 
 
-def _write_but_refused(
+def _write_alone_if_refused(
     jobs: JobCollection, statements: Sequence[Statement], session: ClientSession
 ) -> Set[ClaimId] | None:
     """Write the statements; return None if everything matched, otherwise the claims whose ends the server refused."""
@@ -80,7 +81,7 @@ def _write_but_refused(
     # A statement stops at the first document that the server refuses. Its claims go again, each alone: otherwise one
     # full document would keep its neighbours from their ends, and their jobs would run again.
     alone = [part for one in refused for part in one.apart()]
-    if len(alone) > len(refused):
+    if len(alone) > len(refused):  # Otherwise each of them was alone already.
         refused = _write(jobs, alone, session) or {}
     for statement, reason in refused.items():
         job_id, _ = statement.claims[0]
@@ -99,8 +100,8 @@ def _write(
     # Where this raises, the caller sends all again, and the receipts show which had been written.
     result = bulk_write(jobs.collection, requests, "settle jobs", session, is_refusal=_is_nested_too_deeply)
     count = sum(len(statement.claims) for statement in statements)
-    # Where the server refused a whole command, it may have executed some of the statements before, and not have counted
-    # them.
+    # After a refusal, the count is not relied on: if the server refused a whole command, it may have executed some of
+    # the statements before, and not have counted them.
     if result.matched == count and not result.refused and not result.was_broken_off:
         return None
     return {sent[place][0]: refusal.message for place, refusal in result.refused.items()}
@@ -141,7 +142,7 @@ def fate_of(statement: Statement, document: Mapping[str, Any]) -> Fate:
         return Fate.LOST
     # The fence holds, and yet the statement did not match: another condition of its guard did not hold.
     if document.get(FIELD["cancel_requested_at"]) is not None and statement.transition.otherwise is not None:
-        return Fate.CANCELLED
+        return Fate.CANCELLED  # To be written yet: see `_write_otherwise`.
     return Fate.SCHEDULE_CHANGED
 
 
@@ -159,7 +160,7 @@ def _write_otherwise(
         claims = [claim for claim in statement.claims if fates[claim] is Fate.CANCELLED]
         if claims and statement.transition.otherwise is not None:
             instead.append(Statement(statement.transition.otherwise, statement.receipt_otherwise, claims))
-    if not instead or (refused := _write_but_refused(jobs, instead, session)) is None:
+    if not instead or (refused := _write_alone_if_refused(jobs, instead, session)) is None:
         return {}
     # If this is a repetition, the first sending wrote some of the cancellations: those jobs bear the receipt, and the
     # fence no longer holds there.

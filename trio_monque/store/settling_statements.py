@@ -24,7 +24,7 @@ from .commands import BY_ID, in_chunks_by_size, of_ids
 from .fields import FIELD
 
 MOST_RESULTS: Final = 1024 * 1024
-"""Bytes of results in one statement; a larger result goes alone. The server takes 16 MiB. Not measured."""
+"""Bytes of results in one statement; a larger result goes alone. The server takes 16 MiB. Chosen, not measured."""
 
 
 @dataclass(slots=True, eq=False)
@@ -46,7 +46,7 @@ class Statement:
 
     @property
     def ids(self) -> list[ObjectId]:
-        """The jobs."""
+        """The ids of the jobs."""
         return [claim[0] for claim in self.claims]
 
     @property
@@ -65,13 +65,13 @@ class Statement:
 
 
 def grouped(transitions: Sequence[Transition], receipt_prefix: str) -> list[Statement]:
-    """Return the fewest statements that write these transitions; the guard of each names one id."""
+    """Return the fewest statements that write these transitions. The guard of each names its claim (id and token)."""
     ends = [((one.guard["id"], one.guard["claim_token"]), one) for one in transitions]
     return list(dict.fromkeys(statements_for(ends, receipt_prefix)))
 
 
 def statements_for(ends: Sequence[tuple[ClaimId, Transition]], receipt_prefix: str) -> list[Statement]:
-    """Return, for each end in order, the statement that writes it.
+    """Return, for each end in order, the statement that writes it: the same one for ends that share it.
 
     Ends share a statement if their transitions are equal. The ids in their guards may differ: the statement has the ids
     of its claims. The results of completed jobs may differ, too.
@@ -105,6 +105,7 @@ def _key(transition: Transition) -> object:
     has_own_result = _has_own_result(transition)
     if "result" in transition.set and not has_own_result:
         return id(transition)  # By identity: True, 1 and 1.0 are equal to Python, and differ in the database.
+    # Without `otherwise`: it follows from the guard and the dates.
     key = (
         tuple(item for item in transition.guard.items() if item[0] != "id"),
         tuple(item for item in transition.set.items() if item[0] != "result"),
@@ -164,8 +165,8 @@ def _plain(statement: Statement) -> UpdateOne | UpdateMany:
     ids = statement.ids
     if len(ids) > 1:
         return UpdateMany({**of_ids(ids), **guard}, update, hint=BY_ID)
-    for result in statement.results:
-        update["$set"][FIELD["result"]] = result
+    if statement.results:
+        (update["$set"][FIELD["result"]],) = statement.results
     return UpdateOne({"_id": ids[0], **guard}, update, hint=BY_ID)
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Sequence, Set
 from dataclasses import dataclass
-from itertools import islice
 from typing import Final
 
 import bson
@@ -25,7 +24,7 @@ LONGEST_PROBLEM: Final = 500
 """Characters of the text that says what is wrong with a document."""
 
 MOST_NEWS: Final = 100
-"""Documents that are logged one by one within that time. The others are counted."""
+"""Documents that are logged one by one within `LOOK_AGAIN_AFTER`. The others are counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +93,10 @@ class SkippedDocuments(Set[object]):
         if abs(steady_moment() - self._news_since) >= LOOK_AGAIN_AFTER:
             self._news, self._news_since = 0, steady_moment()
         self._news += 1
-        self._unlogged += self._news > MOST_NEWS
-        return self._news <= MOST_NEWS
+        is_one_of_few = self._news <= MOST_NEWS
+        if not is_one_of_few:
+            self._unlogged += 1
+        return is_one_of_few
 
     def take_unlogged(self) -> int:
         """Return how many documents were new since the last call, and were not logged one by one."""
@@ -122,14 +123,15 @@ class SkippedDocuments(Set[object]):
         """Return the documents that were looked at longest ago; they count as looked at now."""
         self._looked_at = steady_moment()
         found = []
-        for key in list(islice(tuple(self._entries), most)):
+        for key in tuple(self._entries)[:most]:
+            # Put back as the last one: the dict is in the order of the looks.
             entry = self._entries.pop(key, None)
             if entry is not None:
                 self._entries[key] = entry
                 found.append(entry.document_id)
         return found
 
-    def look_on(self) -> None:
+    def look_again_at_once(self) -> None:
         """Let the next look at documents follow without a pause: some of the last ones were repaired."""
         self._looked_at = steady_moment() - LOOK_AGAIN_AFTER
 
@@ -156,14 +158,14 @@ class PagingPlace:
     """How far the looks at the due jobs of one name have come: see `due_behind_skipped.py`.
 
     Attributes:
-        ahead: Everything up to this place was skipped when a look saw it. The part ahead begins behind this place.
-        behind: How far the pass through the part behind has come, which ends at `ahead`; None between two passes.
+        new_from: Everything up to this place was skipped when a look saw it: the known part. The new part follows.
+        reread_to: How far the present pass through the known part has come; None between two passes.
         met: How many skipped documents this pass has met.
         is_asked_again: A job was announced since this pass began: one further pass must follow.
     """
 
-    ahead: Anchor | None = None
-    behind: Anchor | None = None
+    new_from: Anchor | None = None
+    reread_to: Anchor | None = None
     met: int = 0
     is_asked_again: bool = False
 
@@ -177,7 +179,7 @@ def can_be_named(document_id: object) -> bool:
 
 
 def _key(document_id: object) -> object:
-    """Return a key that differs where MongoDB's ids differ: 1 and True are equal to Python, and a dict has no hash."""
+    """Return a key that differs where MongoDB's ids differ: to Python, 1 and True are equal. An id may lack a hash."""
     if type(document_id) is ObjectId:
         return document_id
     try:

@@ -80,9 +80,9 @@ def _count(name: str | None, status: JobStatus, most: int) -> list[dict[str, Any
 
 
 def _stats_of(rows: list[dict[str, Any]], most_counted: int) -> QueueStats:
-    lifetimes = {row["_id"]: row for row in rows}
-    lifetime = lifetimes.pop(_LIFETIME, {"number": 0, "mean": None})
-    numbers = {status: row["number"] for status, row in lifetimes.items()}
+    by_status = {row["_id"]: row for row in rows}
+    lifetime = by_status.pop(_LIFETIME, {"number": 0, "mean": None})
+    numbers = {status: row["number"] for status, row in by_status.items()}
     return QueueStats(
         **{status: min(number, most_counted) for status, number in numbers.items()},
         average_lifetime=None if lifetime["mean"] is None else lifetime["mean"] / 1000,

@@ -64,7 +64,7 @@ class TakenDocuments:
 
     Attributes:
         documents: In the order of the candidates.
-        more: There may be more to take at once: other instances were faster with some of the candidates.
+        more: Another claim is worthwhile now: other instances were faster with some of the candidates.
     """
 
     documents: Sequence[TakenDocument]
@@ -77,12 +77,12 @@ def take(locked: LockedCollection, ids: Sequence[Any], now: datetime, stamp: Loc
     # One session: a read on a primary that has been replaced would not find what the write has locked.
     with causal_session(locked.collection) as session:
         matched = _write(locked, ids, now, stamp, session)
-        # A write that stopped at a refused document does not report what it has locked before. So a count of 0 proves
-        # something only for one document.
+        # Nothing matched, and so nothing was taken: that is certain only of a single candidate. With several, the first
+        # write may have locked some before it stopped at a refused document, and does not count them.
         taken = read_back(locked, locked.ids(ids), stamp, session, hint=BY_ID) if matched or len(ids) > 1 else []
     order = {locked.key_of(document_id): place for place, document_id in enumerate(ids)}
-    # A document may have been deleted since the look, and stored again under an equal number of another type. The server
-    # matches 1 and 1.0 alike, and their keys differ: such a document comes last.
+    # A document may have been deleted since the look, and stored again under an equal number of another type. The
+    # server matches 1 and 1.0 alike, and their keys differ: such a document comes last.
     taken.sort(key=lambda one: order.get(one.key, len(ids)))
     return TakenDocuments(taken, more=len(taken) < len(ids))
 
@@ -144,7 +144,7 @@ def resolve(
 
     `until` must be later than that of the claim, as for any renewal.
     """
-    which, hint = which_of(locked, ids)
+    which, hint = selection_of(locked, ids)
     held = {"$and": [which, locked.stamped(stamp)]}
     with causal_session(locked.collection) as session:
         # A read alone proves nothing: on a primary that is cut off, it finds a lock that is rolled back afterwards. The
@@ -153,7 +153,9 @@ def resolve(
         return read_back(locked, which, stamp, session, hint=hint)
 
 
-def which_of(locked: LockedCollection, ids: Sequence[Any] | None) -> tuple[Mapping[str, Any], Mapping[str, int] | None]:
+def selection_of(
+    locked: LockedCollection, ids: Sequence[Any] | None
+) -> tuple[Mapping[str, Any], Mapping[str, int] | None]:
     """Return the condition for these ids, or the caller's filter if there are none, and the index hint for it."""
     return (locked.filter, None) if ids is None else (locked.ids(ids), BY_ID)
 
@@ -171,7 +173,7 @@ def release_all(
 
     Among `ids`, or among all documents that match the filter.
     """
-    which, hint = which_of(locked, ids)
+    which, hint = selection_of(locked, ids)
     others = [locked.but(but)] if but else []
     # Field by field, so that each document keeps its own attempts.
     free = {

@@ -10,7 +10,7 @@ import bson
 
 from ...document_lock import Lock
 from ..commands import command
-from .claiming import update_each_if_refused, which_of
+from .claiming import selection_of, update_each_if_refused
 from .locked_collection import LockedCollection
 
 
@@ -32,7 +32,7 @@ class LaidAside:
 @command("list the dead letters", writes=False)
 def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
     """Return the documents whose attempts are used up, at most `limit`."""
-    listed = []
+    found = []
     for raw in locked.raw.find(locked.meant(locked.is_dead_letter), limit=limit):
         lock = locked.lock_in(raw)
         if lock is None:
@@ -41,13 +41,13 @@ def listed(locked: LockedCollection, limit: int) -> Sequence[LaidAside]:
             document = bson.decode(raw.raw, codec_options=locked.callers)
         except Exception:  # noqa: BLE001  # A decoder of the caller may raise anything.
             document = None
-        listed.append(LaidAside(locked.id_in(raw), lock, document))
-    return listed
+        found.append(LaidAside(locked.id_in(raw), lock, document))
+    return found
 
 
 @command("readmit documents", in_parts=True)
 def readmit(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
     """Free the dead letters among `ids`, or among all that match the filter, with 0 attempts; return how many."""
-    which, hint = which_of(locked, ids)
+    which, hint = selection_of(locked, ids)
     freed = {"$unset": {locked.lock_field: ""}}
     return update_each_if_refused(locked, {"$and": [which, locked.is_dead_letter]}, freed, hint)

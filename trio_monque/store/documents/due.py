@@ -30,7 +30,7 @@ logger = logger_of("store")
 
 MOST_IN_A_BATCH: Final = 1000
 
-MOST_UNKNOWN: Final = 100
+MOST_UNREADABLE: Final = 100
 """The most documents with an unreadable lock that one look logs."""
 
 _ID_ONLY: Final = {"_id": True}
@@ -43,7 +43,7 @@ class SeenIds:
     Attributes:
         ids: Candidates, in the order in which they are to be claimed.
         is_all: There are no others now.
-        is_short: There were fewer than wanted behind those to be passed over. A second query has read from the head.
+        is_short: Without the passed-over ones, there were fewer than wanted. So a second query has read from the head.
     """
 
     ids: Sequence[Any]
@@ -53,7 +53,10 @@ class SeenIds:
 
 @command("look for documents to claim", writes=False)
 def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over: int = 0) -> SeenIds:
-    """Return documents that may be claimed now, at most as many as wanted, without the first `passed_over` ones."""
+    """Return documents that may be claimed now, at most as many as wanted, without the first `passed_over` ones.
+
+    An instance passes over the head of the queue while others claim there (`engine/contention.py`).
+    """
     # Only another claim shows whether the server accepts a lock in these documents now.
     if locked.refused.is_old():
         for document_id in locked.refused.to_look_at(MOST_IN_A_BATCH):
@@ -66,15 +69,15 @@ def survey(locked: LockedCollection, wanted: int, now: datetime, *, passed_over:
     is_all = len(found) < wanted
     # Only if nothing else is claimable: in the index, unreadable locks stand among claimable ones, and the query for
     # them would read past all of those.
-    if is_all and locked.unknown_looks.take():
-        _look_for_unknown(locked, now)
+    if is_all and locked.unreadable_looks.take():
+        _look_for_unreadable(locked, now)
     return SeenIds(found, is_all, is_short)
 
 
 def looked_for(locked: LockedCollection, now: datetime) -> dict[str, Any]:
     """Return the condition of the look: what may be claimed now."""
-    # True for all documents. With this condition, the server checks all conditions on the keys of the index before it
-    # reads a document.
+    # Every document meets this condition. It bounds the fields of `sort` in the index: then the server checks all
+    # conditions on the keys, and reads only the documents that match.
     ordered = [{name: {"$gte": MinKey()}} for name, _ in locked.sort]
     passed_over = [locked.but(list(locked.refused))] if locked.refused else []
     return locked.meant(locked.claimable(now), *ordered, *passed_over)
@@ -98,8 +101,8 @@ def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> li
         return [locked.id_in(document) for document in islice(named, wanted)]
 
 
-def _look_for_unknown(locked: LockedCollection, now: datetime) -> None:
-    found = locked.raw.find(locked.meant(locked.unreadable(now)), [locked.lock_field], limit=MOST_UNKNOWN)
+def _look_for_unreadable(locked: LockedCollection, now: datetime) -> None:
+    found = locked.raw.find(locked.meant(locked.unreadable(now)), [locked.lock_field], limit=MOST_UNREADABLE)
     for document in found:
         if locked.lock_in(document) is None:
             locked.report_unreadable(document)

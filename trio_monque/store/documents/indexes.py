@@ -69,7 +69,10 @@ def create(locked: LockedCollection) -> str:
 
 
 def _make(locked: LockedCollection, heads: Sequence[Sequence[str]], options: Mapping[str, Any]) -> str:
-    """Create the indexes that begin with these fields: in the order of `sort`, and by `until` alone."""
+    """Create, for each head, the indexes in the order of `sort` and by `until` alone.
+
+    A head is the fields that an index begins with; an empty one stands for none.
+    """
     by_until = [(locked.at("until"), ASCENDING), (locked.at("by"), ASCENDING)]
     tails = [[*locked.sort, *by_until], by_until] if locked.sort else [by_until]
     keys = [_joined(head, tail) for tail in tails for head in heads]

@@ -55,8 +55,9 @@ class LockedCollection:
         operation_timeout: Seconds that one call may take.
         interference: What a test has put in the way of the next commands; otherwise empty.
         refused: The ids of documents in which the server refuses a lock.
-        unknown: The ids of documents with an unreadable lock that a look has met.
-        unknown_looks: When to look for others.
+        logged: The ids of documents that a look has met and that are never claimed, because their lock is unreadable or
+            no condition can name their `_id`. Each is logged once.
+        unreadable_looks: When to look for unreadable locks.
     """
 
     collection: Collection
@@ -68,8 +69,8 @@ class LockedCollection:
     operation_timeout: float
     interference: list[Interference] = field(default_factory=list, compare=False)
     refused: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
-    unknown: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
-    unknown_looks: Cooldown = field(default_factory=lambda: Cooldown(LOOK_AGAIN_AFTER), compare=False)
+    logged: SkippedDocuments = field(default_factory=SkippedDocuments, compare=False)
+    unreadable_looks: Cooldown = field(default_factory=lambda: Cooldown(LOOK_AGAIN_AFTER), compare=False)
 
     @classmethod
     def of(
@@ -172,7 +173,7 @@ class LockedCollection:
         if self.can_name(document):
             return True
         document_id = self.own_id_in(document)
-        if self.unknown.add(document_id):
+        if self.logged.add(document_id):
             logger.warning(
                 "the _id of document %s of %s is text that is not UTF-8, or of a type that is no longer in use: the "
                 "document is never claimed. Store it under another _id",
@@ -184,7 +185,7 @@ class LockedCollection:
     def report_unreadable(self, document: RawBSONDocument) -> None:
         """Log once that the lock of this document is unreadable."""
         document_id = self.id_in(document)
-        if self.unknown.add(document_id):
+        if self.logged.add(document_id):
             logger.warning(
                 "the field %r of document %r of %s is not a lock that this library or a program with {by, until} "
                 "writes: the document is never claimed until that field is unset",
@@ -222,8 +223,8 @@ class LockedCollection:
         """Return the condition that a document may be claimed now: it has no lock, or a lock that is free by now."""
         lock, by, until = self.lock_field, self.at("by"), self.at("until")
         return {
-            # The `$or` implies this one. It lets an index on `until` and `by` serve the query: that index does not have
-            # the lock as a whole.
+            # Redundant beside the `$or`, but it lets an index on `until` and `by` serve the query: that index does not
+            # have the lock as a whole.
             until: {"$not": {"$gt": now}},
             # A lock that has expired still has its holder. A rescue takes it away, and counts the attempt.
             by: None,
@@ -274,7 +275,8 @@ class LockedCollection:
     def stamped(self, stamp: LockStamp) -> dict[str, Any]:
         """Return the condition that a document bears this claim, with any `until`.
 
-        For what follows the claim at once. The writes of its holder use `fenced`.
+        Only for what follows the claim at once, while the lease has just begun. Later, a program that knows only `by`
+        and `until` may have taken the lock, and left our token: the writes of a holder use `fenced`.
         """
         return {self.at("by"): stamp.by, self.at("token"): stamp.token, **self._bears_until}
 

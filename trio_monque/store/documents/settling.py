@@ -100,6 +100,7 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
     sent = send(locked, [request_of(locked, group) for group in groups], session)
     if sent.matched == len(endings):
         return [WRITTEN] * len(endings)
+    # By identity: an ending may hold an unhashable `_id`.
     refused = {id(groups[place][0]): one.message for place, one in sent.refused.items() if len(groups[place]) == 1}
     # A statement stops at the first document that the server refuses. Its endings go again, each alone: otherwise one
     # full document would keep its neighbours from their ends, and they would be handled again.
@@ -112,11 +113,11 @@ def _settle(locked: LockedCollection, endings: Sequence[Ending], session: Client
         _Part(
             [one for one in endings if id(one) not in is_apart and id(one) not in refused],
             sent.matched,
-            sent.was_broken_off,
+            was_stopped=sent.was_broken_off,
         ),
         _Part([one for one in apart if id(one) not in refused], sent_apart.matched, was_stopped=True),
     ]
-    results = {place: Settled(Fate.REFUSED, reason) for place, reason in refused.items()}
+    results = {one: Settled(Fate.REFUSED, reason) for one, reason in refused.items()}
     for part in parts:
         results |= _concluded(part, {id(one): _as_found(locked, one, found) for one in part.endings})
     return [results[id(one)] for one in endings]
@@ -154,18 +155,21 @@ def _as_found(locked: LockedCollection, ending: Ending, found: Mapping[bytes, ob
 
 
 def _concluded(part: _Part, seen: Mapping[int, Settled | None]) -> Mapping[int, Settled]:
-    """Decide whether these writes, or later holders, have removed the locks that are not there now."""
-    # All matched, each another document. A later holder may have claimed one since: our write came before that.
+    """Decide whether our writes have removed the locks that are not there now, or those of a later holder B have.
+
+    `seen` has what each lock proves by itself (`_as_found`); None for a document without a lock.
+    """
+    # Each write matched, and each is of another document: all are ours. B may have claimed one since, after our write.
     if part.matched == len(part.endings):
         return dict.fromkeys(seen, WRITTEN)
     unlocked = sum(result is None for result in seen.values())
-    # What we wrote has no lock, or is GONE because a later holder has claimed it since. Where none is GONE, all that
-    # matched is among the unlocked; if there are no more of those, there is no room for a lock that B removed.
-    # With one GONE, equal counts prove nothing: B may have claimed one of ours, and have ended one of the others.
+    # A document that we wrote has no lock now, or B has claimed it since, and it is GONE. If none is GONE, all that we
+    # wrote are among the unlocked ones. If the counts are equal, too, the unlocked ones are exactly those that we
+    # wrote. With one GONE, equal counts prove nothing: B may have claimed one of ours, and ended one of the others.
     if unlocked == part.matched and GONE not in seen.values():
         without_lock = WRITTEN
-    # More than matched: B has removed at least one lock, and no lock shows which. To report a result as written that
-    # is not would be worse than to report one as lost that is.
+    # More are unlocked than we wrote: B has removed at least one lock, and nothing shows which. All count as lost: a
+    # result that was not written must not be reported as written. The reverse does less harm.
     elif unlocked > part.matched and not part.was_stopped:
         without_lock = GONE
     # A statement that was stopped may have written documents that the server did not count. The rest may be B's.

@@ -150,12 +150,12 @@ def _is_reported_as_update(locked: LockedCollection, values: Mapping[str, Any], 
         return False
     if any(type(document.get(name)) not in _SCALARS for name in values):
         return False
-    wanted = LEAST_KEPT + len(locked.lock_field)
+    missing = LEAST_KEPT + len(locked.lock_field)
     for name, value in document.items():
         if name in values or name == locked.lock_field or type(name) is not str:
             continue
-        wanted -= len(name) + 2 + _SCALARS.get(type(value), 0) + (len(value) if type(value) is str else 0)
-        if wanted <= 0:
+        missing -= len(name) + 2 + _SCALARS.get(type(value), 0) + (len(value) if type(value) is str else 0)
+        if missing <= 0:
             return True
     return False
 
@@ -225,7 +225,8 @@ def _each_its_own(locked: LockedCollection, ids: Sequence[Any], group: Sequence[
     # All values from outside are literals: an aggregation would evaluate a value such as {"$add": [1, 2]}. They are
     # merged at the top level only: a stage `$set` would merge a document into the one that was there before.
     values: list[Any] = [one.update.values for one in group if one.update is not None]
-    # A document that is not among the ids has place -1, which means the last element: a text, which `$mergeObjects`
-    # refuses. Without it, the document would get the values of another one.
+    # The filter and this expression may compare ids differently. A document that is not among the ids has place -1,
+    # which means the last element: a text, which `$mergeObjects` refuses. Without that element, the document would get
+    # the values of another one.
     own = {"$arrayElemAt": [{"$literal": [*values, "not found"]}, locked.place_among(ids)]}
     return [{"$replaceWith": {"$mergeObjects": ["$$ROOT", own]}}, {"$unset": locked.lock_field}]
