@@ -97,8 +97,11 @@ def _begin(start: datetime, clock: trio.abc.Clock) -> VirtualTime:
 
 
 def is_run_virtual() -> bool:
-    """Return whether the current run has a virtual clock. Unlike `virtual_time`, this does not begin its time."""
-    return is_virtual(trio.lowlevel.current_clock())
+    """Return whether the current run has a virtual clock; False outside of trio.
+
+    Unlike `virtual_time`, this does not begin its time.
+    """
+    return trio.lowlevel.in_trio_task() and is_virtual(trio.lowlevel.current_clock())
 
 
 def has_virtual_time_begun() -> bool:
@@ -115,14 +118,13 @@ def begin_virtual_time(start: datetime) -> VirtualTime:
     Raises:
         MonqueError: The run's clock is not virtual, or its time has begun with another moment.
     """
-    clock = trio.lowlevel.current_clock()
-    if not is_virtual(clock):
+    if not is_run_virtual():
         raise MonqueError("a start moment needs a virtual clock: trio.run(..., clock=MockClock(autojump_threshold=0))")
     chosen = to_milliseconds(start.astimezone(UTC))
     try:
         begun = _virtual_time_of_run.get()
     except LookupError:
-        return _begin(chosen, clock)
+        return _begin(chosen, trio.lowlevel.current_clock())
     if begun.start != chosen:
         raise MonqueError(
             f"the virtual time of this run has begun already, with {begun.start}: all clients of a run share one "

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from functools import partial
@@ -20,6 +20,7 @@ from .bridged_handler_loop import BridgedHandlerLoop
 from .handler_loop import ON_TRIO, HandlerLoop
 from .host import Body, Host
 
+T = TypeVar("T")
 PublicT = TypeVar("PublicT")
 ReportT = TypeVar("ReportT")
 
@@ -86,6 +87,29 @@ async def run(
     report: ReportT | None = bridged.host.report
     assert report is not None, "it has ended, and a crash was raised"
     return report
+
+
+async def call_on_trio(name: str, noun: str, function: Callable[[HandlerLoop], Awaitable[T]]) -> T:
+    """Await a function in the trio run of the caller or, on asyncio, in one beside its loop; return what it returns.
+
+    It gets the loop of the caller, for handlers. If the caller is cancelled, the function is cancelled and awaited.
+
+    Raises:
+        MonqueError: The caller is in neither. `name` is the function that was called.
+    """
+    if is_on_trio(name):
+        return await function(ON_TRIO)
+    results: list[T] = []
+
+    async def main(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+        carry_grace(None)
+        task_status.started()
+        results.append(await function(BridgedHandlerLoop(runtime)))
+
+    async with open_in_runtime(main, lambda _: None, noun):
+        pass
+    (result,) = results
+    return result
 
 
 async def _live(

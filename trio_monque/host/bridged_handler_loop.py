@@ -107,6 +107,9 @@ class BridgedHandlerLoop:
                 if not event.is_set():
                     raise
 
+    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return self._runtime.call(function, *args)
+
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         make = partial(run.cleaning_up, seconds)
         return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)

@@ -74,6 +74,10 @@ class HandlerLoop(HandlerTasks, Protocol):
         """Wait for an event of the engine's run, on the loop of the program; await the result."""
         ...
 
+    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        """Call an async function in the engine's run, for the loop of the program; await the result."""
+        ...
+
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         """Return the shielded scope of `Run.cleaning_up`, for the task of the handler."""
         ...
@@ -114,6 +118,9 @@ class TrioHandlerLoop(TrioTasks):
 
     def wait(self, event: trio.Event) -> Awaitable[None]:
         return event.wait()
+
+    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+        return function(*args)
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[trio.CancelScope]:
         return run.cleaning_up(seconds)

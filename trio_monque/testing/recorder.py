@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any, Final, TypeVar
 
-import trio
+import anyio.lowlevel
 
 from ..client.context import ClientContext
 from ..client.enqueue import Enqueue
@@ -72,7 +72,7 @@ class _Remembering(Monque):
         self._memory = memory
 
     async def _run(self, operation: Operation[R]) -> R:
-        await trio.lowlevel.checkpoint()  # Cancelled here, nothing is enqueued.
+        await anyio.lowlevel.checkpoint()  # Cancelled here, nothing is enqueued.
         self._memory.carry_out(operation)
         return operation.result
 

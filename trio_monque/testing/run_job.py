@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Any, TypeVar, Unpack, cast, overload
 
 import trio
@@ -18,8 +19,9 @@ from ..engine.run_end import CancelReason, RunEnd
 from ..engine.runner import Runner
 from ..engine.slots import Slots
 from ..engine.waker import WakeSignal
-from ..errors import MonqueError, UnreadablePayloadError
-from ..host.handler_loop import ON_TRIO
+from ..errors import UnreadablePayloadError
+from ..host.application_loop import call_on_trio
+from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..jobs.conditional_write import applied
 from ..jobs.job import Job
 from ..jobs.new_job import NewJob, NewSchedule
@@ -61,7 +63,7 @@ class HandlerOutcome:
         error: The exception that decided the verdict; None if the handler succeeded or snoozed.
         job: The job as it would be stored now: its `status`, its `next_run_at`, its `fail_count`.
         cancel_reason: Why the run was cancelled: "timeout", or None.
-        duration: Seconds, on trio's clock.
+        duration: Seconds, on trio's clock: virtual ones under `MockClock`, real ones on asyncio.
         saved: The checkpoint that `job.saved` had at the end.
         progress: Every value that was given to `job.set_progress`, in order.
         enqueued: What the handler enqueued, in order, with the data as it would be stored.
@@ -127,7 +129,7 @@ async def run_job(
     reraise: bool = True,
     **options: Unpack[SchedulerOptions],
 ) -> HandlerOutcome:
-    """Run a handler once, as a scheduler would, without a database.
+    """Run a handler once, as a scheduler would, without a database; on trio, asyncio or uvloop.
 
     The run is a real one: a cancel scope with a deadline, a thread for a plain handler, the data as it
     comes back from BSON and through the worker's `payload`. `job.save` and `job.set_progress` check
@@ -160,10 +162,8 @@ async def run_job(
     Raises:
         InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError,
         WorkerRegistrationError: The job or the worker is invalid.
-        MonqueError: It was called outside of trio.
+        MonqueError: It was called outside of an event loop.
     """
-    if not trio.lowlevel.in_trio_task():
-        raise MonqueError("run_job runs inside trio.run, as handlers do: call it in a trio test")
     config = scheduler_config(options)
     workers, worker = registered(handler)
     context = context_without_database(config, codec_options or AWARE)
@@ -176,8 +176,9 @@ async def run_job(
     )
     recorder = RecordingScheduler(context, job)
     given = cast("Scheduler", recorder if scheduler is None else scheduler)
-    source = _Alone(context, workers, config, given, resources)
-    settlement = await _seen_through(source, job, LeaseTerms(NEVER_ENDING, config.cleanup_timeout))
+    make = partial(_Alone, context, workers, config, given, resources)
+    terms = LeaseTerms(NEVER_ENDING, config.cleanup_timeout)
+    source, settlement = await call_on_trio("run_job", "run of the handler", partial(_seen_through, make, job, terms))
     error = _error_of(settlement, source.ended, worker.settings, reraise=reraise)
     return HandlerOutcome(
         verdict=settlement.verdict,
@@ -215,13 +216,19 @@ class _Alone(JobSource):
     running_job: RunningJob[Any] | None = None
 
     def __init__(
-        self, context: ClientContext, workers: Workers, config: SchedulerConfig, scheduler: Scheduler, resources: Any
+        self,
+        context: ClientContext,
+        workers: Workers,
+        config: SchedulerConfig,
+        scheduler: Scheduler,
+        resources: Any,
+        loop: HandlerLoop,
     ) -> None:
-        def make(run: Run[Job], _worker: Worker[Any]) -> RunningJob[Any]:
+        def make(run: Run[Job], worker: Worker[Any]) -> RunningJob[Any]:
+            its_loop = loop if worker.settings.runs_on is None else ON_TRIO
+            surroundings = JobSurroundings(scheduler, resources, self, its_loop)
             self.running_job = made = RunningJob[Any](run, surroundings)
             return made
-
-        surroundings = JobSurroundings(scheduler, resources, self, ON_TRIO)
 
         db_threads = DatabaseThreads()
         paused = PausedNames(db_threads, time_of_loops=LoopTime(is_event_driven=True))
@@ -271,7 +278,11 @@ class _Accepting:
     def forget_answer(self, answered: trio.Event) -> None: ...
 
 
-async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettlement:
+async def _seen_through(
+    make: Callable[[HandlerLoop], _Alone], job: Job, terms: LeaseTerms, loop: HandlerLoop
+) -> tuple[_Alone, JobSettlement]:
+    """In trio: the run, from its begin to its verdict."""
+    source = make(loop)
     accepting = _Accepting()
     stop = Stop()
     runner: Runner[Job, JobSettlement] = Runner(source, _Silent(), Slots(None), accepting, WakeSignal(), stop, terms)
@@ -287,7 +298,7 @@ async def _seen_through(source: _Alone, job: Job, terms: LeaseTerms) -> JobSettl
     for crash in stop.crashes:
         raise crash
     (settlement,) = accepting.settlements
-    return settlement
+    return source, settlement
 
 
 async def _cut_when_cancelled(run: Run[Job]) -> None:

@@ -89,7 +89,7 @@ async def advance(seconds: float) -> None:
 async def drain(
     scheduler: Scheduler, *, until: datetime | None = None, within: float = LONGEST_DRAIN
 ) -> SchedulerReport:
-    """Run due jobs until none is due and none runs.
+    """Run due jobs until none is due and none runs; on trio, asyncio or uvloop.
 
     Returns what this scheduler has done since it was opened, or since the last `drain`.
 
@@ -107,6 +107,10 @@ async def drain(
         InvalidOptionError: `until` has passed, or is naive.
         MonqueError: The scheduler has ended.
     """
+    return await scheduler._handler_loop.call_beside_engine(_drained, scheduler, until, within)
+
+
+async def _drained(scheduler: Scheduler, until: datetime | None, within: float) -> SchedulerReport:
     if until is not None:
         await _move_to(until)
     with raising_on_stall("drain"), clock_hold().jumping(), trio.move_on_after(within) as limit:

@@ -1,0 +1,36 @@
+"""Tests of the handlers, on asyncio and on trio, with the plugin for pytest that anyio brings.
+
+Why it exists: handlers run on the event loop of the test, as they do in production. Run it:
+`pytest examples/web_service/test_jobs.py`.
+"""
+
+import pytest
+from jobs import Report, render, workers
+from trio.testing import MockClock
+
+from trio_monque import Monque
+from trio_monque.testing import SchedulerOpener, drain, run_job
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture(params=["asyncio", "trio"])
+def anyio_backend(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+async def test_report_that_was_interrupted_continues_with_the_next_page() -> None:
+    outcome = await run_job(render, Report(title="Sales", pages=3, seconds_per_page=0), saved=2)
+    assert outcome.progress == ({"done": 3, "pages": 3},)
+
+
+async def test_report_is_rendered(open_test_scheduler: SchedulerOpener, monque: Monque) -> None:
+    async with open_test_scheduler(workers) as scheduler:
+        await monque.enqueue(render, Report(title="Sales", pages=2, seconds_per_page=0.01))
+        assert (await drain(scheduler)).completed == 1
+
+
+@pytest.mark.parametrize("anyio_backend", [("trio", {"clock": MockClock(autojump_threshold=0)})])
+async def test_ten_minutes_pass_at_once() -> None:
+    outcome = await run_job(render, Report(title="Sales", pages=600))
+    assert outcome.duration == 600

@@ -1,0 +1,116 @@
+"""`run_job` runs a handler on the event loop of the test: trio, asyncio or uvloop."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from contextvars import ContextVar
+from typing import Any
+
+import anyio
+import anyio.lowlevel
+import pytest
+import sniffio
+
+from trio_monque import Discard, NewJob, RunningJob, Workers
+from trio_monque.testing import Discarded, Succeeded, run_job
+
+from .conftest import ON_ASYNCIO, Run
+
+tenant: ContextVar[str] = ContextVar("tenant")
+
+
+def test_async_handler_runs_in_the_thread_and_context_of_the_test(run: Run) -> None:
+    async def handler(job: RunningJob[int]) -> tuple[str, str, int]:
+        await job.set_progress({"done": 1})
+        await job.save("half")
+        await job.scheduler.enqueue("mail", job.data)
+        return tenant.get(), sniffio.current_async_library(), threading.get_ident()
+
+    async def main() -> None:
+        tenant.set("Ada's")
+        outcome = await run_job(handler, 7)
+        library = sniffio.current_async_library()
+        assert outcome.value == ("Ada's", library, threading.get_ident())
+        assert outcome.verdict == Succeeded()
+        assert (outcome.saved, outcome.progress) == ("half", ({"done": 1},))
+        assert outcome.enqueued == (NewJob("mail", 7),)
+
+    run(main)
+
+
+def test_handler_that_takes_too_long_cleans_up_and_has_failed(run: Run) -> None:
+    async def handler(job: RunningJob[None]) -> None:
+        try:
+            await anyio.sleep(60)
+        finally:
+            with job.cleanup(5):
+                await anyio.lowlevel.checkpoint()
+                await job.save("cleaned up")
+
+    async def main() -> None:
+        outcome = await run_job(handler, timeout=0.05)
+        assert (outcome.cancel_reason, outcome.saved) == ("timeout", "cleaned up")
+
+    run(main)
+
+
+def test_plain_handler_runs_in_a_thread_and_calls_back(run: Run) -> None:
+    def handler(job: RunningJob[int]) -> int:
+        job.from_thread(job.set_progress, job.data)
+        return threading.get_ident()
+
+    async def main() -> None:
+        outcome = await run_job(handler, 3)
+        assert outcome.progress == (3,)
+        assert outcome.value != threading.get_ident()
+
+    run(main)
+
+
+def test_errors_of_the_handler_are_raised_and_its_verdicts_returned(run: Run) -> None:
+    async def handler(job: RunningJob[str]) -> None:
+        if job.data == "discard":
+            raise Discard("enough")
+        raise KeyError(job.data)
+
+    async def main() -> None:
+        assert isinstance((await run_job(handler, "discard")).verdict, Discarded)
+        with pytest.raises(KeyError, match="unknown"):
+            await run_job(handler, "unknown")
+
+    run(main)
+
+
+def test_cancelled_test_cancels_the_run_and_waits_for_its_handler(run: Run) -> None:
+    reasons: list[Any] = []
+
+    async def main() -> None:
+        async def handler(job: RunningJob[None]) -> None:
+            try:
+                scope.cancel()
+                await anyio.sleep(60)
+            finally:
+                reasons.append(job.cancel_reason)
+
+        with anyio.CancelScope() as scope:
+            await run_job(handler)
+        assert scope.cancelled_caught
+        assert reasons == ["shutdown"]
+
+    run(main)
+
+
+@ON_ASYNCIO
+def test_worker_of_the_runtime_runs_on_trio(run: Run) -> None:
+    workers = Workers()
+
+    @workers.register("native", runs_on="runtime")
+    async def native(job: RunningJob[None]) -> str:
+        return sniffio.current_async_library()
+
+    async def main() -> None:
+        assert (await run_job(native)).value == "trio"
+        assert asyncio.current_task() is not None
+
+    run(main)
