@@ -118,8 +118,8 @@ class Claim(Generic[DocT]):
     def _check_held(self) -> None:
         if self._run.reason is CancelReason.LOST and not self._run.is_settled_early:
             raise self._lost()
-        # `is_settling_early`: an end is being written. A second one would have the fence of the same claim, find the
-        # lock gone, and look like a lost lock.
+        # An end is being written (`is_settling_early`) or was written (`is_settled_early`), or the work has ended
+        # (`is_over`). A second end would find the lock gone, and look like a lost lock.
         if self._work.is_over or self._run.is_settled_early or self._run.is_settling_early:
             raise MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
@@ -131,6 +131,8 @@ class Claim(Generic[DocT]):
             # The server refused the update, by a validator for example: the handler may finish with another one.
             is_held = written is None
         finally:
+            # Also if this call was cancelled or fails: the settlement is on its way, and is written when that is
+            # possible.
             if not is_held:
                 self._work.end()
         if is_held:
@@ -169,7 +171,7 @@ class Claim(Generic[DocT]):
     ) -> bool:
         assert self._scope is not None
         assert self._extension is not None
-        left: BaseException | None = error
+        left: BaseException | None = error  # What leaves the block.
         try:
             if self._scope.__exit__(kind, error, trace):
                 left = None

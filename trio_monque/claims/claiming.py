@@ -159,6 +159,7 @@ class DocumentClaims:
         return documents.claiming.release_all(self._locked, cycle.stamp, now, but=but, ids=cycle.asked)
 
     def released(self) -> None:
+        """In a thread: the released documents are due now."""
         self._control.on_trio_thread(lambda: self._control.expect(trio.current_time()))
 
     # --- What is due later ---

@@ -1,4 +1,4 @@
-"""HeldDocument, a document under a lock of this instance, and Cycle, the claim that locked it.
+"""HeldDocument, a document under a lock of this instance, and Cycle, the claim cycle (one write) that locked it.
 
 One claim locks many documents with one stamp. The answer to a renewal may be lost or late, so the database may have
 another `until` than this instance knows. A Cycle keeps every date that a lock may have, and until when no other program
@@ -21,7 +21,7 @@ CLOCKS: Final = 1 / 6
 
 
 class Cycle:
-    """One claim: its stamp, and the values that its locks may have now. Used on the thread of the trio run.
+    """One write that claimed: its stamp, and the values that its locks may have now. On the thread of the trio run.
 
     Attributes:
         stamp: What the claim wrote.

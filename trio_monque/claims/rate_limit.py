@@ -29,6 +29,7 @@ class RateLimit:
         """Return how many runs may start now, at most `most`. They count as started."""
         if self._rate is None:
             return most
+        # One start is due at `next_at`, and one more after each interval since then.
         late = now - self._next_at
         if late < 0:
             return 0

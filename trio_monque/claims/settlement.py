@@ -90,7 +90,7 @@ def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
 
 
 def _without_claim_lost(error: BaseException) -> BaseException | None:
-    # A cancelled block raises ClaimLostError in the user's task, which may let it propagate.
+    # A cancelled block raises ClaimLostError, and the handler may let it propagate.
     return None if isinstance(error, ClaimLostError) else error
 
 
@@ -141,7 +141,7 @@ def lock_after_failure(
     if attempts >= policy.max_attempts:
         return dead_letter_lock(attempts, kept_reason(error, policy.error_text))
     delay = policy.delay(attempts, error) if after is None else after
-    # Whole milliseconds, as in BSON: the store compares the lock that it finds with this one.
+    # At least a millisecond, the resolution of BSON dates: a document that is due at once would be claimed in a loop.
     return freed(attempts, now + timedelta(milliseconds=max(1, round(delay * 1000))))
 
 

@@ -48,7 +48,8 @@ Work = Callable[[Claim[Any], ClaimWork], Awaitable[object]]
 """Works on the document of a claim: hands the claim to a task, or calls the handler. Returns when the work is over."""
 
 MOST_ROUNDS: Final = 3
-"""How often a settlement is sent while the answer is MOVED. After that it counts as lost.
+"""How often a settlement is sent while the answer is MOVED: this claim holds the lock, with another `until` than those
+that the fence has. After that it counts as lost.
 
 The usual cause is a renewal on its way, and the next round has its date. But a program that knows only `by` and
 `until`, and uses the name of this instance, may have overwritten the lock and left our token in place: then no round
@@ -84,7 +85,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self._rescues = Rescues(self._shared, control)
         self._claims = DocumentClaims(self._shared, self._beats, self.reclaim_guard, control)
         self.taking = self._claims.claiming
-        # If the server's time turns out to be another, all timers that were set by it are wrong: look at once.
+        # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
 
     # --- What a claim is ---

@@ -62,7 +62,7 @@ class Pauses:
             yield
 
 
-async def start_within(seconds: float, get_ready: Callable[[], Awaitable[None]]) -> None:
+async def start_within(seconds: float, get_ready: Callable[[], Awaitable[object]]) -> None:
     """Calls `get_ready` until it succeeds, and at least once.
 
     An attempt that is under way when the time is over is not cancelled: it takes as long as its commands may.
@@ -76,7 +76,8 @@ async def start_within(seconds: float, get_ready: Callable[[], Awaitable[None]])
     has_warned = False
     while True:
         try:
-            return await get_ready()
+            await get_ready()
+            return
         except Exception as error:
             if not is_outage(error):
                 raise

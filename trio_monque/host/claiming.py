@@ -55,7 +55,7 @@ class ClaimKind(Protocol[StampT_contra, TakenT]):
     """What each kind of work implements: how to find and how to release the items that a claim has taken."""
 
     def resolving(self, stamp: StampT_contra) -> Callable[[], Sequence[TakenT]]:
-        """Return a blocking function: it renews by the whole fence, and returns the items held under the stamp."""
+        """Return a blocking function: it renews all claims with this stamp, and returns the items that they hold."""
         ...
 
     def release(self, stamp: StampT_contra, held: Sequence[TakenT], now: datetime) -> int:
@@ -108,16 +108,19 @@ class Taking(Generic[StampT, TakenT]):
         # If the answer of this command is lost, too, all items are orphaned below.
         with suppress(MonqueConnectionError):
             # A read alone proves nothing: on a primary that was cut off, it shows a claim that is then rolled back, and
-            # two handlers run. So this command renews by the whole fence, acknowledged by a majority.
+            # two handlers run. So this command renews all claims with this stamp, acknowledged by a majority.
             held = await self._hand_over(self._kind.resolving(stamp), stamp)
         if len(held) < number:
             # The write may still be on its way, and be applied after this. For one lease, each heartbeat releases what
-            # appears. After that, any other instance has observed the claim for a whole lease, and its reaper takes it.
+            # appears. What appears later, a reaper takes when it has observed the claim for a whole lease without a
+            # renewal: that of any instance, also of this one.
             self.orphan(stamp, held, for_seconds=self._lease)
         return held
 
     def orphan(self, stamp: StampT, held: Sequence[TakenT], *, for_seconds: float = 0.0) -> None:
-        """Release all items with this stamp except those that are held: once, and again for that many seconds."""
+        """Release all items with this stamp, except for those that are held: once, and then at each heartbeat until
+        `for_seconds` are over.
+        """
         self._orphaned.add(stamp, held, until=trio.current_time() + for_seconds)
 
     async def _hand_over(self, call: Callable[[], AnswerT], stamp: StampT) -> AnswerT:
@@ -136,7 +139,10 @@ class Taking(Generic[StampT, TakenT]):
         return bool(self._orphaned)
 
     async def release_orphaned(self) -> None:
-        """Release orphaned claims and measure the server's time, in one call of a thread. About once per heartbeat."""
+        """Release orphaned claims and measure the server's time, in one call of a thread. About once per heartbeat.
+
+        In virtual time all times come from the virtual clock, and nothing is measured.
+        """
         if self._orphaned or virtual_time() is None:
             release = partial(self._release_orphaned, trio.current_time())
             await self._db_threads.call(release, channel=Channel.CLAIMS, abandon_on_cancel=True)
@@ -178,10 +184,13 @@ class Claiming(Taking[StampT, TakenT], Generic[ItemT, StampT, TakenT]):
         """Claim up to the demanded number of items. `take` is the guarded write, called in a thread."""
         now = await self._time.refreshed(self._db_threads, Channel.CLAIMS)
         chosen = await self.candidates.choose(demand, now)
+        # If as many were chosen as are demanded, nothing more could start, so there is no reason to ask again at once.
         may_be_more = len(chosen) < demand.total and self.candidates.may_be_more(demand)
         if not chosen:
             return Granted([], more=may_be_more)
         stamp = new_stamp(chosen, now)
+        # While the claim is in flight, another claim does not choose these. The answer shows how many other instances
+        # took first. It does not count if the claim raises.
         with self.candidates.asking_for(chosen) as answer:
             taken = await self._take(partial(take, chosen, stamp, now), stamp, len(chosen))
             answer.tried = len(chosen) if taken.tried is None else taken.tried

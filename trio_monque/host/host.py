@@ -4,7 +4,7 @@
     └── reachable        others of this trio run reach it (local wakeups of a scheduler)
         └── events       shielded: listeners receive what happens while everything else is cancelled
             └── engine   see engine/nursery.py
-    last words           0.4 s for listeners to receive the rest, and for `leave` to undo what the start did
+    last words           see LAST_WORDS: listeners receive the rest, and `leave` undoes what the start did
     report
 
 How it ends, and what the caller sees:
@@ -13,8 +13,8 @@ How it ends, and what the caller sees:
   more; runs may go on for `shutdown_timeout`.
 - *Cut*: the body has raised, or was cancelled. Runs are cancelled at once, and the caller gets the error of the body.
 - *Crash*: a loop of the host itself has failed. The host cuts, cancels the body as a failed child cancels its nursery,
-  and raises a group of the crashes and of what cancelled the host meanwhile. A group of one error is unwrapped at the
-  border of the library: no nursery of the caller made it.
+  and raises a group of the crashes. If the host was cancelled meanwhile, the cancellation is in the group, too. The
+  caller gets a group of one error as that error, because the group comes from a nursery of the library.
 """
 
 from __future__ import annotations
@@ -38,7 +38,8 @@ ClaimT = TypeVar("ClaimT")
 ReportT = TypeVar("ReportT")
 
 LAST_WORDS: Final = 0.5 - STOP_TIMEOUT
-"""Seconds for listeners to receive the last events, after the engine's hard end: two seconds after the clean-ups."""
+"""Seconds for listeners to receive the last events. The engine has ended by then: its hard end comes 1.5 s after the
+clean-ups. Cancelled listeners then have STOP_TIMEOUT, so a host ends at the latest two seconds after the clean-ups."""
 
 
 async def _nothing() -> None:
@@ -54,7 +55,7 @@ class Life:
         get_ready: Checks that the database can be used, and registers the instance if its kind has a register. Called
             again after an outage, until `start_timeout` is over. If it is cancelled, it leaves nothing behind.
         described: For the log line of the start: the collection, and what is run.
-        reachable: A context that is entered while the engine runs.
+        reachable: A context around the run of the engine: clients of the same trio run can wake the engine inside it.
         leave: Undoes what `get_ready` did and the engine has not undone. Called last, within `LAST_WORDS`.
     """
 
@@ -120,7 +121,7 @@ class Host(Generic[ClaimT, ReportT]):
         """
         stop = self.engine.stop
         try:
-            await start_within(self._start_timeout, self._get_ready)
+            await start_within(self._start_timeout, self._life.get_ready)
             with self._life.reachable():
                 await self._run_with_events(started)
         except BaseException as error:
@@ -144,7 +145,7 @@ class Host(Generic[ClaimT, ReportT]):
             raise_unwrapped(group)
 
     @asynccontextmanager
-    async def opened(self, special: Body) -> AsyncIterator[None]:
+    async def opened(self, body: Body) -> AsyncIterator[None]:
         """Run while the body runs. If the body ends by an error or a cancellation, cut; otherwise drain."""
         stop, body_error = self.engine.stop, None
         # Shielded: the task beside the body works until the body has ended, also while the body is cancelled.
@@ -152,33 +153,33 @@ class Host(Generic[ClaimT, ReportT]):
         try:
             async with trio.open_nursery() as nursery:
                 await nursery.start(self.run_in_nursery)
-                with trio.CancelScope() as body:
-                    nursery.start_soon(self._end_body_when_crashed, body)
-                    nursery.start_soon(special.beside, in_body)
+                with trio.CancelScope() as body_scope:
+                    nursery.start_soon(self._end_body_when_crashed, body_scope)
+                    nursery.start_soon(body.beside, in_body)
                     try:
                         yield
-                        special.at_end()
-                        stop.drain(f"the body of {special.name} has ended")
+                        body.at_end()
+                        stop.drain(f"the body of {body.name} has ended")
                         # Not shielded: a cancellation of the caller ends this wait, and turns the drain into a cut.
                         await self.ended.wait()
                     except BaseException as error:
                         body_error = error
                         # The nursery waits for the host, which ends its runs and releases their claims.
-                        stop.cut(cause_of(error, f" in the body of {special.name}"))
+                        stop.cut(cause_of(error, f" in the body of {body.name}"))
                         # If the body has failed only because the host has crashed, the crash alone is worth raising.
-                        if not (stop.crashes and special.is_echo(error)):
+                        if not (stop.crashes and body.is_echo(error)):
                             raise
                     finally:
                         in_body.cancel(reason="the body has ended")
         except BaseExceptionGroup as group:
             raise_unwrapped(group, around_a_group=isinstance(body_error, BaseExceptionGroup))
 
-    async def run_beside(self, special: Body, started: Callable[[], None]) -> None:
-        """Run for a body that is on another loop; its end is a drain or a cancellation of this call."""
+    async def run_beside(self, body: Body, started: Callable[[], None]) -> None:
+        """Run for a body that is on another loop. When it ends, the caller drains the host or cancels this call."""
         in_body = trio.CancelScope(shield=True)
         try:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(special.beside, in_body)
+                nursery.start_soon(body.beside, in_body)
                 try:
                     await self.run(started)
                 finally:
@@ -190,13 +191,10 @@ class Host(Generic[ClaimT, ReportT]):
         """For `nursery.start`, which returns when the engine works."""
         await self.run(task_status.started)
 
-    async def _end_body_when_crashed(self, body: trio.CancelScope) -> None:
+    async def _end_body_when_crashed(self, body_scope: trio.CancelScope) -> None:
         await self.ended.wait()
         if self.engine.stop.crashes:
-            body.cancel(reason=f"{self._life.name} crashed")
-
-    async def _get_ready(self) -> None:
-        await self._life.get_ready()
+            body_scope.cancel(reason=f"{self._life.name} crashed")
 
     def _begin(self, started: Callable[[], None]) -> None:
         self._reporter.log_started(*self._life.described())
@@ -230,6 +228,7 @@ class Host(Generic[ClaimT, ReportT]):
                     async with trio.open_nursery() as last_words:
                         last_words.start_soon(self._life.leave)
                         await self._event_delivery.wait_caught_up()
+                # Cancelled listeners that wait for an answer of the database wait no longer.
                 self._event_delivery.end_grace()
                 delivering.cancel(reason=f"{self._life.name} has ended")
 

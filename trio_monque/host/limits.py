@@ -9,7 +9,8 @@ from ..options import HostOptions
 def leased_timeout(options: HostOptions) -> float:
     """Return the timeout of commands that claim or renew: at most a heartbeat interval.
 
-    A lease begins when such a command is sent, so a later answer comes too late to hold the claim.
+    A lease begins when such a command is sent, and lasts for three intervals. If no answer comes within the first, two
+    are left for another attempt.
     """
     return min(options.operation_timeout, options.heartbeat_interval)
 
@@ -29,6 +30,6 @@ def engine_limits(options: HostOptions, *, concurrency: int | None, has_local_wa
         cleanup_timeout=options.cleanup_timeout,
         concurrency=concurrency,
         has_local_wakeups=has_local_wakeups,
-        # A command may take the timeout twice if it is sent again; a heartbeat has its own bound.
+        # A command may take the timeout twice if it is sent again. The heartbeat alone is late after one interval.
         stuck_after=max(2 * options.operation_timeout, options.heartbeat_interval),
     )

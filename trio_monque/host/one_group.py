@@ -68,7 +68,7 @@ class OneGroupSource(Generic[ClaimT, SettlementT]):
         return settlements
 
     def released(self) -> None:
-        """In a thread, after orphaned claims were released: look for them at once."""
+        """In a thread, after orphaned claims were released: the engine looks at once, as it may claim these items."""
         self._control.on_trio_thread(self._control.look)
 
     def rescue_abandoned(self) -> None:
@@ -97,7 +97,7 @@ def one_group_host(
 ) -> Host[ClaimT, ReportT]:
     """Return the host of such a source.
 
-    Its instances poll, also in virtual time, because they do not announce items to each other.
+    The engine polls, also in virtual time, because no client and no other instance announces items to it.
     """
     limits = engine_limits(options, concurrency=concurrency, has_local_wakeups=False)
     engine = Engine(source, reporter, limits)

@@ -62,6 +62,7 @@ def assembled(
         names=lambda: workers.names,
         held=lambda: engine.unfinished,
     )
+    # A service runs until the last run is settled; a chore is cancelled when the engine stops claiming.
     engine.add_service(presence.run, presence.progress, presence.end)
     engine.add_service(partial(paused.run, context.jobs, engine.waker.look), paused.progress)
     if config.retention is not None:

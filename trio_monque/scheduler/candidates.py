@@ -102,7 +102,7 @@ class JobFinder:
             return groups, self._context.with_indexes(survey) if groups else Seen([])
 
         asked, seen = await self._db_threads.call(look, channel=Channel.CLAIMS, abandon_on_cancel=True)
-        return Found(seen.jobs, asked, seen.exhausted, seen.short, with_suspects)
+        return Found(seen.jobs, asked, seen.exhausted, seen.short, is_whole=with_suspects)
 
 
 def _is_unsuspicious(job: Job) -> bool:

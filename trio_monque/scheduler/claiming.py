@@ -73,7 +73,8 @@ class JobClaims:
 
         def take(chosen: Sequence[Job], stamp: ClaimStamp, now: datetime) -> Taken[Job]:
             # If the collection was dropped or renamed, create its indexes first: without the unique index, two jobs
-            # with one key could be inserted. Otherwise this costs nothing.
+            # with one key could be inserted. Otherwise this costs nothing. A claim that meets this changes nothing, so
+            # it may be sent again with the same stamp.
             return self._context.with_indexes(lambda: self._take(chosen, stamp, now, aside))
 
         granted = await self._claiming.claim(demand, self._stamp, take)
@@ -113,6 +114,7 @@ class JobClaims:
             return Granted([], more=True)
         if demand.withholds(key.id):
             return Granted([])
+        # The claim is sent when the job is due, and not now: its date must not be earlier than that.
         now = max(now, key.due)
         stamp = self._stamp((), now)
 
@@ -161,7 +163,7 @@ class JobClaims:
         return Due(moment, None if one is None else KnownItem(JobKey(one.id, found.moment, one.attempts), one.name))
 
     async def earliest_pending(self) -> datetime | None:
-        """When the earliest job is or was due that this scheduler may claim; None if there is none."""
+        """When the earliest pending job of this scheduler is or was due; None if it has none. For virtual time."""
 
         def ask() -> datetime | None:
             names = sorted(set(self._workers.names) - self._paused.look_up(self._leased))

@@ -89,7 +89,8 @@ class EngineWakeups:
         item = KnownItem(JobKey(first.id, first.next_run_at), first.name) if new and len(jobs) == 1 else None
         moments = [self._context.clock.on_run_clock(job.next_run_at) for job in jobs]
         self._expect(min(moments), item)
-        # The look for due jobs does not find those that are due later: they need a timer of their own.
+        # If the first is due already, it starts a claim and sets no timer. The claim does not see the jobs that are due
+        # later, so the first of these needs a timer of its own.
         later = min((moment for moment in moments if moment > trio.current_time()), default=None)
         if later is not None and later > min(moments):
             self._expect(later)

@@ -111,6 +111,7 @@ class InstanceEntry:
         if seen.incarnation == entry.incarnation:
             return True  # The driver sent the insert twice, or an earlier attempt of this start wrote the entry.
         now = self._context.now()
+        # In virtual time schedulers send no heartbeats: those of this trio run are alive.
         if seen.id in local_instance_ids(jobs.collection.full_name) or is_alive(
             seen.last_heartbeat, seen.heartbeat_interval, now
         ):

@@ -46,8 +46,7 @@ logger = logger_of("scheduler")
 
 # A run may hold its job for this share of `lock_timeout`. The rest allows for clocks that differ: a Node process takes
 # a job away after `lock_timeout` by its own clock.
-SHARE_OF_LOCK_TIMEOUT = 0.9
-
+SHARE_OF_LOCK_TIMEOUT: Final = 0.9
 
 # The schedule may change between the read and the write that depends on it. More rounds than this are not chance.
 MOST_ROUNDS: Final = 10
@@ -84,7 +83,7 @@ class JobSource:
         self._announcer = Announcer(self._context.jobs.collection.full_name)
         self._rescues = Rescues(self._shared, self._announce, control)
         self.claims = JobClaims(self._shared, self._beats, self._announce, self._has_claimed)
-        # If the server's time turns out to be another, all timers that were set by it are wrong: look at once.
+        # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._context.when_clock_moves(partial(self._announce, None))
 
     def _announce(self, jobs: Sequence[Job] | None) -> None:
@@ -94,7 +93,7 @@ class JobSource:
         self._control.on_trio_thread(announce)
 
     def _has_claimed(self) -> None:
-        """Let the other schedulers of this trio run watch the claims of this one, to rescue them if it dies."""
+        """Ask the other schedulers of this trio run to look for dead claims until this one holds none."""
         for scheduler in local_schedulers(self._context.jobs.collection.full_name):
             scheduler.watch(self._control.is_idle)
 
@@ -205,6 +204,7 @@ class JobSource:
                 try:
                     await self._bring_up_to_date(settlement)
                 except BrokenDocumentError as error:
+                    # Without its schedule no other end can be decided.
                     logger.warning("%s; releasing its claim without counting an attempt", error)
                     settlement.verdict = CutShort()
             # Each is decided once, also if the next one meets an outage: a refusal must not be counted twice.

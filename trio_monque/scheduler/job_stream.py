@@ -85,7 +85,8 @@ class JobStream:
         cancelled = digest.cancelled
         item = digest.item if digest.count == 1 else None
         if item is not None and digest.new[0] in self._recent_ids:
-            digest.due = item = None  # A local wakeup announced it while this batch was read.
+            # A local wakeup announced it while this batch was read. Without `due`, the engine ignores `last_due`.
+            digest.due = item = None
         self._recent_ids.add(digest.new)
         return Hints(
             look=digest.is_anything,
@@ -134,7 +135,7 @@ class JobStream:
         for change in changes:
             match change.kind:
                 case Kind.GONE:
-                    # The collection was dropped: the next claim, and each enqueue, creates the indexes first.
+                    # The collection was dropped: the next claim or enqueue creates the indexes first.
                     self._context.forget_indexes()
                     digest.is_anything = True
                 case Kind.PAUSE:
@@ -147,6 +148,7 @@ class JobStream:
     def _add(self, change: change_stream.Change, digest: _Digest) -> None:
         if change.cancel_requested:
             digest.cancelled.add(change.job_id)
+        # A change that does not show the name may be of a job with a worker here.
         if not change.is_pending or (change.name is not None and self._workers.get(change.name) is None):
             return
         if change.due is None:

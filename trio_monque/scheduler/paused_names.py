@@ -31,6 +31,14 @@ LOOK_FOR_RESUMES: Final = 0.9
 
 @dataclass(frozen=True, slots=True)
 class _Known:
+    """The last answer.
+
+    Attributes:
+        names: The paused names.
+        announced: How many changes had been announced before the question.
+        asked_at: The moment of the question, on the clock of `time.monotonic`.
+    """
+
     names: frozenset[str]
     announced: int
     asked_at: float
@@ -94,9 +102,9 @@ class PausedNames:
         while not self._time.is_event_driven:
             # While all jobs that are due have paused names, no claim asks, and a resume would go unnoticed.
             await trio.sleep(LOOK_FOR_RESUMES)
-            # All names that were paused at any time since the last comparison, and not the cached ones. A claim may
-            # have noticed the resume first, so that the cache has it. But that claim set no timer for jobs of the name
-            # that are due later: this look does.
+            # All names that any answer since the last comparison had. The cached answer is not enough: a claim may have
+            # asked after the resume, and the cache has its answer. That claim set no timer for jobs of the resumed name
+            # that are due later; the look below does.
             before = self._were_paused
             if not before or self.is_announced:
                 continue

@@ -68,7 +68,8 @@ class Presence:
         self._stop = stop
         self._names = names
         self._held = held
-        self._time = loop_time()  # Without beats in virtual time: there, every instance of this process lives.
+        # In virtual time no heartbeats are sent, because every instance of this process is alive there.
+        self._time = loop_time()
         self._entry = InstanceEntry(context, config)
         self._others: Observations[Instance] = Observations()
         self._ending = trio.CancelScope()
@@ -166,6 +167,7 @@ class Presence:
             self._id, f"{other} took it, as this instance sent no heartbeat for too long; this instance drains"
         )
         logger.error("%s", error)
+        # `end` then removes nothing: the entry of the other instance has another incarnation.
         self._is_ending = True
         self._stop.end_with(error)
 

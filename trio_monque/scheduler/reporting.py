@@ -110,11 +110,11 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             until: A moment on trio's clock. Until then the scheduler is unhealthy, and the same finding is not logged
                 again.
         """
+        self._id_shared = str(error)  # Before the moment: another thread may ask for complaints in between.
         if trio.current_time() >= self._id_shared_until:
             logger.error("%s", error, extra=log_extra(proof))
             self.event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
-        self._id_shared = str(error)
 
     def complaints(self, now: float) -> tuple[str, ...]:
         """Reasons to be unhealthy at `now` (trio's clock), beside those of the loops. May be called from any thread."""
@@ -133,8 +133,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     # --- The observer of the engine ---
 
     def run_started(self, claim: Job) -> None:
-        # Called for every run, so it must be cheap: without a listener neither the event nor the job's new state is
-        # made.
+        # Called for every run, so it must be cheap: without a listener no event is made.
         if self.event_delivery.has_listener(events.JobStarted):
             self.event_delivery.emit(events.JobStarted(claim))
 
@@ -221,6 +220,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def _report_failed(self, job: Job, error: BaseException, policy: RetryPolicy) -> None:
         reason = kept_reason(error, policy.error_text)
         cause = _shown_cause(error, policy)
+        # A retry leaves a recurring job with its failures; only the step to the next occurrence sets them to 0.
         exhausted = job.repeat_interval is not None and will_retry(job) and job.fail_count == 0
         if exhausted:
             logger.error(

@@ -1,7 +1,7 @@
 """Rescues: finds claims of dead instances and takes them away, for one scheduler.
 
 Observation alone decides which claim is dead (`observations.py`). The write takes a claim away only if its owner,
-token, moment and last renewal are still those that were seen: an instance that renews after the look keeps its job.
+token, date and last renewal are still those that were seen: an instance that renews after the look keeps its job.
 """
 
 from __future__ import annotations

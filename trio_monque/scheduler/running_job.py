@@ -52,7 +52,7 @@ class Reporting(Protocol):
 
 @dataclass(frozen=True, eq=False, slots=True)
 class JobSurroundings:
-    """What all runs of a scheduler share whose handlers run on the same loop.
+    """What runs of one scheduler share, if their handlers run on the same loop.
 
     Attributes:
         scheduler, resources: See RunningJob.
@@ -204,7 +204,10 @@ class RunningJob(Generic[T, Resources]):
         await written
 
     def _reported(self, name: str, value: Any) -> tuple[Any, Awaitable[None]]:
-        """Return the value as it will be stored, and its write. It is copied here: another thread may write it."""
+        """Return the value as it will be stored, and its write.
+
+        The value is copied at once: the write may happen in another thread, while the handler changes the value.
+        """
         around, run = self._surroundings, self._run
         stored = around.reporting.snapshot(value, name)
         return stored, around.loop.carry_out(run, around.reporting.report, run, name, stored)
@@ -234,7 +237,7 @@ class RunningJob(Generic[T, Resources]):
         """Call a function on the event loop from a plain handler. An async function, such as `job.save`, is awaited.
 
         The call is cancelled with the run, which ends the handler here as `check_cancelled` does. Shield a clean-up
-        inside the call with `job.cleanup`. The thread does not hold virtual time meanwhile.
+        inside the call with `job.cleanup`. While the thread waits, virtual time may advance.
         """
         return call_on_run(self._in_the_run, function, args)
 
@@ -242,7 +245,7 @@ class RunningJob(Generic[T, Resources]):
         with self._run.extended() as scope, scope:
             result = self._surroundings.loop.call_back(function, args)
             return await result if inspect.isawaitable(result) else result
-        raise RunCancelled
+        raise RunCancelled  # The cancellation of the run has ended the call, and `scope` has caught it.
 
     def __repr__(self) -> str:
         return f"<RunningJob {self.job}>"

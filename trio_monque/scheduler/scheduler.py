@@ -77,6 +77,7 @@ class Scheduler(SchedulerClient):
         )
         self._source = parts.source
         self._surroundings = JobSurroundings(self, resources, parts.source, loop)
+        # For workers with runs_on="runtime". In a program on trio it is equal to the other.
         self._in_runtime = replace(self._surroundings, loop=ON_TRIO)
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
@@ -88,7 +89,7 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._reporter, life, start_timeout=config.start_timeout)
-        self._runs_on(host, self._reporter, virtual_time(), config.instance_id, loop)
+        self._set_host(host, self._reporter, virtual_time(), config.instance_id, loop)
         body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),
@@ -109,7 +110,7 @@ class Scheduler(SchedulerClient):
     ) -> Worker[T, R]: ...
 
     @overload
-    def register(  # type: ignore[overload-overlap]  # The next is for unions: to mypy, one is a UnionType or a class of it.
+    def register(  # type: ignore[overload-overlap]  # The next is for unions: mypy sees `A | B` as a UnionType or as a type.
         self, name: str, /, *, payload: Callable[..., T], **options: Unpack[RegisterOptions]
     ) -> Callable[[Handler[T, Any, R]], Worker[T, R]]: ...
 

@@ -32,7 +32,7 @@ class SchedulerClient(Monque):
 
     id: str
 
-    def _runs_on(
+    def _set_host(
         self,
         host: Host[Job, SchedulerReport],
         reporter: JobReporter,
@@ -40,7 +40,7 @@ class SchedulerClient(Monque):
         instance_id: str,
         loop: HandlerLoop,
     ) -> None:
-        """Set the parts that the constructor of Scheduler made; it calls this once."""
+        """Set what the constructor of Scheduler has made; it calls this once."""
         self.id = instance_id
         self._host = host
         self._engine = host.engine

@@ -182,6 +182,7 @@ def settled(settlement: JobSettlement) -> Job:
     """The job as the settlement left it in the database."""
     assert settlement.transition is not None, "it was written, so it was prepared"
     transition = settlement.transition
+    # A client had requested the cancellation, so `otherwise` was written instead.
     if settlement.fate is Fate.CANCELLED and transition.otherwise is not None:
         transition = transition.otherwise
     # The statement writes its receipt in addition to the transition.

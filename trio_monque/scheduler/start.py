@@ -79,10 +79,14 @@ class SchedulerStart:
             with receiving_wakeups(self._context.jobs.collection.full_name, wakeups):
                 yield
         finally:
+            # The client keeps counts of jobs for a while. Those that it has are of the time of this scheduler.
             self._context.forget_statistics()
 
     async def bound_calls_of_body(self, cutting: trio.Event, cleanup_timeout: float, in_body: trio.CancelScope) -> None:
-        """After a cut, calls of the body on this client are awaited no longer than clean-ups of handlers."""
+        """After a cut, cancelled calls of the body wait for answers no longer than clean-ups of handlers may take.
+
+        Without a cut they wait as long as their commands may take, because the server may apply what was sent.
+        """
         with in_body:
             await cutting.wait()
             await trio.sleep(cleanup_timeout)

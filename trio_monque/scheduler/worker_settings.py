@@ -58,7 +58,7 @@ class WorkerSettings:
             data, and `job.data` is made from what is stored. Or a callable that makes `job.data` from the stored value.
             If that fails, the attempt has failed.
         priority: Which names start first if there are fewer slots than due jobs: those with the higher number, from -10
-            to 10. Each slot that another name gets adds one to the number of a name that waits, so each has its turn.
+            to 10. While a name waits, its number grows by one with each slot that another name gets.
         store_result: Store what the handler returns; it must be a BSON value.
         runs_on: The event loop that runs the handler. None: the loop on which the scheduler was opened. "runtime": the
             trio loop of the scheduler, which is in a thread of its own in a program on asyncio.
@@ -94,6 +94,7 @@ class WorkerSettings:
             object.__setattr__(self, option, _error_types(option, getattr(self, option)))
 
 
+# Users give these to `register` and mean `cron`. An argument that the decorator takes itself (`own`) is not refused.
 _OF_SCHEDULES = frozenset(("cron", "schedule", "timezone"))
 
 

@@ -67,7 +67,7 @@ class Workers(Generic[Resources]):
     ) -> Worker[T, R]: ...
 
     @overload
-    def register(  # type: ignore[overload-overlap]  # The next is for unions: to mypy, one is a UnionType or a class of it.
+    def register(  # type: ignore[overload-overlap]  # The next is for unions: mypy sees `A | B` as a UnionType or as a type.
         self, name: str, /, *, payload: Callable[..., T], **options: Unpack[RegisterOptions]
     ) -> Callable[[Handler[T, Resources, R]], Worker[T, R]]: ...
 
@@ -92,7 +92,7 @@ class Workers(Generic[Resources]):
             handler: An async function of a RunningJob, or a plain one, which is run in a thread.
             replace: Replace the worker that has this name.
             options: See WorkerSettings: concurrency, timeout, max_attempts, backoff, retry_on, discard_on,
-                payload, priority, store_result.
+                payload, priority, store_result, runs_on.
 
         Raises:
             InvalidJobIdentifierError: The name is invalid.
