@@ -14,6 +14,7 @@ import pytest
 import trio
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.support.internals import run_now
 from trio_monque.bridge.app_call import StrayCancelledError
 from trio_monque.grace import Grace, grace_owner_of_task, using_grace
 
@@ -439,7 +440,7 @@ def _eager(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> a
     if outer is not None:
         asyncio.tasks._leave_task(loop, outer)
     try:
-        handle._run()
+        run_now(handle)
     finally:
         if outer is not None:
             asyncio.tasks._enter_task(loop, outer)

@@ -12,6 +12,7 @@ import pytest
 import trio
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.support.internals import canary_of, thread_of
 from trio_monque.bridge import app_loop_watch
 from trio_monque.bridge.mailbox import Mailbox
 
@@ -182,10 +183,10 @@ def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_clo
         with pytest.raises(asyncio.CancelledError):
             loop.run_until_complete(task)
         loop.close()
-    block_until(lambda: not engine.runtime._thread.is_alive())
+    block_until(lambda: not thread_of(engine.runtime).is_alive())
     assert (log[0], log[-1]) == ("began", "resumed")
     assert engine.log == ["cut"]
-    engine.app_loop._canary._log_destroy_pending = False  # type: ignore[attr-defined]
+    canary_of(engine.app_loop)._log_destroy_pending = False
     for one in (task, *asyncio.all_tasks(loop)):
         one._log_destroy_pending = False  # type: ignore[attr-defined]
 

@@ -15,6 +15,7 @@ import trio
 import trio.lowlevel
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
+from tests.support.internals import calls_waiting
 from trio_monque.bridge.mirrored_scope import mirrored_scope
 from trio_monque.errors import MonqueError
 
@@ -172,7 +173,7 @@ def test_call_after_the_end_and_one_that_the_end_interrupts(app: AppRunner) -> N
             elsewhere = asyncio.create_task(
                 asyncio.to_thread(lambda: app.run(lambda: engine.runtime.call(trio.sleep_forever)))
             )
-            await until(lambda: len(engine.runtime._waiting) == 2)
+            await until(lambda: calls_waiting(engine.runtime) == 2)
         for task in (waiting, elsewhere):
             with pytest.raises(MonqueError, match="the engine has ended"):
                 await task

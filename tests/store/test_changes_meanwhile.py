@@ -246,7 +246,7 @@ def test_request_does_not_land_on_a_claim_that_node_has_made_meanwhile(
 ) -> None:
     (job,) = claim(store, 1)
     interceptor.before(is_request, partial(node_takes, jobs))
-    with pytest.raises(JobStateError, match="held by another library"):
+    with pytest.raises(JobStateError, match="another library holds it"):
         Monque(watched.collection.database).sync.cancel_job(job.id)
     assert interceptor.times == 1
     assert jobs.count_documents({"cancelRequestedAt": {"$exists": True}}) == 0

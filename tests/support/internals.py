@@ -6,12 +6,15 @@ attributes of the package out of them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import pytest
 
 from trio_monque import Claim, Monque, Scheduler
+from trio_monque.bridge.app_loop import AppLoop
+from trio_monque.bridge.runtime import Runtime
 from trio_monque.claims.assembly import Parts
 from trio_monque.claims.claims import RunningClaims
 from trio_monque.client.context import ClientContext
@@ -197,3 +200,23 @@ def cursor_id_of(stream: Any) -> Any:
 def was_never_measured(clock: ServerClock) -> bool:
     """Whether a clock knows no time of the server at all. A worker of the faults takes it for the only staleness."""
     return clock._offset.measured_at is None
+
+
+def thread_of(runtime: Runtime) -> threading.Thread:
+    """A program waits for the thread of a runtime only by leaving its block."""
+    return runtime._thread
+
+
+def canary_of(app_loop: AppLoop) -> Any:
+    """The task by which the application loop shows that all its tasks are cancelled."""
+    return app_loop._canary
+
+
+def calls_waiting(runtime: Runtime) -> int:
+    """How many tasks of the application wait for an answer of the runtime."""
+    return len(runtime._waiting)
+
+
+def run_now(handle: Any) -> None:
+    """Run what an asyncio loop would run in its next turn: Python 3.11 has no eager tasks."""
+    handle._run()
