@@ -206,6 +206,7 @@ def take_one(
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
+        # What was released is due as before: the next look meets it.
         return Taken(taken, more=not taken)
     except BrokenDocumentError:
         given_back = transitions.release_all(stamp, now)

@@ -74,8 +74,8 @@ def command(
     Args:
         purpose: Completes "could not ..." in the error message.
         writes: False for a function that only reads: its outcome is never unknown.
-        in_parts: The function writes in several statements, so any failure may leave some of them written: then the
-            outcome is unknown. Not needed if the caller does the same after every transient error.
+        in_parts: The function writes many documents, so any failure may leave some of them written: its outcome is
+            unknown. Not needed if the caller does the same after every transient error.
         aggregates: The server may need longer than it has: that is an error of its own.
     """
 

@@ -198,9 +198,8 @@ class _Part:
     def _good(self, ids: Sequence[ObjectId], most: int) -> list[Job]:
         """Return those that can be claimed, earliest first, at most `most`. The others are skipped from now on."""
         due = filter_of(claimable([self._wanted.name], self._wanted.now))
-        del due[
-            FIELD["claimed_by"]
-        ]  # A pending job with an owner is met as well: it is logged, and skipped from now on.
+        # A pending job with an owner is met as well: it is logged, and skipped from now on.
+        del due[FIELD["claimed_by"]]
         light = self._read({**due, **of_ids(ids)}, BUT_HEAVY) if ids else []
         good = [
             job

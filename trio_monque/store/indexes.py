@@ -128,7 +128,10 @@ def hinting(hint: str | None) -> dict[str, Any]:
 
 
 def hinted(index: IndexModel | str, read: Callable[[str | None], T]) -> T:
-    """Read with the hint; without it if that index is missing: not created yet, or an operator creates the indexes."""
+    """Call `read` with the name of the index as its hint, or with None if that index is missing.
+
+    It is missing if it is not created yet, or if an operator creates the indexes.
+    """
     try:
         return read(index if isinstance(index, str) else name_of(index))
     except driver.OperationFailure as error:

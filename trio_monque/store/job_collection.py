@@ -107,7 +107,7 @@ class JobCollection:
         # driver reads the last.
         if job.name not in names:
             problem = f"it has two fields called {FIELD['name']}"
-            if self.report_broken(job.id, problem):
+            if self.report_broken(job.id, problem):  # Under no name: looks for either name may meet it.
                 logger.warning("%s; until then it is left alone", BrokenDocumentError(job.id, problem))
             return False
         if job.claimed_by is not None:

@@ -115,10 +115,8 @@ def _found(
         is_capped = is_capped or found.is_capped
     ordered = sorted(seen.values(), key=lambda job: anchor_of(job, query.sort.by).key, reverse=query.descending)
     if not frontiers:
-        has_more = len(ordered) > wanted
-        return Found(
-            jobs=ordered[:wanted], frontier=anchor_of(ordered[wanted - 1], query.sort.by) if has_more else None
-        )
+        end = anchor_of(ordered[wanted - 1], query.sort.by) if len(ordered) > wanted else None
+        return Found(jobs=ordered[:wanted], frontier=end)
     # The scan that stopped first decides: behind its frontier it may have further jobs, which would be missing between
     # those of the other scans.
     frontier = (max if query.descending else min)(frontiers, key=lambda anchor: anchor.key)

@@ -44,7 +44,7 @@ class SkippedDocuments(Set[object]):
 
     def __init__(self) -> None:
         self._entries: dict[object, _Entry] = {}
-        # Under None are documents whose name is not text: a look for any name may meet them.
+        # Under None are documents whose name is not text, or that have two names: a look for any name may meet them.
         self._by_name: dict[str | None, dict[object, object]] = {}
         self._looked_at = 0.0
         self._news = 0

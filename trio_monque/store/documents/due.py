@@ -104,6 +104,7 @@ def _look(locked: LockedCollection, wanted: int, now: datetime, skip: int) -> li
 def _look_for_unreadable(locked: LockedCollection, now: datetime) -> None:
     found = locked.raw.find(locked.meant(locked.unreadable(now)), [locked.lock_field], limit=MOST_UNREADABLE)
     for document in found:
+        # Only if the driver cannot read it, either: of two fields of one name, the server compares the first.
         if locked.lock_in(document) is None:
             locked.report_unreadable(document)
 

@@ -225,8 +225,7 @@ def _each_its_own(locked: LockedCollection, ids: Sequence[Any], group: Sequence[
     # All values from outside are literals: an aggregation would evaluate a value such as {"$add": [1, 2]}. They are
     # merged at the top level only: a stage `$set` would merge a document into the one that was there before.
     values: list[Any] = [one.update.values for one in group if one.update is not None]
-    # The filter and this expression may compare ids differently. A document that is not among the ids has place -1,
-    # which means the last element: a text, which `$mergeObjects` refuses. Without that element, the document would get
-    # the values of another one.
+    # If this expression compared an id otherwise than the filter, the place would be -1, which means the last element:
+    # a text, which `$mergeObjects` refuses. Without that element, the document would get the values of another one.
     own = {"$arrayElemAt": [{"$literal": [*values, "not found"]}, locked.place_among(ids)]}
     return [{"$replaceWith": {"$mergeObjects": ["$$ROOT", own]}}, {"$unset": locked.lock_field}]
