@@ -92,6 +92,31 @@ def test_runtime_goes_on_while_the_loop_is_blocked(app: AppRunner) -> None:
 
 
 @pytest.mark.usefixtures("hasty")
+def test_answer_reaches_the_runtime_although_its_turn_of_the_loop_blocks(app: AppRunner) -> None:
+    """Answers wait for the end of their turn, to share a wake-up. That turn may be the longest of all."""
+    answered, delivered = list[str](), list[str]()
+
+    def block() -> None:
+        block_until(lambda: answered)
+        delivered.append("while blocked")
+
+    async def answer() -> str:
+        asyncio.get_running_loop().call_soon(block)
+        return "the answer"
+
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            async def call() -> None:
+                answered.append(await engine.app_loop.call(answer))
+
+            await engine.runtime.call(call)
+
+    app.run(main)
+    assert (answered, delivered) == (["the answer"], ["while blocked"])
+
+
+@pytest.mark.usefixtures("hasty")
 def test_stall_of_the_runtime_itself_is_not_taken_for_one_of_the_application(
     app: AppRunner, caplog: pytest.LogCaptureFixture
 ) -> None:

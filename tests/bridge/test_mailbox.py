@@ -43,6 +43,42 @@ def test_posts_share_a_wake_up_and_keep_their_order() -> None:
     assert log == list(range(100))
 
 
+def test_gathered_functions_wake_the_loop_when_their_turn_ends_and_once() -> None:
+    loop, log = Loop(), list[int]()
+    mailbox = Mailbox(loop.wake)
+    must_plan = [mailbox.gather(partial(log.append, number)) for number in range(100)]
+    assert must_plan == [True] + 99 * [False]
+    assert not loop.woken
+    mailbox.ring_for_gathered()
+    assert len(loop.woken) == 1
+    assert not mailbox.gather(partial(log.append, 100))  # The wake-up that is on its way delivers it.
+    loop.turn()
+    assert log == list(range(101))
+    mailbox.ring_for_gathered()
+    assert not loop.woken
+
+
+def test_post_delivers_what_was_gathered_before_it() -> None:
+    loop, log = Loop(), list[str]()
+    mailbox = Mailbox(loop.wake)
+    mailbox.gather(partial(log.append, "gathered"))
+    mailbox.post(partial(log.append, "posted"))
+    loop.turn()
+    assert log == ["gathered", "posted"]
+
+
+def test_delivery_heals_an_interrupt_between_gather_and_the_plan() -> None:
+    """A Ctrl-C that hits the poster there leaves a flag that no ring follows."""
+    loop, log = Loop(), list[str]()
+    mailbox = Mailbox(loop.wake)
+    assert mailbox.gather(partial(log.append, "unplanned"))
+    assert not mailbox.gather(partial(log.append, "behind it"))
+    mailbox.ring_for_gathered()  # The watch does that.
+    loop.turn()
+    assert log == ["unplanned", "behind it"]
+    assert mailbox.gather(list)
+
+
 def test_function_that_posts_again_waits_for_the_next_turn() -> None:
     loop, log = Loop(), list[str]()
     mailbox = Mailbox(loop.wake)
@@ -158,6 +194,27 @@ def test_post_and_delivery_at_any_line_of_a_post_forget_nothing() -> None:
             return
         assert sorted(log) == ["first", "second"], line
     raise AssertionError("the post never ended")
+
+
+def test_delivery_at_any_line_of_a_gather_forgets_nothing() -> None:
+    for line in range(40):
+        loop, log = Loop(), list[str]()
+        mailbox = Mailbox(loop.wake)
+
+        def post_and_deliver(mailbox: Mailbox = mailbox, loop: Loop = loop, log: list[str] = log) -> None:
+            mailbox.post(partial(log.append, "second"))
+            loop.turn()
+
+        with BeforeLine(line, post_and_deliver) as before_line:
+            if mailbox.gather(partial(log.append, "first")):
+                mailbox.ring_for_gathered()
+        while loop.woken:
+            loop.turn()
+        if not before_line.is_reached:
+            assert line > 4
+            return
+        assert sorted(log) == ["first", "second"], line
+    raise AssertionError("the gather never ended")
 
 
 class BeforeLine:

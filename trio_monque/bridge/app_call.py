@@ -47,7 +47,7 @@ class CallingLoop(Protocol):
     loop: asyncio.AbstractEventLoop
     context: Context
     is_gone: bool
-    post_to_runtime: Callable[[Function], None]
+    answer_to_runtime: Callable[[Function], None]
     cut: Callable[[], None]
 
     @property
@@ -225,7 +225,7 @@ class AppCall(Generic[T]):
         if self._end is None:
             self._end = ended
         with suppress(RuntimeError):  # The runtime has ended, and the caller with it.
-            self._app_loop.post_to_runtime(self._resume)
+            self._app_loop.answer_to_runtime(self._resume)
 
     def _cancel(self) -> None:
         self._is_cancelled = True

@@ -13,6 +13,7 @@ import asyncio
 import math
 import threading
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
 
@@ -34,7 +35,7 @@ class AppLoop:
     """The asyncio loop in which this is made. `call` and `lost` are for the runtime's thread, the rest for any thread.
 
     Args:
-        post_to_runtime: Calls a function in the runtime; raises RuntimeError if that has ended.
+        answer_to_runtime: Calls a function in the runtime, for this loop; raises RuntimeError if that has ended.
         cut: Cancels what the runtime runs. From any thread.
 
     Attributes:
@@ -47,7 +48,7 @@ class AppLoop:
         blocked: How many times the loop did not answer for a second.
     """
 
-    def __init__(self, post_to_runtime: Callable[[Function], None], cut: Callable[[], None]) -> None:
+    def __init__(self, answer_to_runtime: Callable[[Function], None], cut: Callable[[], None]) -> None:
         self.loop = asyncio.get_running_loop()
         self.thread_id = threading.get_ident()
         self.opener = asyncio.current_task()
@@ -55,11 +56,13 @@ class AppLoop:
         self.is_answering = True
         self.lag = 0.0
         self.blocked = 0
-        self.post_to_runtime = post_to_runtime
+        self.answer_to_runtime = answer_to_runtime
         self.cut = cut
         self.context = copy_context()
         self._recovered: list[Callable[[], None]] = []
         self._mailbox = Mailbox(self.loop.call_soon_threadsafe)
+        self._ringer = trio.lowlevel.ParkingLot()
+        self._has_ringer = False
         self._calls: dict[trio.lowlevel.Task, AppCall[Any]] = {}
         self._canary = self.loop.create_task(_wait(self.loop.create_future()))
         self._canary.add_done_callback(self._canary_ended)
@@ -104,6 +107,24 @@ class AppLoop:
 
     # --- In the runtime ---
 
+    async def ring_for_calls(self) -> NoReturn:
+        """Wake the loop for all calls of one turn of the runtime together, until cancelled."""
+        self._has_ringer = True
+        try:
+            while True:
+                await self._ringer.park()
+                with suppress(RuntimeError):  # The loop is closed. The watch finds that.
+                    self._mailbox.ring_for_gathered()
+        finally:
+            self._has_ringer = False
+            self.ring()
+
+    def _post_call(self, function: Function) -> None:
+        if not self._has_ringer:
+            self.post(function)
+        elif self._mailbox.gather(function):
+            self._ringer.unpark()
+
     async def call(
         self,
         function: Callable[[Unpack[ArgsT]], Awaitable[T]],
@@ -135,7 +156,7 @@ class AppLoop:
         try:
             # A caller that is cancelled already begins nothing: otherwise the faster of the two threads would decide.
             if trio.current_effective_deadline() > -math.inf:
-                self.post(call.begin)
+                self._post_call(call.begin)
             await trio.lowlevel.wait_task_rescheduled(call.abort)
         except trio.Cancelled:
             if call.was_withdrawn and never_began is not None:

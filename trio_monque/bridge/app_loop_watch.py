@@ -33,14 +33,20 @@ class AppLoopWatch:
     Args:
         app_loop: The loop.
         post: Calls a function in the runtime, and wakes that in any case.
+        ring: Wakes the runtime if answers wait for a wake-up, because the loop is blocked in the turn that gave them.
         is_gone: Called once in the runtime if the loop is closed or never runs again.
     """
 
     def __init__(
-        self, app_loop: AppLoop, post: Callable[[Callable[[], None]], None], is_gone: Callable[[], None]
+        self,
+        app_loop: AppLoop,
+        post: Callable[[Callable[[], None]], None],
+        ring: Callable[[], None],
+        is_gone: Callable[[], None],
     ) -> None:
         self._app_loop = app_loop
         self._post = post
+        self._ring = ring
         self._is_gone = is_gone
         self._asked_at = self._answered_at = 0.0
         self._logged_at = 0.0
@@ -51,6 +57,7 @@ class AppLoopWatch:
         while True:
             await trio.sleep(LOOK_INTERVAL)
             before, looked_at = looked_at, time.monotonic()
+            self._ring()  # An answer waits for the end of its turn in the loop, and that may be long.
             if self._never_goes_on():
                 self._is_gone()
                 await trio.sleep_forever()

@@ -1,8 +1,10 @@
 """Functions that another thread's event loop is to call: in order, and many of them for one wake-up.
 
 To wake a loop is a system call, which also hands the interpreter lock over: it costs as much as the rest of a crossing.
-So the first post wakes the loop, and those after it find it woken. Races that this file closes, without a lock,
-because a signal handler may post too:
+So the first post wakes the loop, and those after it find it woken. A loop that is woken so early takes the interpreter
+lock while the poster still posts, and gets one function where it could get a hundred. Where many are posted in one turn
+of the poster's loop, `gather` waits for the end of that turn. Races that this file closes, without a lock, because a
+signal handler may post too:
 
 - A function is added while the loop takes the others. The flag is lowered *before* the first is taken: either the loop
   still sees the new function, or its post sees the lowered flag and wakes the loop again.
@@ -10,6 +12,9 @@ because a signal handler may post too:
 - A function is added before there is a loop to wake. `open` looks for it after it has set the wake function.
 - A Ctrl-C between the raised flag and the wake leaves a flag that no wake-up follows: every later post would wait for
   ever. `ring` wakes without a look at the flag. The watch on the application loop rings four times a second.
+- What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch
+  rings for that too.
+- A Ctrl-C after `gather` has returned True: its caller did not plan the ring. The next delivery lowers the flag.
 """
 
 from __future__ import annotations
@@ -30,12 +35,13 @@ class Mailbox:
             functions wait until `open`.
     """
 
-    __slots__ = ("_functions", "_is_woken", "_wake")
+    __slots__ = ("_functions", "_is_ring_planned", "_is_woken", "_wake")
 
     def __init__(self, wake: Wake | None = None) -> None:
         self._wake = wake
         self._functions: deque[Function] = deque()
         self._is_woken = False
+        self._is_ring_planned = False
 
     def open(self, wake: Wake) -> None:
         """From now on functions are delivered; first those that wait."""
@@ -59,6 +65,28 @@ class Mailbox:
         if not self._is_woken and self._wake is not None:
             self.ring()
 
+    def gather(self, function: Function) -> bool:
+        """Call the function in the loop after the next `ring_for_gathered`. From any thread.
+
+        Returns:
+            Whether the caller has to plan that, at the end of this turn of its own loop.
+        """
+        self._functions.append(function)
+        if self._is_woken or self._is_ring_planned:
+            return False
+        self._is_ring_planned = True
+        return True
+
+    def ring_for_gathered(self) -> None:
+        """Wake the loop if a function waits for that.
+
+        Raises:
+            RuntimeError: The loop has ended.
+        """
+        self._is_ring_planned = False
+        if self._functions and not self._is_woken:
+            self.ring()
+
     def ring(self) -> None:
         """Wake the loop, whether it is woken already or not.
 
@@ -76,7 +104,7 @@ class Mailbox:
             raise
 
     def _deliver(self) -> None:
-        self._is_woken = False
+        self._is_woken = self._is_ring_planned = False
         functions = self._functions
         try:
             for _ in range(len(functions)):  # A function that posts again waits for the next turn of the loop.

@@ -55,7 +55,7 @@ class Runtime:
         self._token: trio.lowlevel.TrioToken | None = None
         self._waiting: set[RuntimeCall[Any]] = set()
         self._at_end: dict[Callable[[], None], None] = {}
-        self.app_loop = AppLoop(self.post, self.cut)
+        self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
         # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
         # this thread, and the watch ends it; a block in a daemon thread is one that the program does not wait for.
@@ -147,6 +147,21 @@ class Runtime:
         await wait_although_cancelled(self.ended)
         self._thread.join(JOIN_SECONDS)
 
+    def _answer(self, function: Function) -> None:
+        """As `post`, but the answers of one turn of the loop share a wake-up at its end.
+
+        In another thread, where Python closes what a loop has left behind, the wake-up may be that of the watch.
+        """
+        if self._mailbox.gather(function):
+            try:
+                self.app_loop.loop.call_soon(self._ring_for_answers)
+            except RuntimeError:  # The loop is closed. Or it is in debug mode, and this is another thread.
+                self._mailbox.ring()
+
+    def _ring_for_answers(self) -> None:
+        with suppress(RuntimeError):  # The run has ended.
+            self._mailbox.ring_for_gathered()
+
     def _note_end(self, ended: outcome.Outcome[None]) -> None:
         self.app_loop.end()
         for call in tuple(self._waiting):
@@ -166,8 +181,9 @@ class Runtime:
         crash: BaseException | None = None
         async with trio.open_nursery() as services:
             self._services = services
-            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._app_loop_is_gone)
+            watch = AppLoopWatch(self.app_loop, self._post_and_ring, self._ring_for_answers, self._app_loop_is_gone)
             services.start_soon(watch.run)
+            services.start_soon(self.app_loop.ring_for_calls)
             self._mailbox.open(token.run_sync_soon)
             try:
                 with self._scope:
