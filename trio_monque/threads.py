@@ -142,19 +142,32 @@ def call_on_run(function: Callable[..., Any], *arguments: Any) -> Any:
 def do_on_run(function: Callable[[], None]) -> None:
     """Call it on the trio thread of the run that this task or thread works for.
 
-    Without such a run, call it soon on each run that serves other loops (see `serving_other_loops`).
+    Call it soon on each other run that serves other loops, too (see `serving_other_loops`).
     """
     if trio.lowlevel.in_trio_task():
-        function()
+        _do_and_pass_on(function)
     elif (turn := _turn_of_thread.get(None)) is not None:
         turn.call(partial(_awaited, function, ()))
     else:
         try:
-            trio.from_thread.run_sync(function)
+            trio.from_thread.run_sync(_do_and_pass_on, function)
         except RuntimeError:  # This thread does not work for a run, or the run has ended.
-            for token in tuple(_runs_for_other_loops):
-                with suppress(trio.RunFinishedError):
-                    token.run_sync_soon(function)
+            _pass_on(function, None)
+
+
+def _do_and_pass_on(function: Callable[[], None]) -> None:
+    function()
+    # Two schedulers that an asyncio program has opened are two runs, and a handler may work for the run of the first
+    # one: in a thread, or with `runs_on="runtime"`.
+    if _runs_for_other_loops:
+        _pass_on(function, trio.lowlevel.current_trio_token())
+
+
+def _pass_on(function: Callable[[], None], done_on: trio.lowlevel.TrioToken | None) -> None:
+    for token in tuple(_runs_for_other_loops):
+        if token is not done_on:
+            with suppress(trio.RunFinishedError):
+                token.run_sync_soon(function)
 
 
 _runs_for_other_loops: Final[dict[trio.lowlevel.TrioToken, None]] = {}
@@ -162,9 +175,9 @@ _runs_for_other_loops: Final[dict[trio.lowlevel.TrioToken, None]] = {}
 
 @contextmanager
 def serving_other_loops() -> Iterator[None]:
-    """While inside, `do_on_run` also calls functions on this run that a caller outside of all trio runs gives it.
+    """While inside, `do_on_run` calls functions on this run that callers outside of it give.
 
-    Such a caller is on an asyncio loop, or in a thread of the program.
+    Such a caller is on an asyncio loop, in a thread of the program, or works for another run.
     """
     token = trio.lowlevel.current_trio_token()
     _runs_for_other_loops[token] = None

@@ -80,7 +80,9 @@ def test_error_crosses_with_its_traceback_cause_and_notes(app: AppRunner) -> Non
     app.run(main)
 
 
-@pytest.mark.parametrize("error", [StopIteration(1), StopAsyncIteration(), SystemExit(3), KeyboardInterrupt()])
+@pytest.mark.parametrize(
+    "error", [StopIteration(1), StopAsyncIteration(), SystemExit(3), KeyboardInterrupt(), GeneratorExit()]
+)
 def test_errors_that_loops_treat_specially_cross_too(app: AppRunner, error: BaseException) -> None:
     """They end the call only: the loop of the application goes on."""
 

@@ -7,7 +7,8 @@ Races that this file closes:
 - The caller is cancelled while its task runs. The task is cancelled by an anyio scope, which cancels again at each
   checkpoint, and the caller waits for its end, whatever that is.
 - All tasks of the loop are cancelled, as `asyncio.run` does at its end. That is not an error of the function, so the
-  runtime is cut. So it is if Python closes the coroutine of a task that the loop has left behind.
+  runtime is cut. So it is if Python closes the coroutine of a task that the loop has left behind. A GeneratorExit that
+  the function raises by itself is an error of the function: otherwise one job could end each scheduler that runs it.
 - The loop is closed, or never runs again. Its tasks never end, so `lost` resumes the caller.
 
 Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches asyncio.
@@ -184,21 +185,23 @@ class AppCall(Generic[T]):
         if self._grace_owner is not None:
             carry_grace(self._grace_owner)
         scope = anyio.CancelScope()
-        is_left_behind = False
         value: T
         try:
             with scope:
                 self._scope = scope
                 if self._is_cancelled:
                     scope.cancel()
-                try:
-                    value = await self._function()
-                except GeneratorExit:  # Python closes this coroutine: the loop has left its task behind.
-                    is_left_behind = True
-                    raise
+                value = await self._function()
             self._answer(_Without.CANCELLED if scope.cancelled_caught else outcome.Value(value))
         except BaseException as error:  # noqa: BLE001  # What would end the application loop ends this call only.
-            self._answer(self._left_by_application() if is_left_behind else self._end_by(error, scope))
+            is_closed = isinstance(error, GeneratorExit) and not self._is_running
+            self._answer(self._left_by_application() if is_closed else self._end_by(error, scope))
+
+    @property
+    def _is_running(self) -> bool:
+        """Whether the task itself runs this. If not, Python closes its coroutine: the loop has left it behind."""
+        task = self.task  # None in the first step of an eager task, before `create_task` has returned it.
+        return task is None or asyncio.current_task(self._app_loop.loop) is task
 
     def _end_by(self, error: BaseException, scope: anyio.CancelScope) -> outcome.Error | _Without:
         rest: BaseException | None = error

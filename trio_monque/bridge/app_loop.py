@@ -173,6 +173,10 @@ class AppLoop:
     def lost(self) -> None:
         """The loop never goes on: resume those who wait for it."""
         self.is_gone = True
+        self.leave_calls_behind()
+
+    def leave_calls_behind(self) -> None:
+        """Cancel all calls, and resume those who wait for them at once. What was called may go on."""
         for call in tuple(self._calls.values()):
             call.lost()
 

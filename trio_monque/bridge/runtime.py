@@ -177,6 +177,14 @@ class Runtime:
         self.app_loop.post(partial(self._note_end, ended))
 
     async def _live(self) -> None:
+        try:
+            await self._run_main()
+        finally:
+            # Of tasks that main has left behind: a listener that does not obey, for example. trio awaits them next, and
+            # the application would wait with the runtime for what it may have to end itself.
+            self.app_loop.leave_calls_behind()
+
+    async def _run_main(self) -> None:
         token = self._token = trio.lowlevel.current_trio_token()
         crash: BaseException | None = None
         async with trio.open_nursery() as services:

@@ -35,6 +35,9 @@ T = TypeVar("T")
 LATE: Final = 0.05
 """Seconds from the call of a handler to its beginning from which on they do not count for its time limit."""
 
+CALLED_TRIO: Final = ("must be called from async context", "Task got bad yield: <class 'trio.")
+"""How the errors begin that a call of trio raises on an asyncio loop."""
+
 
 class BridgedHandlerLoop:
     """Made in the runtime. Unless a method says otherwise, it is called there."""
@@ -51,6 +54,10 @@ class BridgedHandlerLoop:
     @property
     def is_answering(self) -> bool:
         return self._app_loop.is_answering
+
+    @property
+    def is_leaving(self) -> bool:
+        return self._app_loop.is_leaving
 
     @property
     def blocked(self) -> int:
@@ -70,9 +77,17 @@ class BridgedHandlerLoop:
 
     async def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> object:
         called_at = self._clock.current_time()
-        return await self._app_loop.call(
-            self._begin, handler, argument, run, called_at, never_began=run.never_began, label=run
-        )
+        try:
+            return await self._app_loop.call(
+                self._begin, handler, argument, run, called_at, never_began=run.never_began, label=run
+            )
+        except RuntimeError as error:
+            if type(error) is RuntimeError and str(error).startswith(CALLED_TRIO):
+                error.add_note(
+                    "This handler runs on asyncio, not on trio: use asyncio or anyio, or register it with "
+                    'runs_on="runtime".'
+                )
+            raise
 
     def _begin(
         self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any], called_at: float

@@ -47,6 +47,7 @@ class HandlerLoop(HandlerTasks, Protocol):
     Attributes:
         call_listener: Calls an async listener there, from a task of the engine's run; None where that is its loop.
         further_connections: How many connections calls of the program may use beside those of the engine's run.
+        is_leaving: The program has cancelled all tasks of that loop: each run is about to be cut.
     """
 
     @property
@@ -54,6 +55,9 @@ class HandlerLoop(HandlerTasks, Protocol):
 
     @property
     def call_listener(self) -> CallListener | None: ...
+
+    @property
+    def is_leaving(self) -> bool: ...
 
     def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> Awaitable[object]:
         """Call an async handler, from the task of its run; await the result for what the handler returns or raises."""
@@ -96,6 +100,7 @@ class TrioHandlerLoop(TrioTasks):
 
     call_listener = None
     further_connections = 0
+    is_leaving = False
 
     # The loops of the engine are protected from Ctrl-C, and handlers would inherit that protection.
     @staticmethod

@@ -1,0 +1,291 @@
+"""How schedulers on asyncio start and end while something is in the way."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import threading
+import time
+import weakref
+from contextlib import AsyncExitStack
+from typing import Any
+
+import anyio
+import pytest
+from pymongo import MongoClient
+
+from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run, runtimes_left
+from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, statuses, until
+from tests.support.interference import Slow
+from tests.support.internals import interference_of, source_of
+from tests.support.thoroughly import in_full
+from trio_monque import RunningJob, Scheduler, Workers, open_scheduler, run_scheduler
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.events import JobCompleted
+from trio_monque.store.types import Database
+
+pytestmark = [ON_ASYNCIO, pytest.mark.larger_in_full]
+
+HARD_END = 2.0
+"""Seconds from the end of the clean-ups to the end of the block, at most."""
+OF_THE_MACHINE = 5.0
+"""Seconds for what else the machine does."""
+
+
+@pytest.mark.parametrize("natively", [True, False])
+def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(run: Run, unused_port: int, natively: bool) -> None:
+    async def main() -> None:
+        with MongoClient[Any]("localhost", unused_port, serverSelectionTimeoutMS=60_000) as nothing:
+
+            async def service() -> None:
+                async with open_scheduler(nothing["x"], Workers(), start_timeout=60):
+                    pytest.fail("it has begun")
+
+            began_at = time.monotonic()
+            if natively:
+                task = asyncio.create_task(service())
+                await asyncio.sleep(0.2)
+                task.cancel()
+                await asyncio.sleep(0.05)
+                task.cancel()
+                with pytest.raises(asyncio.CancelledError):
+                    await task
+            else:
+                with anyio.move_on_after(0.2) as scope:
+                    await service()
+                assert scope.cancelled_caught
+            assert time.monotonic() - began_at < HARD_END + OF_THE_MACHINE
+            assert not runtimes_left()
+
+    run(main)
+
+
+@pytest.mark.parametrize("purpose", ["settle jobs", "renew claims"])
+def test_block_is_left_in_time_although_the_database_does_not_answer(db: Database, run: Run, purpose: str) -> None:
+    long, slow = LongJobs(), Slow(purpose)
+
+    async def main() -> None:
+        async def service() -> None:
+            options: Any = {"cleanup_timeout": 0.2, "heartbeat_interval": 0.3}
+            async with open_scheduler(db, long.workers, **options) as scheduler:
+                await scheduler.enqueue("long")
+                await until(lambda: long.log)
+                interference_of(scheduler).append(slow)
+                if purpose == "renew claims":
+                    await until(slow.has_begun.is_set)
+                schedulers.append(scheduler)
+                await asyncio.sleep(LONG)
+
+        schedulers = list[Scheduler]()
+        task = asyncio.create_task(service())
+        await until(lambda: schedulers)
+        began_at = time.monotonic()
+        for _ in range(3):
+            task.cancel()
+            await asyncio.sleep(0.01)
+        with pytest.raises(asyncio.CancelledError):
+            await task
+        assert time.monotonic() - began_at < 0.2 + HARD_END + OF_THE_MACHINE
+        assert not runtimes_left()
+        (report,) = [one.report for one in schedulers]
+        assert report is not None
+        assert (purpose == "settle jobs") == bool(report.unfinished)
+
+    try:
+        run(main)
+    finally:
+        slow.may_go_on.set()
+    assert long.log[0] == "began"
+
+
+def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
+    workers, log = Workers(), list[str]()
+
+    @workers.register("a")
+    async def handle(job: RunningJob[Any]) -> None:
+        pass
+
+    async def main() -> None:
+        may_end, has_ended = asyncio.Event(), asyncio.Event()
+
+        async def stubborn(event: JobCompleted) -> None:
+            log.append("began")
+            with anyio.CancelScope(shield=True):
+                await may_end.wait()
+            log.append("ended")
+            has_ended.set()
+
+        async def strays(event: JobCompleted) -> None:
+            log.append("strays")
+            raise asyncio.CancelledError
+
+        async with open_scheduler(db, workers, listeners={JobCompleted: [stubborn, strays]}) as scheduler:
+            await scheduler.enqueue("a")
+            await until(lambda: len(log) == 2)
+            left_at = time.monotonic()
+        assert time.monotonic() - left_at < HARD_END + OF_THE_MACHINE
+        assert not runtimes_left()
+        may_end.set()
+        await asyncio.wait_for(has_ended.wait(), 10)
+
+    run(main)
+    assert sorted(log) == ["began", "ended", "strays"]
+    assert "left behind" in caplog.text
+
+
+def test_loop_that_is_stopped_and_run_again_goes_on(db: Database, request: pytest.FixtureRequest, run: Run) -> None:
+    workers, log = Workers(), list[str]()
+
+    @workers.register("a")
+    async def handle(job: RunningJob[Any]) -> None:
+        log.append("began")
+        await may_end.wait()
+        log.append("ended")
+
+    loop = asyncio.new_event_loop()
+    if "uvloop" in request.node.name:
+        import uvloop
+
+        loop.close()
+        loop = uvloop.new_event_loop()
+    try:
+        may_end = asyncio.Event()
+        stack = AsyncExitStack()
+
+        async def begin() -> Scheduler:
+            options: Any = {"heartbeat_interval": 0.3, "poll_interval": 3600, "change_stream": False}
+            scheduler = await stack.enter_async_context(open_scheduler(db, workers, **options))
+            await scheduler.enqueue("a")
+            await until(lambda: log)
+            return scheduler
+
+        async def end() -> None:
+            may_end.set()
+            await until(lambda: statuses(db, "a") == ["completed"] * 2)
+            await stack.aclose()
+
+        scheduler = loop.run_until_complete(begin())
+        beats = set[object]()
+        while len(beats) < 5:
+            beats.add(db["monque_jobs"].find_one({"status": "processing"}, {"lastHeartbeat": 1})["lastHeartbeat"])  # type: ignore[index]
+            time.sleep(0.05)
+        assert not scheduler.is_healthy()
+        scheduler.sync.enqueue("a")
+        time.sleep(0.3)
+        assert sorted(statuses(db, "a")) == ["pending", "processing"]
+        loop.run_until_complete(end())
+        assert scheduler.report is not None
+        assert scheduler.report.completed == 2
+    finally:
+        loop.close()
+
+
+def test_block_that_is_dropped_gives_its_jobs_back(db: Database, run: Run) -> None:
+    long = LongJobs()
+
+    async def enter() -> None:
+        opened = open_scheduler(db, long.workers)
+        await (await opened.__aenter__()).enqueue("long")
+        await until(lambda: long.log)
+        del opened
+
+    async def main() -> None:
+        await asyncio.create_task(enter())
+        gc.collect()
+        await until(lambda: statuses(db, "long") == ["pending"])
+        await until(lambda: not runtimes_left())
+
+    run(main)
+    assert long.log == ["began", "shutdown"]
+
+
+def test_crash_of_one_of_two_schedulers_leaves_the_other_alone(
+    db: Database, run: Run, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    long, short = LongJobs(), Workers()
+    short.register("short", _nothing)
+
+    async def crash(*_: object) -> None:
+        raise RuntimeError("a bug")
+
+    async def main() -> None:
+        async def first() -> None:
+            async with open_scheduler(db, long.workers, heartbeat_interval=0.3) as scheduler:
+                await scheduler.enqueue("long")
+                await until(lambda: long.log)
+                monkeypatch.setattr(source_of(scheduler), "renew", crash)
+                await asyncio.sleep(LONG)
+
+        async with open_scheduler(db, short) as scheduler:
+            with pytest.raises(RuntimeError, match="a bug"):
+                await asyncio.create_task(first())
+            await scheduler.enqueue("short")
+            await until(lambda: statuses(db, "short") == ["completed"])
+            assert scheduler.is_healthy()
+
+    run(main)
+
+
+async def _nothing(job: RunningJob[Any]) -> None:
+    pass
+
+
+def test_run_scheduler_is_cancelled_natively_and_drained_by_a_thread(db: Database, run: Run) -> None:
+    long, workers = LongJobs(), Workers()
+    workers.register("short", _nothing)
+
+    async def main() -> None:
+        task = asyncio.create_task(run_scheduler(db, long.workers))
+        async with open_scheduler(db, Workers()) as client:
+            await client.enqueue("long")
+            await until(lambda: long.log)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+            assert statuses(db, "long") == ["pending"]
+        async with open_scheduler(db, workers) as scheduler:
+            thread = threading.Thread(target=scheduler.drain)
+            thread.start()
+            await asyncio.wait_for(scheduler.wait_drained(), 10)
+            thread.join()
+            assert scheduler.report is not None
+
+    run(main)
+
+
+def test_many_schedulers_leave_no_thread_task_connection_and_reference(
+    mongod: EmbeddedServer, db: Database, run: Run
+) -> None:
+    workers, schedulers = Workers(), list[weakref.ref[Scheduler]]()
+    workers.register("a", _nothing)
+
+    async def main() -> None:
+        with MongoClient[Any](mongod.uri, tz_aware=True) as client:
+
+            async def once() -> None:
+                async with open_scheduler(client[db.name], workers, **QUICK) as scheduler:
+                    schedulers.append(weakref.ref(scheduler))
+                    await scheduler.enqueue("a")
+                    await until(lambda: scheduler.statistics().completed == 1)
+
+            await once()
+            tasks = len(asyncio.all_tasks())
+            await until(lambda: not [one for one in threading.enumerate() if one.name.startswith("trio_monque")])
+            threads, connections = threading.active_count(), _connections(client)
+            for _ in range(in_full(5, 100)):
+                await once()
+            assert len(asyncio.all_tasks()) == tasks
+            await until(lambda: threading.active_count() <= threads + 2)
+            assert _connections(client) <= connections + 3
+            for _ in range(3):
+                gc.collect()
+                await asyncio.sleep(0)
+            assert [one for one in schedulers[:-1] if one() is not None] == []
+
+    run(main)
+    assert statuses(db, "a") == ["completed"] * len(schedulers)
+
+
+def _connections(client: MongoClient[Any]) -> int:
+    """Those that the pools of this client hold."""
+    return sum(len(server.pool.conns) + server.pool.active_sockets for server in client._topology._servers.values())

@@ -1,0 +1,205 @@
+"""A scheduler on asyncio whose event loop or process stands still, and another one that waits for its jobs."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.asyncio_hosts.competition import competing
+from tests.asyncio_hosts.conftest import ON_ASYNCIO, UVLOOP, Run
+from tests.asyncio_hosts.programs import Program, running
+from tests.asyncio_hosts.scenes import only_document, statuses, until
+from tests.faults.processes import frozen
+from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import ClaimLostError
+from trio_monque.store.types import Database
+
+SHORT_LEASE: Any = {"heartbeat_interval": 0.3, "cleanup_timeout": 0.1, "poll_interval": 0.1}
+RENEWALS_IN_TWO_LEASES = 7
+
+
+def block_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
+    """Keep the thread, and the event loop that runs in it."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline
+        time.sleep(0.02)
+
+
+def heartbeat_of(db: Database, name: str) -> object:
+    (document,) = db["monque_jobs"].find({"name": name}, {"lastHeartbeat": 1})
+    return document["lastHeartbeat"]
+
+
+class BlockedLoop:
+    """Three handlers: one blocks the loop, one waits on that loop, and one in a thread.
+
+    Attributes:
+        log: Whose handler began, ours or that of the other scheduler, and the name of its job.
+        scheduler: Ours, in a list.
+    """
+
+    def __init__(self, db: Database) -> None:
+        self.log: list[tuple[str, str]] = []
+        self.ours, self.theirs = Workers(), Workers()
+        self.scheduler: list[Scheduler] = []
+        self.may_block, self.has_blocked = threading.Event(), threading.Event()
+        self._db = db
+        handlers: dict[str, Any] = {"blocks": self._blocks, "waits": self._waits, "thread": self._thread}
+        for name, handler in handlers.items():
+            self.ours.register(name, handler, max_attempts=1)
+        self.ours.register("new", self._new)
+        for name in self.ours.names:
+            self.theirs.register(name, self._take)
+
+    async def _blocks(self, job: RunningJob[Any]) -> None:
+        self.log.append(("ours", "blocks"))
+        await until(self.may_block.is_set)
+        block_until(lambda: not self.scheduler[0].is_healthy())
+        Monque(self._db).sync_in_loop.enqueue_many([NewJob(name="new") for _ in range(5)])
+        beats = {name: {heartbeat_of(self._db, name)} for name in ("blocks", "waits", "thread")}
+
+        def all_were_renewed_for_two_leases() -> bool:
+            for name, seen in beats.items():
+                seen.add(heartbeat_of(self._db, name))
+            return all(len(seen) >= RENEWALS_IN_TWO_LEASES for seen in beats.values())
+
+        block_until(all_were_renewed_for_two_leases)
+        block_until(lambda: statuses(self._db, "new") == ["completed"] * 5)
+        self.has_blocked.set()
+
+    async def _waits(self, job: RunningJob[Any]) -> None:
+        self.log.append(("ours", "waits"))
+        await until(self.has_blocked.is_set, 30)
+        await job.save("still held")
+
+    def _thread(self, job: RunningJob[Any]) -> None:
+        self.log.append(("ours", "thread"))
+        assert self.has_blocked.wait(30)
+        job.check_cancelled()
+
+    async def _new(self, job: RunningJob[Any]) -> None:
+        self.log.append(("ours", "new"))
+
+    async def _take(self, job: RunningJob[Any]) -> None:
+        self.log.append(("theirs", job.name))
+
+
+@ON_ASYNCIO
+def test_blocked_loop_keeps_its_claims_and_leaves_new_jobs_to_others(db: Database, run: Run) -> None:
+    blocked, names = BlockedLoop(db), ("blocks", "waits", "thread")
+    options: Any = {**SHORT_LEASE, "heartbeat_interval": 0.5}
+
+    async def main() -> None:
+        async with open_scheduler(db, blocked.ours, **options) as scheduler:
+            blocked.scheduler.append(scheduler)
+            for name in names:
+                await scheduler.enqueue(name)
+            await until(lambda: len(blocked.log) == 3)
+            with competing(db, blocked.theirs, **options):
+                blocked.may_block.set()
+                for name in names:
+                    await until(lambda name=name: statuses(db, name) == ["completed"], 30)  # type: ignore[misc]
+        assert scheduler.report is not None
+        assert (scheduler.report.completed, scheduler.report.unfinished) == (3, ())
+
+    run(main)
+    assert sorted(blocked.log[:3]) == [("ours", "blocks"), ("ours", "thread"), ("ours", "waits")]
+    assert blocked.log[3:] == [("theirs", "new")] * 5
+
+
+@ON_ASYNCIO
+def test_handler_that_blocks_beyond_the_lock_timeout_is_fenced(db: Database, run: Run) -> None:
+    ours, theirs, log, may_block = Workers(), Workers(), list[str](), threading.Event()
+
+    @ours.register("blocks", store_result=True)
+    async def blocks(job: RunningJob[Any]) -> str:
+        log.append("blocks")
+        await until(may_block.is_set)
+        block_until(lambda: statuses(db, "blocks") == ["completed"])
+        log.append(str(job.cancel_reason))
+        try:
+            await job.save("late")
+        except ClaimLostError:
+            log.append("refused")
+        except asyncio.CancelledError:
+            log.append("cancelled")
+        return "late"
+
+    @theirs.register("blocks", store_result=True)
+    async def second(job: RunningJob[Any]) -> str:
+        log.append(f"attempt {job.attempt}")
+        return "second"
+
+    async def main() -> None:
+        async with open_scheduler(db, ours, lock_timeout=1.5, **SHORT_LEASE) as scheduler:
+            await scheduler.enqueue("blocks")
+            await until(lambda: log)
+            with competing(db, theirs, lock_timeout=1.5, **SHORT_LEASE):
+                may_block.set()
+                await until(lambda: len(log) == 4, 30)
+        assert scheduler.report is not None
+        assert (scheduler.report.completed, scheduler.report.failed) == (0, 0)
+
+    run(main)
+    assert log[:3] == ["blocks", "attempt 2", "lost"]
+    assert log[3] in ("refused", "cancelled")
+    document = only_document(db)
+    assert (document["result"], document["attempts"], document.get("saved")) == ("second", 2, None)
+
+
+FROZEN: Program = """
+@workers.register("ticks")
+async def ticks(job):
+    try:
+        while True:
+            await asyncio.sleep(0.02)
+            say("tick", job.cancel_reason)
+    finally:
+        say("cancelled", job.cancel_reason)
+        with job.cleanup(5):
+            try:
+                await job.save("late")
+                say("saved")
+            except BaseException as error:
+                say("refused", type(error).__name__)
+
+async def main():
+    async with open_scheduler(db, workers, heartbeat_interval=0.3, cleanup_timeout=0.1, poll_interval=0.1):
+        await asyncio.sleep(60)
+
+run(main)
+"""
+
+
+@pytest.mark.parametrize("loop", ["asyncio", UVLOOP])
+def test_process_that_was_frozen_for_longer_than_its_lease_is_fenced(
+    mongod: EmbeddedServer, db: Database, loop: str
+) -> None:
+    theirs, attempts = Workers(), list[int]()
+
+    @theirs.register("ticks", store_result=True)
+    async def second(job: RunningJob[Any]) -> str:
+        attempts.append(job.attempt)
+        return "second"
+
+    Monque(db).sync.enqueue("ticks")
+    with running(FROZEN, mongod.uri, db.name, loop) as process:
+        process.wait_for("tick None")
+        with competing(db, theirs, **SHORT_LEASE), frozen(process.pid):
+            said_before = len(process.lines)
+            block_until(lambda: statuses(db, "ticks") == ["completed"])
+            before = only_document(db)
+        process.wait_for("refused")
+        after_thaw = process.lines[said_before:]
+        process.kill()
+    assert attempts == [2]
+    assert only_document(db) == before
+    assert "cancelled lost" in after_thaw
+    assert "saved" not in after_thaw
