@@ -124,7 +124,7 @@ def renew(play: Play, a: int, b: int) -> None:
     asked = {copy.claim for copy in beaten if (job := play.model.holds(copy.model)) and job.cancel_requested_at}
     found = leases.renew(play.jobs, real, play.model.now)
     check_equal("renew: lost", lost, found.lost)
-    check_equal("renew: cancel requests", asked, found.unwanted)
+    check_equal("renew: cancel requests", asked, found.cancel_requested)
     for copy in beaten:
         if copy.claim in lost:
             instance.forget(copy)

@@ -18,7 +18,7 @@ from trio_monque import JobStatus, Monque, RunningJob, Workers
 from trio_monque.errors import DocumentRefusedError, InvalidPayloadError
 from trio_monque.events import JobClaimLost, JobFailed, SchedulerErrorOccurred
 from trio_monque.store import claiming
-from trio_monque.store.claiming import Taken
+from trio_monque.store.claiming import TakenJobs
 from trio_monque.store.job_collection import JobCollection
 from trio_monque.store.refused_claims import RefusedClaim
 from trio_monque.store.skipped_documents import LOOK_AGAIN_AFTER
@@ -140,7 +140,7 @@ async def test_job_that_is_claimed_by_its_id_and_refused_is_set_aside_as_well(
     by_id = []
     take_one = claiming.take_one
 
-    def noted(store: JobCollection, job_id: ObjectId, *rest: Any) -> Taken:
+    def noted(store: JobCollection, job_id: ObjectId, *rest: Any) -> TakenJobs:
         by_id.append(job_id)
         return take_one(store, job_id, *rest)
 

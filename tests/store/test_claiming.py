@@ -133,7 +133,7 @@ def test_many_claimers_take_each_job_once(mongod: EmbeddedServer, db: Database, 
         peer = NodePeer(db["monque_jobs"], f"node-{number}")
         while True:
             seen = due.survey(store, {"greet": 7}, PAST).jobs
-            found = claiming.take(store, seen, PAST, stamp(f"us-{number}")) if seen else claiming.Taken([])
+            found = claiming.take(store, seen, PAST, stamp(f"us-{number}")) if seen else claiming.TakenJobs([])
             by_node = peer.claim("greet", PAST)
             with lock:
                 taken.update(job.id for job in found.jobs)
@@ -248,7 +248,7 @@ def test_claim_of_one_repeats_the_whole_condition(store: JobCollection, jobs: Co
     job = insert(store)
     jobs.update_one({"_id": job.id}, change)
     before = jobs.find_one({"_id": job.id})
-    assert claiming.take_one(store, job.id, "greet", 0, PAST, stamp()) == claiming.Taken([])
+    assert claiming.take_one(store, job.id, "greet", 0, PAST, stamp()) == claiming.TakenJobs([])
     assert jobs.find_one({"_id": job.id}) == before
 
 

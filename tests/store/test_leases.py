@@ -77,13 +77,13 @@ def test_renewal_distinguishes_two_claims_of_one_instance_on_one_job(store: JobC
     assert old.id == new.id
     jobs.update_one({"_id": old.id}, {"$set": {"cancelRequestedAt": BEAT}})
     found = leases.renew(store, [old, new], BEAT)
-    assert found == Renewed(lost={claim_id(old)}, unwanted={claim_id(new)})
+    assert found == Renewed(lost={claim_id(old)}, cancel_requested={claim_id(new)})
 
 
 def test_renewal_names_claims_that_are_asked_to_end_and_renews_them_too(store: JobCollection, jobs: Collection) -> None:
     held = claim(store, 3)
     jobs.update_one({"_id": held[1].id}, {"$set": {"cancelRequestedAt": PAST}})
-    assert leases.renew(store, held, BEAT) == Renewed(unwanted={claim_id(held[1])})
+    assert leases.renew(store, held, BEAT) == Renewed(cancel_requested={claim_id(held[1])})
     assert jobs.count_documents({"lastHeartbeat": BEAT}) == 3
 
 
@@ -99,7 +99,7 @@ def test_claim_that_the_server_refuses_to_renew_keeps_no_other_from_its_renewal(
         jobs.update_one({"_id": held[2].id}, {"$set": {"cancelRequestedAt": PAST}})
     db.command("collMod", jobs.name, validator={"$nor": [{"data": "guarded", "lastHeartbeat": {"$gt": PAST}}]})
     found = leases.renew(store, held, BEAT)
-    assert found == Renewed(refused={claim_id(guarded)}, unwanted={claim_id(held[2])} if asked else set())
+    assert found == Renewed(refused={claim_id(guarded)}, cancel_requested={claim_id(held[2])} if asked else set())
     renewed = {one["_id"] for one in jobs.find({"lastHeartbeat": BEAT})}
     assert renewed == {job.id for job in held} - {guarded.id}
 

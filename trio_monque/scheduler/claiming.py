@@ -88,7 +88,7 @@ class JobClaims:
         # that began before the pause are on their way.
         if paused := self._paused.look_up(self._leased):
             asked = [job for job in chosen if job.name not in paused]
-        taken = claiming.take(self._leased, asked, now, stamp) if asked else claiming.Taken([])
+        taken = claiming.take(self._leased, asked, now, stamp) if asked else claiming.TakenJobs([])
         if taken.refused:
             # A job on which the server refuses every claim (a validator, a full document) would be chosen first in
             # every look, and the jobs behind it would never run.
@@ -98,7 +98,7 @@ class JobClaims:
         more = taken.more or len(asked) < len(chosen)
         return Taken(taken.jobs, more=more, tried=len(asked) - len(taken.refused))
 
-    def _set_aside(self, taken: claiming.Taken, now: datetime) -> Sequence[SetAside]:
+    def _set_aside(self, taken: claiming.TakenJobs, now: datetime) -> Sequence[SetAside]:
         """Runs in a database thread. If this write fails, a later claim is refused again and sets the job aside."""
         try:
             return refused_claims.set_jobs_aside(self._leased, taken.refused, now, others_were_claimed=bool(taken.jobs))

@@ -251,7 +251,7 @@ class JobSource:
             else ClaimState.NOT_RENEWED
             if claim_id(claim) in found.refused
             else ClaimState.CANCEL_REQUESTED
-            if claim_id(claim) in found.unwanted
+            if claim_id(claim) in found.cancel_requested
             else ClaimState.HELD
             for claim in claims
         ]

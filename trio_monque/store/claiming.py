@@ -60,7 +60,7 @@ MOST_MISSED: Final = 1000
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class TakenJobs:
     """What one claim took.
 
     Attributes:
@@ -76,7 +76,7 @@ class Taken:
 
 
 @command("claim jobs", in_parts=True)
-def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> Taken:
+def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: ClaimStamp) -> TakenJobs:
     """Claim those of the candidates that are still claimable, in one guarded write.
 
     If not all candidates matched, or if they have too many different pasts, one further round trip reads back what was
@@ -98,18 +98,18 @@ def take(jobs: JobCollection, candidates: Sequence[Job], now: datetime, stamp: C
             # The write stopped at the refused document, and has claimed those before it. The server does not report
             # which: so all are read back, and not only what the second write matches.
             refused = _refused_alone(jobs, candidates, transition, session)
-            return Taken(read_back(jobs, ids, stamp, session), more=True, refused=refused)
+            return TakenJobs(read_back(jobs, ids, stamp, session), more=True, refused=refused)
         matched = written.matched_count
         # Only with pins: without them, a candidate that was claimed, failed and released since the look matches as
         # well, and its copy has the attempts and the data from before.
         if as_read is not None and matched == len(candidates):
-            return Taken([applied(job, transition) for job in candidates])
+            return TakenJobs([applied(job, transition) for job in candidates])
         # The server reports how many matched, and not which.
         taken = read_back(jobs, ids, stamp, session) if matched else []
     if matched == len(candidates):
-        return Taken(taken)
+        return TakenJobs(taken)
     _look_into_misses(jobs, candidates, {job.id for job in taken})
-    return Taken(taken, more=True)
+    return TakenJobs(taken, more=True)
 
 
 def _look_into_misses(jobs: JobCollection, candidates: Sequence[Job], taken: Set[ObjectId]) -> None:
@@ -180,7 +180,7 @@ def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStam
 @command("claim jobs")
 def take_one(
     jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
-) -> Taken:
+) -> TakenJobs:
     """Claim one job by its id, if it is claimable and still has that number of attempts. One round trip, no look.
 
     Not for suspects. A document that is not a job is released, and the next look reports it.
@@ -200,18 +200,18 @@ def take_one(
     except driver.OperationFailure as error:
         if error.code not in REFUSAL_CODES:
             raise
-        return Taken([], more=True)  # The next look reads the copy that is needed to set it aside.
+        return TakenJobs([], more=True)  # The next look reads the copy that is needed to set it aside.
     if found is None:
-        return Taken([])
+        return TakenJobs([])
     # The answer is the document after this very write, which is acknowledged: nothing needs to be read back.
     try:
         taken = _without_doubled(jobs, [jobs.codec.decode(found)], stamp)
         # What was released is due as before: the next look meets it.
-        return Taken(taken, more=not taken)
+        return TakenJobs(taken, more=not taken)
     except BrokenDocumentError:
         given_back = transitions.release_all(stamp, now)
         jobs.collection.update_one({"_id": job_id, **filter_of(given_back.guard)}, update_of(given_back))
-        return Taken([], more=True)
+        return TakenJobs([], more=True)
 
 
 @command("find out about a claim")

@@ -42,12 +42,12 @@ class Renewed:
 
     Attributes:
         lost: Claims that this instance no longer holds: their runs must end.
-        unwanted: Claims that this instance holds, on jobs whose cancellation was requested.
+        cancel_requested: Claims that this instance holds, on jobs whose cancellation was requested.
         refused: Claims that the server refuses to renew. They hold until their leases expire, unless they are lost.
     """
 
     lost: set[ClaimId] = field(default_factory=set)
-    unwanted: set[ClaimId] = field(default_factory=set)
+    cancel_requested: set[ClaimId] = field(default_factory=set)
     refused: set[ClaimId] = field(default_factory=set)
 
 
@@ -82,7 +82,7 @@ def renew(jobs: JobCollection, held: Sequence[Job], beat: datetime) -> Renewed:
             if matched is None or matched < len(group):
                 found.lost.update({claim_id(job) for job in group} - _held_under(jobs, cycles, session))
             with_request = [{**one, FIELD["cancel_requested_at"]: {"$ne": None}} for one in cycles]
-            found.unwanted.update(_held_under(jobs, with_request, session))
+            found.cancel_requested.update(_held_under(jobs, with_request, session))
     return found
 
 

@@ -60,11 +60,11 @@ def _without_resolving(patch: pytest.MonkeyPatch) -> None:
     asked: dict[ClaimStamp, Sequence[ObjectId]] = {}
     take, take_one = claiming.take, claiming.take_one
 
-    def remembered(jobs: JobCollection, chosen: Sequence[Job], now: datetime, stamp: ClaimStamp) -> claiming.Taken:
+    def remembered(jobs: JobCollection, chosen: Sequence[Job], now: datetime, stamp: ClaimStamp) -> claiming.TakenJobs:
         asked[stamp] = [job.id for job in chosen]
         return take(jobs, chosen, now, stamp)
 
-    def one_remembered(jobs: JobCollection, job_id: ObjectId, *rest: Any) -> claiming.Taken:
+    def one_remembered(jobs: JobCollection, job_id: ObjectId, *rest: Any) -> claiming.TakenJobs:
         asked[rest[-1]] = [job_id]
         return take_one(jobs, job_id, *rest)
 
