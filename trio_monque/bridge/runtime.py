@@ -17,6 +17,7 @@ from contextvars import copy_context
 from functools import partial
 from typing import Any, Final, TypeVar, TypeVarTuple, Unpack
 
+import anyio.lowlevel
 import outcome
 import trio
 
@@ -98,8 +99,9 @@ class Runtime:
     ) -> T:
         """Await an async function in the runtime; return what it returns, raise what it raises.
 
-        It runs there in a copy of the caller's context. If the caller is cancelled, the function is cancelled too, and
-        awaited. In a task of the runtime itself, it is a plain call.
+        It runs there in a copy of the caller's context. If the caller is cancelled already, the function is not called;
+        if it is cancelled meanwhile, the function is cancelled too, and awaited. In a task of the runtime itself, it is
+        a plain call.
 
         Args:
             function: Called in the runtime.
@@ -113,6 +115,7 @@ class Runtime:
             if trio.lowlevel.current_trio_token() is not self._token:
                 raise MonqueError(f"this {self._noun} was opened in asyncio: it cannot be used in another trio run")
             return await function(*args)
+        await anyio.lowlevel.checkpoint_if_cancelled()
         call = RuntimeCall(self, lambda: function(*args), orphan)
         try:
             self.post(call.begin)

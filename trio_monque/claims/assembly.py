@@ -7,14 +7,13 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import trio
-
 from ..backoff import Backoff, asked_backoff
 from ..client.event_delivery import EventDelivery
 from ..client.server_time import ServerTime
 from ..engine.nursery import Engine
-from ..errors import MissingIndexError, MonqueError
+from ..errors import MissingIndexError
 from ..events import Event
+from ..host.handler_loop import HandlerLoop
 from ..host.host import Host, Life
 from ..host.one_group import one_group_host
 from ..jobs.error_history import ErrorText
@@ -50,16 +49,26 @@ class Parts:
 
 
 def assembled(
-    collection: object, wanted: object, config: ClaimConfig, listeners: Listeners | None, work: Work
+    collection: object,
+    wanted: object,
+    config: ClaimConfig,
+    listeners: Listeners | None,
+    work: Work,
+    loop: HandlerLoop,
 ) -> Parts:
-    """Check the arguments and construct the parts. `wanted` is the filter; `work` is awaited for each claim.
+    """Check the arguments and construct the parts, in the trio run in which they work.
+
+    Args:
+        collection: The collection.
+        wanted: The filter.
+        config: The options.
+        listeners: Functions by event class.
+        work: Awaited for each claim.
+        loop: Where the program works on claims.
 
     Raises:
-        MonqueError: The caller is not in a trio task.
         InvalidDatabaseError, InvalidOptionError: The message names what is wrong.
     """
-    if not trio.lowlevel.in_trio_task():
-        raise MonqueError("documents are claimed inside trio.run: call it in a trio program")
     handle = check_collection(collection)
     check_pool(handle.database, CONNECTIONS_NEEDED)
     locked = LockedCollection.of(
@@ -69,11 +78,12 @@ def assembled(
         sort=checked_sort(config.sort),
         operation_timeout=config.operation_timeout,
     )
-    db_threads, time, event_delivery = DatabaseThreads(), ServerTime(locked), EventDelivery()
+    db_threads, time = DatabaseThreads(), ServerTime(locked)
+    event_delivery = EventDelivery(loop.call_listener)
     event_delivery.add_all({} if listeners is None else listeners)
     policy = _policy_of(config)
     reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
-    source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy), work)
+    source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy, loop), work)
     life = Life(
         name="the claims",
         get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
@@ -82,7 +92,7 @@ def assembled(
             f"{config.concurrency} documents at a time that match {shown(locked.shown_filter)}",
         ),
     )
-    host = one_group_host(source, reporter, config, life, concurrency=config.concurrency)
+    host = one_group_host(source, reporter, config, life, concurrency=config.concurrency, handlers=loop)
     host.engine.add_chore(source.reclaim_guard.run, source.reclaim_guard.progress)
     if not config.wait:
         finisher = Finisher(host.engine, source)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
+from functools import partial
 from types import TracebackType
 from typing import Any, Generic, Protocol, Self, TypeVar
 
+import anyio
 import trio
 
 from ..call_context import async_calls
@@ -14,6 +16,7 @@ from ..checks import check_seconds
 from ..engine.run import Run
 from ..engine.run_end import CancelReason
 from ..errors import ClaimLostError, InvalidUpdateError, MonqueConnectionError, MonqueError
+from ..host.handler_loop import CleanupScope, HandlerLoop
 from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
 from .claim_work import ClaimWork
@@ -37,7 +40,7 @@ class ClaimEnds(Protocol):
         ...
 
 
-@async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...)")
+@async_calls("In a thread of trio's, call trio.from_thread.run(claim.{name}, ...); on asyncio anyio.from_thread.run")
 class Claim(Generic[DocT]):
     """A document under a lock, which is renewed until the claim ends.
 
@@ -54,13 +57,14 @@ class Claim(Generic[DocT]):
 
     document: DocT
 
-    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, work: ClaimWork) -> None:
+    def __init__(self, run: Run[HeldDocument], source: ClaimEnds, work: ClaimWork, loop: HandlerLoop) -> None:
         self.document = run.claim.document
         self._run = run
         self._source = source
         self._work = work
-        self._extension: AbstractContextManager[trio.CancelScope] | None = None
-        self._scope: trio.CancelScope | None = None
+        self._loop = loop
+        self._block: AbstractContextManager[CleanupScope] | None = None
+        self._scope: CleanupScope | None = None
 
     @property
     def id(self) -> Any:
@@ -74,8 +78,11 @@ class Claim(Generic[DocT]):
 
     @property
     def deadline(self) -> float:
-        """The moment, on trio's clock, at which `timeout` cancels the work; infinity for never."""
-        return self._run.deadline
+        """When `timeout` cancels the work, on the clock of the event loop; infinity for never.
+
+        Compare it with `anyio.current_time()`, `trio.current_time()`, or the `time()` of an asyncio loop.
+        """
+        return self._loop.moment(self._run.deadline)
 
     @property
     def cancel_reason(self) -> CancelReason | None:
@@ -100,9 +107,9 @@ class Claim(Generic[DocT]):
             ClaimLostError: This instance no longer holds the lock. Nothing was written.
             MonqueConnectionError: The result may or may not be written (`unknown_outcome`).
         """
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._check_held()
-        await self._end(Finished(self._source.encoded(update, self._run.claim)))
+        # Encoded here and now: the caller may change the object afterwards.
+        outcome = Finished(self._source.encoded(update, self._run.claim))
+        await self._loop.carry_out(self._run, self._end, outcome)
 
     async def release(self, delay: float = 0.0) -> None:
         """Release the document without counting the attempt. Any instance may claim it after `delay` seconds.
@@ -111,9 +118,7 @@ class Claim(Generic[DocT]):
             ClaimLostError, MonqueConnectionError: As for `finish`.
         """
         check_seconds("delay", delay, zero=True)
-        await trio.lowlevel.checkpoint_if_cancelled()
-        self._check_held()
-        await self._end(Released(delay))
+        await self._loop.carry_out(self._run, self._end, Released(delay))
 
     def _check_held(self) -> None:
         if self._run.reason is CancelReason.LOST and not self._run.is_settled_early:
@@ -121,9 +126,15 @@ class Claim(Generic[DocT]):
         # An end is being written (`is_settling_early`) or was written (`is_settled_early`), or the work has ended
         # (`is_over`). A second end would find the lock gone, and look like a lost lock.
         if self._work.is_over or self._run.is_settled_early or self._run.is_settling_early:
-            raise MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
+            raise self._ended()
+
+    def _ended(self) -> MonqueError:
+        return MonqueError(f"the claim on document {self._run.claim} has ended: it can be finished or released once")
 
     async def _end(self, outcome: Outcome) -> None:
+        """In the run of the engine."""
+        await trio.lowlevel.checkpoint_if_cancelled()
+        self._check_held()
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
         is_held = False
         try:
@@ -156,29 +167,33 @@ class Claim(Generic[DocT]):
 
     # --- The work under it ---
 
+    def _arrived(self) -> None:
+        """The task that waited for it has it: start the clock of `timeout`."""
+        # Not when the engine hands it over: a task on asyncio may get it much later, when its loop was blocked.
+        self._loop.begin(self._run)
+
     async def __aenter__(self) -> Self:
         if self._scope is not None:
             raise MonqueError(f"the claim on document {self._run.claim} was entered twice")
         self._check_held()
-        self._extension = self._run.extended()
-        self._scope = self._extension.__enter__()
-        self._scope.__enter__()
-        self._work.enter()
+        if not self._work.enter():
+            raise self._ended()
+        self._block = self._loop.extended(self._run)
+        self._scope = self._block.__enter__()
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> bool:
+        assert self._block is not None
         assert self._scope is not None
-        assert self._extension is not None
         left: BaseException | None = error  # What leaves the block.
         try:
-            if self._scope.__exit__(kind, error, trace):
+            if self._block.__exit__(kind, error, trace):
                 left = None
-        except BaseException as rest:  # noqa: BLE001  # The scope takes its own Cancelled out of a group.
-            left = rest
-        finally:
-            self._extension.__exit__(None, None, None)
+        except BaseException as rest:  # noqa: BLE001  # The scope takes its own cancellation out of a group.
+            # Python closes a block that its loop has left behind. Its scope cannot be left any more.
+            left = error if isinstance(error, GeneratorExit) else rest
         was_cut = self._scope.cancelled_caught
         try:
             if left is None and not was_cut and not (self._run.is_settled_early or self._work.is_over):
@@ -197,10 +212,12 @@ class Claim(Generic[DocT]):
         if left is not None:
             # The block may be left by an error and by a cancellation at once. Then the error decides: a failure must
             # not count as a release.
-            others = left.split(trio.Cancelled)[1] if isinstance(left, BaseExceptionGroup) else left
+            others: BaseException | None = left
+            if isinstance(left, BaseExceptionGroup):
+                others = left.split(anyio.get_cancelled_exc_class())[1]
             # A cancellation, a Ctrl-C or an exit is not a failure of the document, which is released uncounted.
             outcome = others if isinstance(others, Exception) else UncountedReleaseError()
-        self._work.end(outcome)
+        self._loop.post(partial(self._work.end, outcome))
 
     def _cut_short(self) -> BaseException:
         if self._run.reason is CancelReason.TIMEOUT:

@@ -6,6 +6,9 @@ task works on the document: the handler of `run_claims` in the engine's task, a 
 
 from __future__ import annotations
 
+import threading
+from typing import Final
+
 import trio
 
 from ..engine.run import Run
@@ -13,9 +16,14 @@ from ..engine.source import Control
 from .locked_document import HeldDocument
 from .settlement import DocumentSettlement, UncountedReleaseError
 
+_ENTERING: Final = threading.Lock()
+"""Held for the moment in which a block is entered, or a claim is released because no block was. See `enter`."""
+
 
 class ClaimWork:
     """Whether the work has begun, whether it is over, and with which error.
+
+    Used on the thread of the engine. Any thread may call `enter` and read the attributes.
 
     Attributes:
         order: See `HeldDocument.order`.
@@ -52,9 +60,13 @@ class ClaimWork:
         """Start the clock of `timeout`."""
         self._run.begin()
 
-    def enter(self) -> None:
-        """A task has entered `async with claim`."""
-        self._is_entered = True
+    def enter(self) -> bool:
+        """A task enters `async with claim`. Return False if the work is over."""
+        # On asyncio the task is in another thread than `release_unless_entered`. Without the lock, the block could be
+        # entered between the look and the release there: another instance would work on the document beside it.
+        with _ENTERING:
+            self._is_entered = not self.is_over
+            return self._is_entered
 
     def end(self, error: Exception | None = None) -> None:
         """The work is over. The error decides what the document's lock becomes, unless the work was over before."""
@@ -69,8 +81,9 @@ class ClaimWork:
     def release_unless_entered(self) -> None:
         """Release the document uncounted, unless a task works on it or has done so."""
         # Otherwise another instance could claim the document while a block still works on it.
-        if not (self.is_entered or self.is_over):
-            self.end(UncountedReleaseError())
+        with _ENTERING:
+            if not (self.is_entered or self.is_over):
+                self.end(UncountedReleaseError())
 
     async def wait_over(self) -> None:
         """Wait until the work is over; raise its error.

@@ -5,14 +5,17 @@ from __future__ import annotations
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from functools import partial
-from typing import Any, Generic, Self, TypeVar, Unpack
+from typing import Any, Final, Generic, Self, TypeVar, Unpack
 
+import anyio
 import trio
 
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
-from ..errors import ClaimLostError, InvalidOptionError
+from ..errors import ClaimLostError, InvalidOptionError, MonqueError
+from ..host.application_loop import Opened, opened, run
+from ..host.handler_loop import ON_TRIO, HandlerLoop
 from ..host.host import Body
 from ..log import logger_of
 from ..store.types import TypedCollection
@@ -25,16 +28,22 @@ from .reporting import ClaimsReport, log_extra
 
 logger = logger_of("claims")
 
+NOUN: Final = "claims instance"
+"""What runs, for errors of the bridge."""
+
+NO_BODY: Final = Body(name="run_claims")
+
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
 
-@async_calls("In a thread of trio's, call trio.from_thread.run(claims.{name})")
+@async_calls("In a thread of trio's, call trio.from_thread.run(claims.{name}); on asyncio anyio.from_thread.run")
 class RunningClaims:
     """Claims that are running: the value that `nursery.start(run_claims, ...)` returns."""
 
-    def __init__(self, parts: Parts, config: ClaimConfig) -> None:
+    def __init__(self, parts: Parts, config: ClaimConfig, loop: HandlerLoop) -> None:
         self._parts = parts
         self._config = config
+        self._loop = loop
 
     @property
     def id(self) -> str:
@@ -55,7 +64,7 @@ class RunningClaims:
 
     async def wait_drained(self) -> None:
         """Wait until the claims have ended. It does not start a drain."""
-        await self._parts.host.ended.wait()
+        await self._loop.wait(self._parts.host.ended)
 
 
 class Claims(RunningClaims, Generic[DocT]):
@@ -64,20 +73,32 @@ class Claims(RunningClaims, Generic[DocT]):
     Several tasks may iterate at once. The iteration ends when no document is left (`wait=False`), or after `drain()`.
     """
 
-    def __init__(self, parts: Parts, config: ClaimConfig, queue: ClaimQueue) -> None:
-        super().__init__(parts, config)
+    def __init__(self, parts: Parts, config: ClaimConfig, loop: HandlerLoop, queue: ClaimQueue) -> None:
+        super().__init__(parts, config, loop)
         self._queue = queue
 
     def __aiter__(self) -> Self:
         return self
 
     async def __anext__(self) -> Claim[DocT]:
-        claim = await self._queue.take()
+        try:
+            claim = await self._loop.call_beside_engine(self._queue.take, orphan=_release_orphan)
+        except MonqueError:
+            if not self._parts.host.ended.is_set():
+                raise
+            claim = None  # On asyncio: the thread of the claims has ended.
         if claim is not None:
+            claim._arrived()  # noqa: SLF001
             return claim
         if self._parts.engine.stop.crashes:
-            await trio.sleep_forever()  # The host cancels this body and raises the crash.
+            await anyio.sleep_forever()  # The host cancels this body and raises the crash.
         raise StopAsyncIteration
+
+
+def _release_orphan(claim: Claim[Any] | None) -> None:
+    """In the run of the engine: the task that waited for the claim was cancelled, and does not get it."""
+    if claim is not None:
+        claim._work.release_unless_entered()  # noqa: SLF001
 
 
 @entered_by_async_with("claims")
@@ -96,6 +117,10 @@ async def open_claims(
                 async with claim:
                     await claim.finish({"$set": {"location": await locate(claim.document["address"])}})
 
+    It works on trio, asyncio and uvloop, and the body works on the claims on its own event loop. On asyncio the claims
+    are held, renewed and settled on trio, in a thread of its own. While the body blocks its loop, that thread renews
+    the claims, and claims nothing more. Listeners run on the loop of the body.
+
     When the body ends, no more documents are claimed. Claims that no task has entered with `async with claim` are
     released at once; the others may finish within `shutdown_timeout`. When the body raises or is cancelled, work on
     claims is cancelled, and their documents are released.
@@ -113,9 +138,17 @@ async def open_claims(
         FilterStillMatchesError: A finished document still matched the filter and was claimed again.
     """
     config = claim_config(options)
-    queue = ClaimQueue(config.concurrency)
-    parts = assembled(collection, filter, config, listeners, queue.offer)
 
+    def made(loop: HandlerLoop) -> Opened[Claims[DocT], ClaimsReport]:
+        queue = ClaimQueue(config.concurrency)
+        parts = assembled(collection, filter, config, listeners, queue.offer, loop)
+        return Opened(Claims(parts, config, loop, queue), parts.host, _body(parts, queue), loop)
+
+    async with opened("open_claims", NOUN, made) as claims:
+        yield claims
+
+
+def _body(parts: Parts, queue: ClaimQueue) -> Body:
     async def close_when_draining(_in_body: trio.CancelScope) -> None:
         await parts.engine.stop.draining.wait()
         queue.close()
@@ -124,15 +157,13 @@ async def open_claims(
         queue.close()
         queue.release_idle()
 
-    # After a crash, blocks raise ClaimLostError because their work is cancelled. Only the crash is worth raising.
-    body = Body(
+    return Body(
         name="open_claims",
         beside=close_when_draining,
         at_end=release_idle,
+        # After a crash, blocks raise ClaimLostError because their work is cancelled. Only the crash is worth raising.
         is_echo=lambda error: isinstance(error, ClaimLostError),
     )
-    async with parts.host.opened(body):
-        yield Claims(parts, config, queue)
 
 
 async def run_claims(
@@ -151,17 +182,32 @@ async def run_claims(
     `Discard` mean the same as for jobs. A handler is cancelled when the lock is lost.
 
     Returns the report when no document is left (`wait=False`), or after `drain()` of the object that `nursery.start`
-    returns. If the call is cancelled, it cancels the handlers, releases their documents, and ends within
-    `cleanup_timeout` plus two seconds. Arguments, options and errors are those of `open_claims`.
+    returns; on asyncio, start it in a task group of anyio in the same way. Handlers are tasks of the event loop of the
+    caller, with a copy of its context.
+
+    If the call is cancelled, it cancels the handlers, releases their documents, and ends within `cleanup_timeout` plus
+    two seconds. Arguments, options and errors are those of `open_claims`.
     """
     if problem := problem_of_handler(handler, "claim") or ("" if is_async(handler) else "must be an async function"):
         raise InvalidOptionError("handler", handler, problem)
     config = claim_config(options)
-    slots = HandlerSlots(config.concurrency)
-    parts = assembled(
-        collection, filter, config, listeners, partial(_work, handler, slots, config.redact_errors is None)
-    )
-    return await parts.host.run_unwrapped(lambda: task_status.started(RunningClaims(parts, config)))
+
+    def made(loop: HandlerLoop) -> Opened[RunningClaims, ClaimsReport]:
+        slots = HandlerSlots(config.concurrency)
+        work = partial(_work, _called_on(loop, handler), slots, config.redact_errors is None)
+        parts = assembled(collection, filter, config, listeners, work, loop)
+        return Opened(RunningClaims(parts, config, loop), parts.host, NO_BODY, loop)
+
+    return await run("run_claims", NOUN, made, task_status)
+
+
+def _called_on(
+    loop: HandlerLoop, handler: Callable[[Claim[DocT]], Awaitable[object]]
+) -> Callable[[Claim[DocT]], Awaitable[object]]:
+    """Return the handler as a call on its loop. On trio it is the handler itself: each call would cost a coroutine."""
+    if loop is ON_TRIO:
+        return handler
+    return lambda claim: loop.call_handler(handler, claim, claim._run)  # noqa: SLF001
 
 
 # The engine's own loops are protected from Ctrl-C, and a protected caller would protect its handlers, too.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, replace
 
 from ..client.server_time import ServerTime
+from ..host.handler_loop import HandlerLoop
 from ..host.limits import leased_timeout
 from ..jobs.retry_policy import RetryPolicy
 from ..store.database_threads import DatabaseThreads
@@ -22,6 +23,7 @@ class ClaimsContext:
         time: The server's time.
         config: The options.
         policy: What follows a failed attempt.
+        loop: Where the program works on claims.
         leased: The collection for claims and renewals, with a shorter timeout; see `leased_timeout`.
     """
 
@@ -30,6 +32,7 @@ class ClaimsContext:
     time: ServerTime
     config: ClaimConfig
     policy: RetryPolicy
+    loop: HandlerLoop
     leased: LockedCollection = field(init=False)
 
     def __post_init__(self) -> None:

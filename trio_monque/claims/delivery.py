@@ -55,7 +55,10 @@ class ClaimQueue:
                 work.end()
 
     async def take(self) -> Claim[Any] | None:
-        """Wait for the next claim that is still held, and for a free place; None after `close`."""
+        """Wait for the next claim that is still held, and for a free place; None after `close`.
+
+        The caller starts the clock of `timeout` when the claim has reached its task: see `Claim._arrived`.
+        """
         await trio.lowlevel.checkpoint()
         while True:
             while self._offered and len(self._taken) < self._concurrency:
@@ -63,7 +66,6 @@ class ClaimQueue:
                 # If the lock was lost while the claim waited here, `offer` has ended the work: drop the claim.
                 if not work.is_over:
                     self._taken[work] = None
-                    work.begin()
                     return claim
             if self._is_closed:
                 return None

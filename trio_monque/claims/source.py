@@ -112,7 +112,7 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
 
     def execute(self, run: Run[HeldDocument]) -> Awaitable[object]:
         work = ClaimWork(run, self._control)
-        return self._work(Claim(run, self, work), work)
+        return self._work(Claim(run, self, work, self._shared.loop), work)
 
     async def settle_early(self, run: Run[HeldDocument], settlement: DocumentSettlement) -> bool | None:
         """Settle a claim while its work goes on; see `Control.settle_early`."""

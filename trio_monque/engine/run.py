@@ -146,6 +146,10 @@ class Run(Generic[ClaimT]):
         self._started = math.inf
         self._new_ends()
 
+    def begins_at(self, moment: float) -> None:
+        """Count its time limit from that moment, for which `begin` is called soon. From any thread."""
+        self._started = moment
+
     def begin(self, moment: float | None = None) -> None:
         """Its time limit runs from now on, or from that moment."""
         self._started = self._clock.current_time() if moment is None else moment
@@ -258,13 +262,14 @@ class Run(Generic[ClaimT]):
 
     @contextmanager
     def extended(self) -> Iterator[trio.CancelScope]:
-        """A scope to enter, cancelled with the run's. For a part of the run in a task outside the run's scope."""
+        """Cancel the body with the run. For a part of the run in a task outside the run's scope."""
         scope = trio.CancelScope(deadline=self._ends_at)
         if self.scope.cancel_called:
             scope.cancel(reason=str(self.reason))
         self._extensions = (*self._extensions, scope)
         try:
-            yield scope
+            with scope:
+                yield scope
         finally:
             self._extensions = tuple(one for one in self._extensions if one is not scope)
 

@@ -68,7 +68,12 @@ async def opened(
             yield made.public
     else:
         async with open_in_runtime(partial(_live, make), _drain, noun) as bridged:
-            yield bridged.public
+            try:
+                yield bridged.public
+            except BaseException as error:
+                # As in `Host.opened`: the crash alone is worth raising.
+                if not (bridged.host.engine.stop.crashes and bridged.body.is_echo(error)):
+                    raise
 
 
 async def run(

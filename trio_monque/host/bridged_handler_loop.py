@@ -122,12 +122,29 @@ class BridgedHandlerLoop:
                 if not event.is_set():
                     raise
 
-    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        return self._runtime.call(function, *args)
+    def call_beside_engine(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
+        return self._runtime.call(function, *args, orphan=orphan)
+
+    def begin(self, run: Run[Any]) -> None:
+        now = self._clock.current_time()
+        run.begins_at(now)  # The task may ask for its deadline before the run has taken the post.
+        self.post(partial(run.begin, now))
+
+    def post(self, function: Callable[[], object]) -> None:
+        if self._thread.is_current:
+            function()
+        else:
+            with suppress(RuntimeError):  # The run has ended.
+                self._runtime.post(function)
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         make = partial(run.cleaning_up, seconds)
         return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
+
+    def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
+        return run.extended() if self._thread.is_current else mirrored_scope(self._runtime, run.extended)
 
     def moment(self, trio_moment: float) -> float:
         return self._app_loop.loop.time() + (trio_moment - self._clock.current_time())

@@ -4,7 +4,8 @@ An engine always runs on trio. The program that opened it may be on trio too: th
 of their runs (`TrioHandlerLoop`), and nothing here costs a task, a command or a coroutine. Or it is on an asyncio loop:
 then the engine has a thread of its own, and handlers are tasks of that loop (`bridged_handler_loop.py`).
 
-A scheduler, its running jobs and its events get one HandlerLoop and ask it. They have no other difference.
+A scheduler, its running jobs and its events get one HandlerLoop and ask it, and so do claims. They have no other
+difference.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ T = TypeVar("T")
 
 
 class CleanupScope(Protocol):
-    """The scope of a clean-up: a `trio.CancelScope`, or an `anyio.CancelScope` in a handler on asyncio.
+    """The scope of a clean-up, or of a block under a claim: a `trio.CancelScope`; on asyncio an `anyio.CancelScope`.
 
     Attributes:
         cancel_called: Whether it was cancelled, by its deadline or by a call.
@@ -78,12 +79,29 @@ class HandlerLoop(HandlerTasks, Protocol):
         """Wait for an event of the engine's run, on the loop of the program; await the result."""
         ...
 
-    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
-        """Call an async function in the engine's run, for the loop of the program; await the result."""
+    def call_beside_engine(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
+        """Call an async function in the engine's run, for the loop of the program; await the result.
+
+        If the caller is cancelled and does not get what the function returned, `orphan` is called with it, in that run.
+        """
+        ...
+
+    def begin(self, run: Run[Any]) -> None:
+        """A task of the program begins to work in the run: the time limit of the run counts from now on."""
+        ...
+
+    def post(self, function: Callable[[], object]) -> None:
+        """Call a function in the engine's run, soon; in a task of that run, at once. After its end, do nothing."""
         ...
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:
         """Return the shielded scope of `Run.cleaning_up`, for the task of the handler."""
+        ...
+
+    def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
+        """Return the scope of `Run.extended`, for a task of the program: it is cancelled with the run."""
         ...
 
     def moment(self, trio_moment: float) -> float:
@@ -124,11 +142,22 @@ class TrioHandlerLoop(TrioTasks):
     def wait(self, event: trio.Event) -> Awaitable[None]:
         return event.wait()
 
-    def call_beside_engine(self, function: Callable[..., Awaitable[T]], *args: Any) -> Awaitable[T]:
+    def call_beside_engine(
+        self, function: Callable[..., Awaitable[T]], *args: Any, orphan: Callable[[T], None] | None = None
+    ) -> Awaitable[T]:
         return function(*args)
+
+    def begin(self, run: Run[Any]) -> None:
+        run.begin()
+
+    def post(self, function: Callable[[], object]) -> None:
+        function()
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[trio.CancelScope]:
         return run.cleaning_up(seconds)
+
+    def extended(self, run: Run[Any]) -> AbstractContextManager[trio.CancelScope]:
+        return run.extended()
 
     def moment(self, trio_moment: float) -> float:
         return trio_moment

@@ -46,6 +46,10 @@ async def _nothing() -> None:
     pass
 
 
+async def _nothing_beside(_in_body: trio.CancelScope) -> None:
+    pass
+
+
 @dataclass(frozen=True, kw_only=True)
 class Life:
     """What each kind of work adds to the start and the end of a host.
@@ -78,7 +82,7 @@ class Body:
     """
 
     name: str
-    beside: Callable[[trio.CancelScope], Awaitable[None]]
+    beside: Callable[[trio.CancelScope], Awaitable[None]] = _nothing_beside
     at_end: Callable[[], None] = lambda: None
     is_echo: Callable[[BaseException], bool] = lambda error: False
 

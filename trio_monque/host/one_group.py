@@ -11,6 +11,7 @@ from collections.abc import Sequence, Set
 from typing import Any, Final, Generic, TypeVar
 
 from ..engine.demand import Demand, Due, Granted, KnownItem
+from ..engine.handler_tasks import TRIO_TASKS, HandlerTasks
 from ..engine.nursery import Engine
 from ..engine.source import Control, Source
 from ..errors import MonqueConnectionError, is_shortage
@@ -94,12 +95,13 @@ def one_group_host(
     life: Life,
     *,
     concurrency: int,
+    handlers: HandlerTasks = TRIO_TASKS,
 ) -> Host[ClaimT, ReportT]:
     """Return the host of such a source.
 
     The engine polls, also in virtual time, because no client and no other instance announces items to it.
     """
     limits = engine_limits(options, concurrency=concurrency, has_local_wakeups=False)
-    engine = Engine(source, reporter, limits)
+    engine = Engine(source, reporter, limits, handlers=handlers)
     engine.slots.set_limit(GROUP, concurrency)
     return Host(engine, reporter, life, start_timeout=options.start_timeout)

@@ -246,7 +246,7 @@ class RunningJob(Generic[T, Resources]):
         return call_on_run(self._in_the_run, function, args)
 
     async def _in_the_run(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
-        with self._run.extended() as scope, scope:
+        with self._run.extended():
             result = self._surroundings.loop.call_back(function, args)
             return await result if inspect.isawaitable(result) else result
         raise RunCancelled  # The cancellation of the run has ended the call, and `scope` has caught it.
