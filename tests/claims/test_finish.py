@@ -13,11 +13,11 @@ from tests.support.documents import DONE, OPEN, fill, finish, listened, lock_of,
 from tests.support.internals import run_of
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
-from trio_monque import open_claims, run_claims
+from trio_monque import Monque, open_claims, run_claims
 from trio_monque.claims.locked_document import Cycle
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError, MonqueConnectionError
 from trio_monque.events import DocumentFailed
-from trio_monque.store.types import Collection
+from trio_monque.store.types import Collection, Database
 
 STRANGE: list[Any] = [
     {"state": "done"},
@@ -47,6 +47,21 @@ AT_THE_LOCK: list[Any] = [
     [{"$project": {"lock": 1}}],
     [{"$addFields": {"lock.by": 1}}],
 ]
+
+
+async def test_handler_that_goes_on_beyond_its_lease_may_enqueue_jobs(
+    db: Database, jobs: Collection, things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+
+    async def handler(claim: Any) -> None:
+        await claim.finish(DONE)
+        await trio.sleep(500)  # Some leases.
+        await Monque(db).enqueue("mail", {"n": claim.id})
+
+    report = await run_claims(things, OPEN, handler, wait=False)
+    assert report.finished == 1
+    assert jobs.count_documents({"name": "mail"}) == 1
 
 
 @pytest.mark.parametrize("update", one_in(2, STRANGE + AT_THE_LOCK), ids=str)

@@ -291,6 +291,58 @@ async def test_handler_that_waits_for_its_answer_is_over_before_its_lease(autoju
     assert left == [8.5]  # Three beats but a sixth of one.
 
 
+@pytest.mark.usefixtures("virtual_pauses")
+async def test_run_cancelled_at_its_lease_deadline_keeps_the_reason_if_it_is_settled_after_that(
+    autojump_clock: MockClock,
+) -> None:
+    """Its clean-up has no more time than before, although no lease binds it any more."""
+    desk = Desk(1, settling_takes=7.5)
+    desk.engine = engine_of(desk, heartbeat_interval=3.0, cleanup_timeout=5.0)
+    desk.renewal_faults = [NotNowError() for _ in range(10_000)]
+    seen: list[tuple[float, CancelReason | None]] = []
+
+    async def handler(run: Run[int]) -> None:
+        assert await desk.settle_early(run)
+        seen.append((trio.current_time(), run.reason))
+        try:
+            await trio.sleep_forever()
+        finally:
+            seen.append((trio.current_time(), run.reason))
+            with run.cleaning_up(100):
+                await trio.sleep(100)
+            seen.append((trio.current_time(), run.reason))
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(60)
+    # Three beats are 9 seconds: cancelled 2 seconds before their end, and cleaned up for 5 seconds at most.
+    assert seen == [(7.5, CancelReason.LOST), (7.5, CancelReason.LOST), (12.0, CancelReason.LOST)]
+
+
+async def test_handler_that_outlasts_its_lease_awaits_answers_and_cleans_up_as_before(
+    autojump_clock: MockClock,
+) -> None:
+    """No lease limits it any more, so a call to the database must not fail because the lease would be over."""
+    desk = Desk(1)
+    seen: list[float] = []
+
+    async def handler(run: Run[int]) -> None:
+        assert await desk.settle_early(run)
+        await trio.sleep(500)
+        seen.append(run.seconds_left)
+        call = trio.CancelScope()
+        with run.grace.waiting(call):
+            seen.append(call.deadline)
+        with run.cleaning_up(3):
+            await trio.sleep(2)
+            seen.append(trio.current_time())
+
+    desk.handler = handler
+    async with running(desk.engine):
+        await trio.sleep(600)
+    assert seen == [math.inf, math.inf, 502.0]
+
+
 async def test_nothing_is_awaited_of_a_settler_that_is_gone(autojump_clock: MockClock) -> None:
     class BrokenError(Exception):
         pass

@@ -185,7 +185,12 @@ class Run(Generic[ClaimT]):
 
     def outlive_lease(self) -> None:
         """Its claim is settled: its handler may go on for as long as it may run, and no lease binds it any more."""
-        self._lease_deadline = math.inf
+        # The answer to the settlement may come after the lease deadline has cancelled the run. Without this, the run
+        # would have no reason any more, and its clean-up no end.
+        if self.reason is not None:
+            self._cancelled_at = self.cancelled_at
+        # No clean-up and no wait for an answer is clipped to the lease any more (see `_shields_end`).
+        self._sent = self._lease_deadline = math.inf
         self._new_ends()
 
     def _new_ends(self) -> None:
@@ -224,8 +229,7 @@ class Run(Generic[ClaimT]):
     def _reason_at(self, now: float) -> CancelReason | None:
         if now < self._ends_at and self._reason is None and not (self.is_gone or self._is_past_lease_deadline):
             return None  # First, because every run is asked several times, and this is nearly always the answer.
-        # Remembered: an early settlement that is answered late lifts the deadline (`outlive_lease`), and must not take
-        # the reason from a run that was cancelled at it.
+        # Remembered, for `outlive_lease` lifts the deadline.
         self._is_past_lease_deadline = self._is_past_lease_deadline or now >= self._lease_deadline
         if self.is_gone or self._is_past_lease_deadline:
             return CancelReason.LOST
