@@ -11,11 +11,13 @@ import pytest
 from bson import Int64
 from pymongo import MongoClient
 
+from tests.support.fail_points import refusing_server
 from tests.support.interception import Recorder
 from tests.support.malformed import Element, with_field
 from tests.support.node_peer import NodePeer
 from tests.support.store import PAST, claim_due, handle, insert, stamp
 from trio_monque.embedded import EmbeddedServer
+from trio_monque.errors import MonqueConnectionError
 from trio_monque.jobs.claimable import past
 from trio_monque.jobs.job import Job
 from trio_monque.jobs.rescue_policy import SUSPECT_FROM
@@ -287,6 +289,18 @@ def test_two_of_one_moment_are_seen_although_their_names_are_asked_for_in_turn(
     assert due.next_due(store, ["greet", "other"], PAST) != due.NextDue(moment, None)
     insert(store, "other", run_at=moment)
     assert due.next_due(store, ["greet", "other"], PAST) == due.NextDue(moment, None)
+
+
+def test_claim_of_a_broken_document_that_cannot_be_released_has_an_unknown_outcome() -> None:
+    """The claim is written: the caller must find out, and release it as soon as the server allows."""
+    with refusing_server() as server, server.client() as client, MongoClient[Any](server.uri) as admin:
+        store, documents = handle(client["shop"]), admin["shop"]["monque_jobs"]
+        job = insert(store)
+        documents.update_one({"_id": job.id}, {"$set": {"timeout": "soon"}})
+        with server.refusing(13, ["update"]), pytest.raises(MonqueConnectionError) as caught:
+            claiming.take_one(store, job.id, "greet", 0, PAST, stamp())
+        assert documents.count_documents({"_id": job.id, "status": "processing"}) == 1
+        assert caught.value.unknown_outcome
 
 
 @pytest.mark.parametrize(

@@ -11,9 +11,10 @@ Two instances, A and B, look at the same due job and both try to claim it. What 
 - The fence (owner, token, moment) tells this claim from any earlier one under the same name. Where not all matched,
   A reads back by the fence what it holds, in the session of the write and as a majority has it. Without the majority,
   A on a primary that is cut off would run a job whose claim is rolled back, while B claims it on the new primary.
-- A job with rescues is suspected of killing its process, and is claimed alone. B's death may make a candidate a
-  suspect after A's look. The pins have the number of rescues, so that candidate does not match; a write without pins
-  repeats `UNSUSPECTED`. Otherwise the suspect would be claimed beside other jobs, and kill their runs as well.
+- A job that was rescued several times in a row is suspected of killing its process, and is claimed alone. B's death
+  may make a candidate a suspect after A's look. The pins have the number of rescues, so that candidate does not match;
+  a write without pins repeats `UNSUSPECTED`. Otherwise the suspect would be claimed beside other jobs, and kill their
+  runs as well.
 
 Where the answer to a claim is lost, A does not know whether it holds the jobs. `resolve` finds out, and `release_all`
 gives back what A does not want. Otherwise these jobs would wait until the lease expires.
@@ -177,7 +178,8 @@ def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStam
     return whole
 
 
-@command("claim jobs")
+# In parts: if the release below fails, the claim is written, and the caller must release it as soon as it can.
+@command("claim jobs", in_parts=True)
 def take_one(
     jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
 ) -> TakenJobs:

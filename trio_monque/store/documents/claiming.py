@@ -197,7 +197,7 @@ def update_each_if_refused(
         sent = send(locked, each, session)
     for place, refusal in sent.refused.items():
         logger.error("the server refuses to have the lock of document %r changed: %s", ids[place], refusal.message)
-    return sent.matched
+    return sent.modified
 
 
 # --- What was taken, read back ---
