@@ -203,7 +203,7 @@ class Runner(Generic[ClaimT, SettlementT]):
         try:
             error = without_cancellations(raised)
         finally:
-            self._over(run)
+            self._over(run)  # Also if that fails, without memory for example.
         # Here, outside the run's scope, the deadline is that of the engine.
         if isinstance(error, LeakedCancellationError) and trio.current_effective_deadline() == -math.inf:
             return False  # Not leaked by the handler: the hard end cancels all. Nothing writes this end any more.
