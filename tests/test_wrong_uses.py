@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import gc
 from collections.abc import Awaitable, Callable
 from datetime import timedelta
@@ -27,7 +26,6 @@ from trio_monque import (
 from trio_monque.embedded import embedded_mongod
 from trio_monque.errors import (
     AsyncWithError,
-    CallContextError,
     InvalidCronError,
     InvalidDatabaseError,
     InvalidJobIdentifierError,
@@ -180,9 +178,11 @@ def test_wrong_making_says_what_to_write(use: Callable[[], object], error: type[
         use()
 
 
-def test_worker_process_on_asyncio_names_trio(db: Database) -> None:
-    with pytest.raises(CallContextError, match=r"trio.run\(partial\(run_until_signalled, db, workers\)\)"):
-        asyncio.run(run_until_signalled(db, workers))
+def test_worker_process_outside_of_an_event_loop_says_what_to_write(db: Database) -> None:
+    with pytest.raises(
+        MonqueError, match=r"run_until_signalled needs an event loop: .* run by trio\.run, asyncio\.run"
+    ):
+        run_until_signalled(db, workers).send(None)
 
 
 def test_what_is_never_entered_warns(db: Database) -> None:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 from typing import Unpack
 
+import anyio
 import trio
 
 from ..engine.exceptions import raise_unwrapped
-from ..errors import CallContextError
+from ..host.application_loop import Opened, is_on_trio, run
+from ..host.handler_loop import HandlerLoop
 from ..options import SchedulerOptions, scheduler_config
 from ..store.types import Database
 from .reporting import SchedulerReport
@@ -29,47 +32,79 @@ async def run_until_signalled(
 ) -> SchedulerReport:
     """Run a scheduler until SIGTERM or SIGINT: the first signal drains it, the second one cuts it short.
 
-    `trio.run(partial(run_until_signalled, db, workers))` is a worker process. Call it in the main thread, as Python
-    delivers signals only there. A signal during the start ends the start: `nursery.start` then returns a scheduler that
-    has ended. Arguments, options and errors are those of `open_scheduler`.
+    `trio.run(partial(run_until_signalled, db, workers))` is a worker process. So is
+    `asyncio.run(run_until_signalled(db, workers))`: there, handlers are tasks of that loop. Call it in the main thread,
+    as Python delivers signals only there. A signal during the start ends the start: `nursery.start` then returns a
+    scheduler that has ended. Arguments, options and errors are those of `open_scheduler`.
     """
-    if not trio.lowlevel.in_trio_task():
-        raise CallContextError(
-            "run_until_signalled runs in trio: write trio.run(partial(run_until_signalled, db, workers)). From "
-            "asyncio, enqueue with Monque(db), and let a process of its own run the jobs"
-        )
-    scheduler = Scheduler(db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
-    started = trio.Event()
+    make = partial(Scheduler, db, workers, resources=resources, listeners=listeners, config=scheduler_config(options))
+    started = _Started(task_status)
+    if not is_on_trio("run_until_signalled"):
+        return await _run_on_asyncio(make, started)
+    scheduler = make()
     scope = trio.CancelScope()
-
-    async def run() -> None:
-        def begin() -> None:
-            started.set()
-            task_status.started(scheduler)
-
-        await scheduler._host.run(begin)  # noqa: SLF001
-
     try:
         with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(_obey, signals, scheduler, started, scope)
+                nursery.start_soon(_obey, signals, started, partial(scope.cancel, reason="signalled"))
                 with scope:
-                    await run()
+                    await scheduler._host.run(partial(started.started, scheduler))  # noqa: SLF001
                 nursery.cancel_scope.cancel(reason="the scheduler has ended")
     except BaseExceptionGroup as group:
         raise_unwrapped(group)
-    if not started.is_set():
-        # A signal ended the start. `nursery.start` needs an answer all the same: a scheduler that has ended.
-        task_status.started(scheduler)
-    return scheduler.report or SchedulerReport()
+    return started.end(scheduler)
 
 
-async def _obey(
-    signals: AsyncIterator[int], scheduler: Scheduler, started: trio.Event, scope: trio.CancelScope
-) -> None:
+async def _run_on_asyncio(make: Callable[..., Scheduler], started: _Started) -> SchedulerReport:
+    made: list[Scheduler] = []
+    scope = anyio.CancelScope()
+
+    def make_on(loop: HandlerLoop) -> Opened[Scheduler, SchedulerReport]:
+        made.append(make(loop=loop))
+        return made[0]._opened  # noqa: SLF001
+
+    try:
+        with anyio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(_obey, signals, started, scope.cancel)
+                with scope:
+                    await run("run_until_signalled", "scheduler", make_on, started)
+                tasks.cancel_scope.cancel()
+    except BaseExceptionGroup as group:
+        raise_unwrapped(group)
+    # A signal may have come even before the runtime made the scheduler.
+    return started.end(made[0]) if made else SchedulerReport()
+
+
+class _Started(trio.TaskStatus[Scheduler]):
+    """The task status of the caller, which keeps the scheduler that has started.
+
+    Attributes:
+        scheduler: None until it has started.
+    """
+
+    def __init__(self, task_status: trio.TaskStatus[Scheduler]) -> None:
+        self.scheduler: Scheduler | None = None
+        self._task_status = task_status
+
+    def started(self, value: Scheduler | None = None) -> None:
+        assert value is not None
+        self.scheduler = value
+        self._task_status.started(value)
+
+    def end(self, scheduler: Scheduler) -> SchedulerReport:
+        """Return the report of the scheduler, which has ended."""
+        if self.scheduler is None:
+            # A signal ended the start. `nursery.start` needs an answer all the same: a scheduler that has ended.
+            self._task_status.started(scheduler)
+        return scheduler.report or SchedulerReport()
+
+
+async def _obey(signals: AsyncIterator[int], started: _Started, cut: Callable[[], None]) -> None:
+    """Let the first signal drain the scheduler, and the second one cut it; or the first, before it has started."""
     received = signal.Signals(await anext(signals)).name
-    if started.is_set():
-        scheduler._engine.stop.drain(f"{received} was received")  # noqa: SLF001
+    if started.scheduler is not None:
+        engine = started.scheduler._engine  # noqa: SLF001
+        engine.on_trio_thread(partial(engine.stop.drain, f"{received} was received"))
         await anext(signals)
-    # A second signal, or one while there is nothing to drain yet.
-    scope.cancel(reason="signalled")
+    cut()

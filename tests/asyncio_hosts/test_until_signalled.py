@@ -1,0 +1,95 @@
+"""`run_until_signalled` is a worker process on trio, asyncio and uvloop: a signal drains it, the second one cuts it."""
+
+from __future__ import annotations
+
+import signal
+import socket
+from collections.abc import Iterator
+from typing import Any
+
+import anyio
+import anyio.to_thread
+import pytest
+from pymongo import MongoClient
+
+from trio_monque import Monque, RunningJob, Scheduler, SchedulerReport, Workers, run_until_signalled
+from trio_monque.errors import InvalidOptionError
+from trio_monque.store.types import Database
+
+from .conftest import Run
+from .scenes import LONG, statuses, until
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_first_signal_lets_running_jobs_finish(run: Run, db: Database, number: signal.Signals) -> None:
+    workers = Workers()
+
+    @workers.register("job", concurrency=1)
+    async def handler(job: RunningJob[Any]) -> None:
+        signal.raise_signal(number)
+        await until(lambda: job.scheduler.health().draining)
+
+    async def main() -> None:
+        await Monque(db).enqueue("job")
+        await Monque(db).enqueue("job")
+        assert await run_until_signalled(db, workers) == SchedulerReport(completed=1)
+        assert sorted(statuses(db, "job")) == ["completed", "pending"]
+
+    run(main)
+
+
+def test_second_signal_cancels_and_releases_running_jobs(run: Run, db: Database) -> None:
+    workers = Workers()
+    reasons: list[str | None] = []
+
+    @workers.register("job")
+    async def handler(job: RunningJob[Any]) -> None:
+        signal.raise_signal(signal.SIGTERM)
+        await until(lambda: job.scheduler.health().draining)
+        signal.raise_signal(signal.SIGTERM)
+        try:
+            await anyio.sleep(LONG)
+        finally:
+            reasons.append(job.cancel_reason)
+
+    async def main() -> None:
+        await Monque(db).enqueue("job")
+        report = await run_until_signalled(db, workers, shutdown_timeout=LONG)
+        assert report == SchedulerReport(released=1)
+        assert (reasons, statuses(db, "job")) == (["shutdown"], ["pending"])
+
+    run(main)
+
+
+@pytest.fixture
+def silent() -> Iterator[socket.socket]:
+    """A server that accepts connections and never answers."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server
+
+
+def test_signal_during_the_start_ends_it(run: Run, silent: socket.socket) -> None:
+    port = silent.getsockname()[1]
+
+    async def main() -> None:
+        with MongoClient[Any]("127.0.0.1", port, serverSelectionTimeoutMS=200, connect=False) as client:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(signal_when_it_connects)
+                scheduler = await tasks.start(run_until_signalled, client["any"], Workers())
+            assert isinstance(scheduler, Scheduler)
+            await scheduler.wait_drained()
+
+    async def signal_when_it_connects() -> None:
+        connection, _ = await anyio.to_thread.run_sync(silent.accept)
+        with connection:
+            signal.raise_signal(signal.SIGTERM)
+
+    run(main)
+
+
+def test_invalid_argument_is_refused(run: Run, db: Database) -> None:
+    async def main() -> None:
+        with pytest.raises(InvalidOptionError, match="must be the Workers"):
+            await run_until_signalled(db, "workers")  # type: ignore[arg-type]
+
+    run(main)
