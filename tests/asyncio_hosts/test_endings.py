@@ -98,6 +98,39 @@ def test_block_is_left_in_time_although_the_database_does_not_answer(db: Databas
     assert long.log[0] == "began"
 
 
+def test_run_whose_claim_is_not_renewed_ends_within_its_lease_although_a_save_is_unanswered(
+    db: Database, run: Run
+) -> None:
+    """The shields of its clean-up, and of the call, end before the lease does."""
+    workers, log, renewals, saves = Workers(), list[str](), Slow("renew claims"), Slow("report on the job")
+
+    @workers.register("a")
+    async def handle(job: RunningJob[Any]) -> None:
+        log.append("began")
+        try:
+            with job.cleanup(LONG):
+                await job.save(1)
+        finally:
+            log.append(str(job.cancel_reason))
+            log.append("answered" if saves.may_go_on.is_set() else "unanswered")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, heartbeat_interval=0.3, cleanup_timeout=0.1) as scheduler:
+            interference_of(scheduler).extend([renewals, saves])
+            await scheduler.enqueue("a")
+            await until(lambda: len(log) == 3)
+            renewals.may_go_on.set()
+            saves.may_go_on.set()
+            scheduler.drain()
+
+    try:
+        run(main)
+    finally:
+        renewals.may_go_on.set()
+        saves.may_go_on.set()
+    assert log[:3] == ["began", "lost", "unanswered"]
+
+
 def test_listener_that_does_not_obey_is_left_behind(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     workers, log = Workers(), list[str]()
 

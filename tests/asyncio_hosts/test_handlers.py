@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import Any
 
 import anyio
+import anyio.from_thread
 import anyio.to_thread
 import pytest
 import trio
@@ -68,6 +69,53 @@ def test_what_loops_treat_specially_is_a_failed_attempt_with_its_own_error(db: D
     assert isinstance(heard["cancelled-in-nested-groups"].__cause__, BaseExceptionGroup)
     for name in ("trio-cancelled", "trio-cancelled-in-group"):
         assert "trio.Cancelled" in str(heard[name])
+
+
+def test_handler_that_leaves_a_scope_open_breaks_its_own_run_only(db: Database, run: Run) -> None:
+    workers, may_end = Workers(), asyncio.Event()
+
+    @workers.register("breaks", max_attempts=1)
+    async def breaks(job: RunningJob[Any]) -> None:
+        anyio.CancelScope(deadline=anyio.current_time() + LONG).__enter__()
+        await asyncio.sleep(0)
+
+    @workers.register("other")
+    async def other(job: RunningJob[Any]) -> None:
+        await may_end.wait()
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            await scheduler.enqueue("other")
+            await scheduler.enqueue("breaks")
+            await until(lambda: statuses(db, "breaks") == ["failed"])
+            may_end.set()
+            await until(lambda: statuses(db, "other") == ["completed"])
+
+    run(main)
+
+
+def test_handler_in_the_runtime_uses_anyio_on_trio(db: Database, run: Run) -> None:
+    workers, seen = Workers(), list[object]()
+
+    @workers.register("a", runs_on="runtime", timeout=0.3, max_attempts=1)
+    async def handle(job: RunningJob[Any]) -> None:
+        with anyio.move_on_after(0.01) as scope:
+            await anyio.sleep(LONG)
+        seen.append(scope.cancelled_caught)
+        seen.append(await anyio.to_thread.run_sync(lambda: anyio.from_thread.run_sync(trio.lowlevel.in_trio_task)))
+        try:
+            async with anyio.create_task_group() as tasks:
+                tasks.start_soon(anyio.sleep, LONG)
+        finally:
+            seen.append(str(job.cancel_reason))
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            await scheduler.enqueue("a")
+            await until(lambda: statuses(db, "a") == ["failed"])
+
+    run(main)
+    assert seen == [True, True, "timeout"]
 
 
 def test_timeouts_and_task_groups_of_asyncio_work_in_handlers(db: Database, run: Run) -> None:
