@@ -19,7 +19,7 @@ from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, statuses, until
 from tests.support.interference import Slow
 from tests.support.internals import interference_of, source_of
 from tests.support.thoroughly import in_full
-from trio_monque import RunningJob, Scheduler, Workers, open_scheduler, run_scheduler
+from trio_monque import RunningJob, Scheduler, Workers, open_claims, open_scheduler, run_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import JobCompleted
 from trio_monque.store.types import Database
@@ -230,6 +230,36 @@ def test_block_that_is_dropped_gives_its_jobs_back(db: Database, run: Run) -> No
 
     run(main)
     assert long.log == ["began", "shutdown"]
+
+
+def test_reason_of_what_the_program_cancels_with_all_its_tasks_is_the_shutdown(db: Database, run: Run) -> None:
+    """As `asyncio.run` does at its end: handlers are cancelled before the scheduler, in its thread, knows of it."""
+    long, log = LongJobs(), list[str]()
+
+    async def jobs() -> None:
+        async with open_scheduler(db, long.workers) as scheduler:
+            await scheduler.enqueue("long")
+            await asyncio.sleep(LONG)
+
+    async def documents() -> None:
+        async with open_claims(db["things"], {"state": "open"}, **QUICK) as claims:
+            async with await anext(claims) as claim:
+                log.append("began")
+                try:
+                    await asyncio.sleep(LONG)
+                finally:
+                    log.append(str(claim.cancel_reason))
+
+    async def main() -> None:
+        db["things"].insert_one({"state": "open"})
+        tasks = [asyncio.create_task(one()) for one in (jobs, documents)]
+        await until(lambda: long.log and log)
+        for task in asyncio.all_tasks() - {asyncio.current_task()}:
+            task.cancel()
+        await asyncio.wait(tasks)
+
+    run(main)
+    assert (long.log, log) == (["began", "shutdown"], ["began", "shutdown"])
 
 
 def test_crash_of_one_of_two_schedulers_leaves_the_other_alone(

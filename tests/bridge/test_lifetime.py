@@ -430,7 +430,8 @@ def test_hundred_blocks_leave_nothing_behind(app: AppRunner) -> None:
         left = [await once(number) for number in range(100)]
         gc.collect()
         assert [one for one in left if one() is not None] == []
-        assert (threading.active_count(), len(asyncio.all_tasks())) == (threads, tasks)
+        assert threading.active_count() <= threads  # Idle threads of earlier tests end meanwhile.
+        assert len(asyncio.all_tasks()) == tasks
         assert (
             len(gc.get_objects()) < objects + 300
         )  # Less than three objects for each block; the weak references are one.

@@ -87,7 +87,7 @@ class Claim(Generic[DocT]):
     @property
     def cancel_reason(self) -> CancelReason | None:
         """Why the work is cancelled; None while it is not."""
-        return self._run.reason
+        return self._loop.cancel_reason(self._run)
 
     # --- Its end ---
 

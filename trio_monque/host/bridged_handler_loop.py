@@ -23,6 +23,7 @@ from ..bridge.mirrored_scope import mirrored_scope
 from ..bridge.runtime import Runtime
 from ..engine.handler_tasks import TRIO_TASKS
 from ..engine.run import Run
+from ..engine.run_end import CancelReason
 from ..errors import MonqueError
 from ..events import Event
 from ..grace import carry_grace, using_grace
@@ -54,10 +55,6 @@ class BridgedHandlerLoop:
     @property
     def is_answering(self) -> bool:
         return self._app_loop.is_answering
-
-    @property
-    def is_leaving(self) -> bool:
-        return self._app_loop.is_leaving
 
     @property
     def blocked(self) -> int:
@@ -145,6 +142,12 @@ class BridgedHandlerLoop:
 
     def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
         return run.extended() if self._thread.is_current else mirrored_scope(self._runtime, run.extended)
+
+    def cancel_reason(self, run: Run[Any]) -> CancelReason | None:
+        # The end of `asyncio.run` cancels the handler itself, before the cut reaches its run.
+        if run.reason is None and self._app_loop.is_leaving and not run.has_ended:
+            return CancelReason.SHUTDOWN
+        return run.reason
 
     def moment(self, trio_moment: float) -> float:
         return self._app_loop.loop.time() + (trio_moment - self._clock.current_time())

@@ -19,6 +19,7 @@ import trio
 from ..client.subscription import CallListener
 from ..engine.handler_tasks import HandlerTasks, TrioTasks
 from ..engine.run import Run
+from ..engine.run_end import CancelReason
 
 T = TypeVar("T")
 
@@ -48,7 +49,6 @@ class HandlerLoop(HandlerTasks, Protocol):
     Attributes:
         call_listener: Calls an async listener there, from a task of the engine's run; None where that is its loop.
         further_connections: How many connections calls of the program may use beside those of the engine's run.
-        is_leaving: The program has cancelled all tasks of that loop: each run is about to be cut.
     """
 
     @property
@@ -56,9 +56,6 @@ class HandlerLoop(HandlerTasks, Protocol):
 
     @property
     def call_listener(self) -> CallListener | None: ...
-
-    @property
-    def is_leaving(self) -> bool: ...
 
     def call_handler(self, handler: Callable[[Any], Awaitable[Any]], argument: Any, run: Run[Any]) -> Awaitable[object]:
         """Call an async handler, from the task of its run; await the result for what the handler returns or raises."""
@@ -104,6 +101,10 @@ class HandlerLoop(HandlerTasks, Protocol):
         """Return the scope of `Run.extended`, for a task of the program: it is cancelled with the run."""
         ...
 
+    def cancel_reason(self, run: Run[Any]) -> CancelReason | None:
+        """Return why the run is cancelled; None while it is not. In any thread."""
+        ...
+
     def moment(self, trio_moment: float) -> float:
         """Return a moment of trio's clock as one of the clock of the loop on which handlers run."""
         ...
@@ -118,7 +119,6 @@ class TrioHandlerLoop(TrioTasks):
 
     call_listener = None
     further_connections = 0
-    is_leaving = False
 
     # The loops of the engine are protected from Ctrl-C, and handlers would inherit that protection.
     @staticmethod
@@ -158,6 +158,9 @@ class TrioHandlerLoop(TrioTasks):
 
     def extended(self, run: Run[Any]) -> AbstractContextManager[trio.CancelScope]:
         return run.extended()
+
+    def cancel_reason(self, run: Run[Any]) -> CancelReason | None:
+        return run.reason
 
     def moment(self, trio_moment: float) -> float:
         return trio_moment

@@ -167,11 +167,7 @@ class RunningJob(Generic[T, Resources]):
     @property
     def cancel_reason(self) -> CancelReason | None:
         """Why the run is cancelled; None while it is not."""
-        run = self._run
-        # The end of `asyncio.run` cancels the handler itself, before the cut reaches its run.
-        if run.reason is None and self._surroundings.loop.is_leaving and not run.has_ended:
-            return CancelReason.SHUTDOWN
-        return run.reason
+        return self._surroundings.loop.cancel_reason(self._run)
 
     @property
     def saved(self) -> Any:
