@@ -14,6 +14,7 @@ import time
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -81,7 +82,7 @@ class Service:
             for number in numbers:
                 try:
                     status, job_id = server.ask("POST", "/jobs", long if number % 40 == 5 else SHORT[number % 3])
-                except (OSError, ValueError):  # It has ended, in the middle of an answer perhaps.
+                except (OSError, HTTPException, ValueError):  # It has ended, in the middle of an answer perhaps.
                     return
                 if status == 202:
                     self.acknowledged.append(job_id)
@@ -100,7 +101,7 @@ class Service:
 
     def ask_in_vain(self, server: WebServer) -> None:
         """Send a request that is not answered before the server ends."""
-        with suppress(OSError, ValueError):
+        with suppress(OSError, HTTPException, ValueError):
             server.ask("GET", "/hangs")
 
     def records(self) -> Sequence[Record]:
@@ -193,6 +194,7 @@ def test_second_signal_does_not_shorten_the_drain_for_which_uvicorn_waits(servic
         server.wait_until_it_serves()
         with service.load(server, FEW):
             pass
+        wait_until(lambda: service.statuses() == {"completed": FEW - 1, "processing": 1}, "only the long job runs")
         signalled = server.signal(signal.SIGTERM)
         server.wait_for_line("Waiting for application shutdown")
         server.signal(signal.SIGTERM)
@@ -208,6 +210,7 @@ def test_uvicorn_that_is_forced_to_exit_by_a_second_ctrl_c_cuts_jobs_short_in_or
         server.wait_until_it_serves()
         with service.load(server, FEW):
             pass
+        wait_until(lambda: service.statuses() == {"completed": FEW - 1, "processing": 1}, "only the long job runs")
         hanging = threading.Thread(target=service.ask_in_vain, args=[server])
         hanging.start()
         server.wait_for_line("hangs")
@@ -255,7 +258,7 @@ def test_jobs_of_a_killed_server_run_again_in_another_after_the_lease(
     options: dict[str, Any] = {"heartbeat_interval": HEARTBEAT_INTERVAL, "cleanup_timeout": 0.2}
     with service.server(killed_kind, **options) as victim, service.server(other_kind, **options) as other:
         victim.wait_until_it_serves()
-        with service.load(victim, JOBS // 2, long=0.5):
+        with service.load(victim, JOBS // 2, long=1.5):
             service.wait_until_acknowledged(JOBS // 4)
             victim.kill()
             ended = {opened_in(victim): time.monotonic()}
