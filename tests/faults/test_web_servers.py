@@ -6,6 +6,7 @@ The server is real, in processes of its own, and so are the requests.
 from __future__ import annotations
 
 import json
+import math
 import re
 import shutil
 import signal
@@ -120,7 +121,7 @@ class Service:
         assert len(self.acknowledged) == len(set(self.acknowledged))
         assert set(self.acknowledged) <= set(stored)
         runs = spans(self.records(), ended)
-        assert all(run.end < float("inf") for run in runs)
+        assert all(run.end < math.inf for run in runs)
         assert min(gaps(runs), default=0.0) >= 0
         assert attempts_grow(runs)
         assert {job for job, status in stored.items() if status == "completed"} <= {run.job for run in runs}
@@ -256,14 +257,16 @@ def test_jobs_of_a_killed_server_run_again_in_another_after_the_lease(
     service: Service, killed_kind: str, other_kind: str
 ) -> None:
     options: dict[str, Any] = {"heartbeat_interval": HEARTBEAT_INTERVAL, "cleanup_timeout": 0.2}
-    with service.server(killed_kind, **options) as victim, service.server(other_kind, **options) as other:
+    with service.server(killed_kind, **options) as victim:
         victim.wait_until_it_serves()
         with service.load(victim, JOBS // 2, long=1.5):
             service.wait_until_acknowledged(JOBS // 4)
+            wait_until(lambda: math.inf in [run.end for run in spans(service.records())], "a handler runs")
             victim.kill()
             ended = {opened_in(victim): time.monotonic()}
-        other.wait_until_it_serves()
+    with service.server(other_kind, **options) as other:
         wait_until(lambda: set(service.statuses()) == {"completed"}, "the other process runs what is left")
+        other.wait_until_it_serves()
         other.signal(signal.SIGTERM)
         other.wait()
     cut = [run for run in spans(service.records(), ended) if run.end == ended.get(run.process)]
