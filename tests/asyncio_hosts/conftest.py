@@ -10,6 +10,8 @@ from typing import Any, Final
 import anyio
 import pytest
 
+from trio_monque.store.types import Collection, Database
+
 Run = Callable[[Callable[[], Awaitable[None]]], None]
 
 BACKENDS: Final[dict[str, tuple[str, dict[str, Any]]]] = {
@@ -31,6 +33,12 @@ def threads_left(names: tuple[str, ...] = THREADS) -> list[str]:
 def runtimes_left() -> list[str]:
     """The threads that a block awaits. The watchdog of each ends by itself, soon after."""
     return threads_left(THREADS[:1])
+
+
+@pytest.fixture
+def things(db: Database) -> Collection:
+    """A collection for documents of a user."""
+    return db["things"]
 
 
 @pytest.fixture(params=["trio", "asyncio", UVLOOP])

@@ -8,7 +8,7 @@ from typing import Any, Final, TypeVar
 import anyio
 
 from trio_monque import RunningJob, Workers
-from trio_monque.store.types import Database
+from trio_monque.store.types import Collection, Database
 
 T = TypeVar("T")
 
@@ -57,3 +57,13 @@ class LongJobs:
             if self._cleanup:
                 with job.cleanup(self._cleanup):
                     await anyio.sleep(LONG)
+
+
+BEATS: Final[Any] = {**QUICK, "heartbeat_interval": 0.3, "cleanup_timeout": 0.5}
+"""For claims: a lost lock is noticed soon."""
+
+
+def are_free(things: Collection, *, failed: int = 0) -> bool:
+    """Whether no document is locked, and that many attempts were counted in all."""
+    locks = [one.get("lock") or {"by": None, "tries": 0} for one in things.find()]
+    return all(lock["by"] is None for lock in locks) and sum(lock["tries"] for lock in locks) == failed

@@ -6,6 +6,7 @@ loop. So a task of the runtime stays in the real scope for as long as the block 
 
 from __future__ import annotations
 
+import asyncio
 import math
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager, suppress
@@ -51,8 +52,9 @@ class _Mirrored:
         self._scope = scope
         self._is_over = trio.Event()
         self._has_left = False
+        self._loop = asyncio.get_running_loop()
 
-    # --- In the application loop ---
+    # --- In the loop of the block ---
 
     def leave(self) -> None:
         self._has_left = True
@@ -79,4 +81,9 @@ class _Mirrored:
             self._cancel_soon()  # Also where the block has ended: then it does nothing.
 
     def _cancel_soon(self) -> None:
-        self._runtime.app_loop.post(self._cancel)
+        app_loop = self._runtime.app_loop
+        if self._loop is app_loop.loop:
+            app_loop.post(self._cancel)
+        else:
+            with suppress(RuntimeError):  # That loop is closed.
+                self._loop.call_soon_threadsafe(self._cancel)
