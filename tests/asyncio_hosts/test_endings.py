@@ -118,7 +118,7 @@ def test_run_whose_claim_is_not_renewed_ends_within_its_lease_although_a_save_is
         async with open_scheduler(db, workers, heartbeat_interval=0.3, cleanup_timeout=0.1) as scheduler:
             interference_of(scheduler).extend([renewals, saves])
             await scheduler.enqueue("a")
-            await until(lambda: len(log) == 3)
+            await until(lambda: len(log) >= 3)  # The scheduler claims the job again at once.
             renewals.may_go_on.set()
             saves.may_go_on.set()
             scheduler.drain()

@@ -20,7 +20,8 @@ from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Database
 
-SHORT_LEASE: Any = {"heartbeat_interval": 0.3, "cleanup_timeout": 0.1, "poll_interval": 0.1}
+SHORT_LEASE: Any = {"heartbeat_interval": 0.5, "cleanup_timeout": 0.1, "poll_interval": 0.1}
+"""A second and a half: long enough that a busy machine does not lose it by itself."""
 RENEWALS_IN_TWO_LEASES = 7
 
 
@@ -94,15 +95,14 @@ class BlockedLoop:
 @ON_ASYNCIO
 def test_blocked_loop_keeps_its_claims_and_leaves_new_jobs_to_others(db: Database, run: Run) -> None:
     blocked, names = BlockedLoop(db), ("blocks", "waits", "thread")
-    options: Any = {**SHORT_LEASE, "heartbeat_interval": 0.5}
 
     async def main() -> None:
-        async with open_scheduler(db, blocked.ours, **options) as scheduler:
+        async with open_scheduler(db, blocked.ours, **SHORT_LEASE) as scheduler:
             blocked.scheduler.append(scheduler)
             for name in names:
                 await scheduler.enqueue(name)
             await until(lambda: len(blocked.log) == 3)
-            with competing(db, blocked.theirs, **options):
+            with competing(db, blocked.theirs, **SHORT_LEASE):
                 blocked.may_block.set()
                 for name in names:
                     await until(lambda name=name: statuses(db, name) == ["completed"], 30)  # type: ignore[misc]
@@ -171,7 +171,7 @@ async def ticks(job):
                 say("refused", type(error).__name__)
 
 async def main():
-    async with open_scheduler(db, workers, heartbeat_interval=0.3, cleanup_timeout=0.1, poll_interval=0.1):
+    async with open_scheduler(db, workers, heartbeat_interval=0.5, cleanup_timeout=0.1, poll_interval=0.1):
         await asyncio.sleep(60)
 
 run(main)
