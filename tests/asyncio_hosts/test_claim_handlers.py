@@ -72,7 +72,9 @@ def test_run_claims_is_a_task_of_a_group_and_drains_or_is_cancelled(things: Coll
         assert claims.report.finished == 0
 
     run(main)
-    assert log == ["began", "None", "began", "shutdown"]
+    # On asyncio, the next handler may begin before the one that has released the document has ended.
+    assert sorted(log[:3]) == ["None", "began", "began"]
+    assert log[3:] == ["shutdown"]
     assert are_free(things)
 
 
