@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import pytest
 import trio
 from bson import Int64, ObjectId
+from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, listened, lock_of, states
-from tests.support.internals import run_of
+from tests.support.internals import interferences_of_claims, run_of, source_of_claim
 from tests.support.locked import recorded
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, open_claims, run_claims
 from trio_monque.claims.locked_document import Cycle
+from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError, InvalidPayloadError, InvalidUpdateError, MonqueConnectionError
 from trio_monque.events import DocumentFailed
 from trio_monque.store.types import Collection, Database
@@ -280,6 +283,128 @@ async def test_refused_update_of_a_cancelled_caller_counts_as_failed(
     report = await run_claims(things, OPEN, handler, wait=False, listeners=listened(reported))
     assert (report.finished, report.failed) == (1, 1)
     assert [type(one) for one in reported] == [DocumentFailed]
+
+
+class Outage:
+    """No end of a claim is answered, until the outage is over."""
+
+    def __init__(self, claim: Any) -> None:
+        self.is_over = False
+        for interference in interferences_of_claims(source_of_claim(claim)):
+            interference.append(self)
+
+    def takes(self, purpose: str) -> bool:
+        return purpose == "settle documents" and not self.is_over
+
+    def befall(self, call: Callable[[], object]) -> Any:
+        raise AutoReconnect("nothing is answered")
+
+
+async def is_answered(claim: Any) -> None:
+    while run_of(claim).is_settling_early:
+        await trio.sleep(1)
+
+
+BAD: Any = {"$inc": {"n": 1}}
+
+
+@pytest.fixture
+def virtual_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pauses after faults hold virtual time for some real seconds: in these tests clean-ups run out meanwhile."""
+    monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)
+
+
+@pytest.mark.usefixtures("virtual_pauses")
+@pytest.mark.parametrize("goes_on", [False, True], ids=["handler ended before", "handler goes on"])
+@pytest.mark.parametrize("max_attempts", [2, 1], ids=["retried", "dead letter"])
+async def test_end_that_is_refused_after_its_caller_gave_up_waiting_is_a_failed_attempt(
+    things: Collection, autojump_clock: MockClock, max_attempts: int, goes_on: bool
+) -> None:
+    """Otherwise the handler would count as successful: its result would be lost, and no error would show that."""
+    fill(things, 1)
+    reported: list[Any] = []
+
+    async with trio.open_nursery() as nursery:
+
+        async def end(outage: Outage) -> None:
+            await trio.sleep(10)
+            outage.is_over = True
+
+        async def handler(claim: Any) -> None:
+            if claim.attempt > 1:
+                await claim.finish(DONE)
+                return
+            outage = Outage(claim)
+            with trio.move_on_after(1) as scope:
+                await claim.finish(BAD)
+            assert scope.cancelled_caught
+            assert run_of(claim).is_settling_early
+            nursery.start_soon(end, outage)
+            if goes_on:
+                await is_answered(claim)
+
+        report = await run_claims(
+            things,
+            OPEN,
+            handler,
+            wait=False,
+            cleanup_timeout=1.0,
+            max_attempts=max_attempts,
+            listeners=listened(reported),
+        )
+    (failed,) = [one for one in reported if isinstance(one, DocumentFailed)]
+    assert isinstance(failed.error, InvalidUpdateError)
+    assert failed.will_retry is (max_attempts > 1)
+    assert report.failed == 1
+    assert (report.finished, report.dead_lettered) == ((1, 0) if max_attempts > 1 else (0, 1))
+    assert states(things) == (["done"] if max_attempts > 1 else ["new"])
+
+
+@pytest.mark.usefixtures("virtual_pauses")
+async def test_end_of_a_block_that_is_refused_after_it_was_cancelled_is_a_failed_attempt(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    reported: list[Any] = []
+    async with open_claims(things, OPEN, wait=False, cleanup_timeout=1.0, listeners=listened(reported)) as claims:
+        async for claim in claims:
+            if claim.attempt > 1:
+                async with claim:
+                    await claim.finish(DONE)
+                continue
+            outage = Outage(claim)
+            with trio.move_on_after(1) as scope:
+                async with claim:
+                    await claim.finish(BAD)
+            assert scope.cancelled_caught
+            assert run_of(claim).is_settling_early
+            outage.is_over = True
+    assert [(type(one), type(one.error)) for one in reported] == [(DocumentFailed, InvalidUpdateError)]
+    assert claims.report is not None
+    assert (claims.report.finished, claims.report.failed) == (1, 1)
+
+
+@pytest.mark.usefixtures("virtual_pauses")
+async def test_release_that_is_refused_after_its_caller_gave_up_waiting_is_a_failed_attempt(
+    things: Collection, autojump_clock: MockClock
+) -> None:
+    fill(things, 1)
+    reported: list[Any] = []
+
+    async def handler(claim: Any) -> None:
+        if claim.attempt > 1:
+            await claim.finish(DONE)
+            return
+        # It refuses the lock of a release, and allows that of a failed attempt.
+        things.database.command("collMod", things.name, validator={"$nor": [{"lock.tries": 0}]})
+        outage = Outage(claim)
+        with trio.move_on_after(1):
+            await claim.release()
+        outage.is_over = True
+
+    report = await run_claims(things, OPEN, handler, wait=False, cleanup_timeout=1.0, listeners=listened(reported))
+    assert [(type(one), type(one.error)) for one in reported] == [(DocumentFailed, InvalidUpdateError)]
+    assert (report.finished, report.failed, report.released) == (1, 1, 0)
 
 
 async def test_finish_that_is_cancelled_before_it_is_sent_writes_nothing(

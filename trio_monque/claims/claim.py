@@ -21,7 +21,7 @@ from ..safe_text import shown
 from ..store.documents.settling_statements import EncodedUpdate
 from .claim_work import ClaimWork
 from .locked_document import HeldDocument
-from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError
+from .settlement import DocumentSettlement, Finished, Outcome, Released, UncountedReleaseError, refusal_of
 
 DocT = TypeVar("DocT", bound=Mapping[str, Any])
 
@@ -95,7 +95,9 @@ class Claim(Generic[DocT]):
         """Write the result and remove the lock, in one write under the lock, acknowledged by a majority.
 
         Then the claim has ended. The work may go on without a lock, within its timeout, but cannot write anything under
-        the claim. A cancellation before the write is sent prevents it; once sent, the write is awaited.
+        the claim. A cancellation before the write is sent prevents it; once sent, the write is awaited for at most
+        `cleanup_timeout`, and goes on after that. If the server refuses it and the caller was cancelled before it got
+        that error, the attempt fails with InvalidUpdateError when the work ends.
 
         Args:
             update: Operators, for example `{"$set": {"status": "done"}}`, or a pipeline; None for no result.
@@ -109,16 +111,24 @@ class Claim(Generic[DocT]):
         """
         # Encoded here and now: the caller may change the object afterwards.
         outcome = Finished(self._source.encoded(update, self._run.claim))
-        await self._loop.carry_out(self._run, self._end, outcome)
+        try:
+            await self._loop.carry_out(self._run, self._end, outcome)
+        except InvalidUpdateError:
+            self._work.unanswered = None  # The caller has the answer now; see `_end`.
+            raise
 
     async def release(self, delay: float = 0.0) -> None:
         """Release the document without counting the attempt. Any instance may claim it after `delay` seconds.
 
         Raises:
-            ClaimLostError, MonqueConnectionError: As for `finish`.
+            ClaimLostError, InvalidUpdateError, MonqueConnectionError: As for `finish`.
         """
         check_seconds("delay", delay, zero=True)
-        await self._loop.carry_out(self._run, self._end, Released(delay))
+        try:
+            await self._loop.carry_out(self._run, self._end, Released(delay))
+        except InvalidUpdateError:
+            self._work.unanswered = None
+            raise
 
     def _check_held(self) -> None:
         if self._run.reason is CancelReason.LOST and not self._run.is_settled_early:
@@ -136,19 +146,22 @@ class Claim(Generic[DocT]):
         await trio.lowlevel.checkpoint_if_cancelled()
         self._check_held()
         settlement = DocumentSettlement(self._run.claim, outcome, is_early=True)
-        is_held = False
         try:
             written = await self._source.settle_early(self._run, settlement)
-            # The server refused the update, by a validator for example: the handler may finish with another one.
-            is_held = written is None
-        finally:
-            # Also if this call was cancelled or fails: the settlement is on its way, and is written when that is
-            # possible.
-            if not is_held:
-                self._work.end()
-        if is_held:
-            problem = None if settlement.settled is None else settlement.settled.error
-            raise InvalidUpdateError(f"the server refused the update of document {shown(self.id)}: {problem}")
+        except BaseException:
+            # Cancelled, and there was no answer within the clean-up: the settlement is on its way, and is written when
+            # that is possible. The caller may catch the cancellation by a scope of its own and end normally, before or
+            # after the server refuses the settlement. So the work remembers it: otherwise it would count as done.
+            self._work.unanswered = settlement
+            self._work.end()
+            raise
+        if written is None:
+            # The server refused the update, by a validator for example: the handler may finish with another one. On
+            # asyncio, a caller that is cancelled meanwhile gets CancelledError instead of this error, and may end
+            # normally, too. So this is forgotten when the caller has the error, and not before.
+            self._work.unanswered = settlement
+            raise refusal_of(settlement)
+        self._work.end()
         if not written and settlement.is_unclear:
             # The answer was lost, and the lease ended while the settlement was sent again. Another instance may have
             # claimed and finished the document: no read can tell whose write removed the lock.
@@ -196,7 +209,10 @@ class Claim(Generic[DocT]):
             left = error if isinstance(error, GeneratorExit) else rest
         was_cut = self._scope.cancelled_caught
         try:
-            if left is None and not was_cut and not (self._run.is_settled_early or self._work.is_over):
+            # `unanswered`: the server refused an end, and its cancelled caller does not know that (see `_end`).
+            # A second end would remove the lock without that result.
+            has_ended = self._run.is_settled_early or self._work.is_over or self._work.unanswered is not None
+            if left is None and not was_cut and not has_ended:
                 await self.finish()
         finally:
             self._leave(left)

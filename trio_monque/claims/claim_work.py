@@ -14,7 +14,7 @@ import trio
 from ..engine.run import Run
 from ..engine.source import Control
 from .locked_document import HeldDocument
-from .settlement import DocumentSettlement, UncountedReleaseError
+from .settlement import DocumentSettlement, UnansweredEndError, UncountedReleaseError
 
 _ENTERING: Final = threading.Lock()
 """Held for the moment in which a block is entered, or a claim is released because no block was. See `enter`."""
@@ -28,13 +28,16 @@ class ClaimWork:
     Attributes:
         order: See `HeldDocument.order`.
         is_over: The claim was finished, released or lost, or its work has ended. A later error changes nothing.
+        unanswered: A `finish` or `release` that the server refused or may refuse, while its caller was cancelled and
+            does not get that error.
     """
 
-    __slots__ = ("_control", "_error", "_is_entered", "_over", "_run", "is_over", "order")
+    __slots__ = ("_control", "_error", "_is_entered", "_over", "_run", "is_over", "order", "unanswered")
 
     def __init__(self, run: Run[HeldDocument], control: Control[HeldDocument, DocumentSettlement]) -> None:
         self.order = run.claim.order
         self.is_over = False
+        self.unanswered: DocumentSettlement | None = None
         self._run = run
         self._control = control
         self._is_entered = False
@@ -102,8 +105,17 @@ class ClaimWork:
                     await self._wait()
                 self._run.abandoned = self.is_entered
             raise
+        # An error of the block decides. Its cancellation does not: on asyncio it may have taken the place of the error
+        # of a refused `finish`, which on trio is a failure.
+        if self._error is None or isinstance(self._error, UncountedReleaseError):
+            self.check_answered()
         if self._error is not None:
             raise self._error
+
+    def check_answered(self) -> None:
+        """Raise UnansweredEndError if the caller of a `finish` or `release` was cancelled before it had the answer."""
+        if self.unanswered is not None:
+            raise UnansweredEndError(self.unanswered)
 
     async def _wait(self) -> None:
         if not self.is_over:

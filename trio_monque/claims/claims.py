@@ -236,3 +236,4 @@ async def _work(
     finally:
         slots.leave(work)
         work.end()
+    work.check_answered()

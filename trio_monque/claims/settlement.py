@@ -13,11 +13,12 @@ from typing import Any, Final
 
 from ..document_lock import NEVER, dead_letter_lock, freed, shortened
 from ..engine.run_end import RunEnd
-from ..errors import ClaimLostError, InvalidOptionError
+from ..errors import ClaimLostError, InvalidOptionError, InvalidUpdateError
 from ..host.run_ends import failure_of, has_succeeded
 from ..jobs.error_history import kept_reason
 from ..jobs.retry_policy import RetryPolicy, awake_at, judged
 from ..jobs.verdicts import CutShort, Discarded, Failed, Snoozed, Succeeded
+from ..safe_text import shown
 from ..store import documents
 from ..store.documents.locked_collection import LockedCollection
 from ..store.documents.settling import Fate, Settled
@@ -73,8 +74,27 @@ class DocumentSettlement:
     is_unclear: bool = False
 
 
+class UnansweredEndError(Exception):
+    """The work has ended, and the caller of its `finish` or `release` was cancelled before it had the answer."""
+
+    def __init__(self, settlement: DocumentSettlement) -> None:
+        super().__init__(settlement)
+        self.settlement = settlement
+
+
+def refusal_of(settlement: DocumentSettlement) -> InvalidUpdateError:
+    """Return the error of an early settlement that the server refused."""
+    problem = None if settlement.settled is None else settlement.settled.error
+    return InvalidUpdateError(f"the server refused the update of document {shown(settlement.held.id)}: {problem}")
+
+
 def outcome_of(end: RunEnd, time_limit: float, policy: RetryPolicy) -> Outcome:
     """Decide what the end of a run means for its document."""
+    # The server has refused that settlement: if it were written, or the claim lost, the engine would not conclude the
+    # run. The work did not get that error. Without this, the run would count as successful: the lock would be removed,
+    # the result lost, and no error reported.
+    if isinstance(end.error, UnansweredEndError):
+        end = end._replace(error=refusal_of(end.error.settlement))
     # Also without a cancellation by the engine: the block of `async with claim` may have been cancelled by its own
     # task.
     if isinstance(end.error, UncountedReleaseError):
