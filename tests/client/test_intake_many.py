@@ -20,6 +20,7 @@ from trio_monque.errors import (
     InvalidPayloadError,
     MonqueConnectionError,
     PartialEnqueueError,
+    ShortageError,
 )
 from trio_monque.store import inserting
 from trio_monque.store.types import Collection, Database
@@ -195,6 +196,24 @@ async def test_unexpected_error_ends_the_sending_and_the_packing(
         await Monque(db).enqueue_many([NewJob(name="greet", data=number) for number in range(6)])
     assert [document["data"] for document in jobs.find()] == [0, 1]
     assert not [thread for thread in set(threading.enumerate()) - before if thread.name.startswith("monque-enqueue")]
+
+
+def test_shortage_of_threads_is_a_transient_error_and_none_is_sent(
+    db: Database, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(enqueue_many, "MOST_JOBS", 2)
+    start = threading.Thread.start
+
+    def start_if_possible(thread: threading.Thread) -> None:
+        if thread.name.startswith("monque-enqueue"):
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_if_possible)
+    with pytest.raises(ShortageError) as caught:
+        Monque(db).sync.enqueue_many([NewJob(name="greet", data=number) for number in range(6)])
+    assert caught.value.transient
+    assert jobs.count_documents({}) == 0
 
 
 def test_next_slice_is_made_while_one_is_in_flight(

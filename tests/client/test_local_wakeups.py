@@ -6,14 +6,20 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
+from typing import Any
 
 import trio
 from bson import ObjectId
+from pymongo import MongoClient
 
+from tests.support.interception import Interceptor
 from tests.support.store import PAST
+from trio_monque import Monque
 from trio_monque.client.local_wakeups import Announcer, receiving_wakeups, wake_all_schedulers
 from trio_monque.client.operation import Caused
+from trio_monque.embedded import EmbeddedServer
 from trio_monque.jobs.job import Job, JobStatus
+from trio_monque.store.types import Collection, Database
 
 JOB = Job(id=ObjectId(), name="greet", next_run_at=PAST, created_at=PAST, updated_at=PAST)
 
@@ -85,6 +91,22 @@ async def test_threads_of_the_run_are_heard_and_others_are_not() -> None:
         assert one.reported == [([JOB], False)]
         await trio.to_thread.run_sync(from_a_thread_of_its_own)
     assert one.reported == [([JOB], False)]
+
+
+async def test_job_of_a_caller_that_was_cancelled_while_its_group_was_sent_wakes_schedulers(
+    mongod: EmbeddedServer, db: Database, jobs: Collection
+) -> None:
+    """The leader gets its job and announces it. The cancelled follower does not get its own, which is stored too."""
+    one, interceptor, callers = Heard(), Interceptor(), trio.CancelScope()
+    with MongoClient[Any](mongod.uri, event_listeners=[interceptor]) as client:
+        monque = Monque(client[db.name])
+        interceptor.before(lambda name, _: name == "insert", lambda: trio.from_thread.run_sync(callers.cancel))
+        with receiving_wakeups(f"{db.name}.monque_jobs", one), callers:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(monque.enqueue, "greet")
+                nursery.start_soon(monque.enqueue, "greet")
+    assert jobs.count_documents({}) == 2
+    assert "look" in one.reported
 
 
 async def test_all_schedulers_of_the_run_can_be_made_to_look() -> None:

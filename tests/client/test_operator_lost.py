@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any
 
@@ -84,6 +84,21 @@ async def test_lost_change_of_a_job_changed_since_raises_unknown_outcome(
         await call(monque, job_id)
     assert caught.value.unknown_outcome
     assert reported == []
+
+
+@pytest.mark.parametrize("action", CALLS)
+async def test_lost_change_is_not_made_twice_in_a_job_that_allows_it_again(
+    monque: Monque, proxy: LossyProxy, jobs: Collection, action: str
+) -> None:
+    """The first sending was applied, and the job has run since, for example. A second one would let it run again."""
+    status, call = CALLS[action]
+    job_id = await job_in(monque, jobs, status)
+    run_since = {"status": status, "updatedAt": TOMORROW, "nextRunAt": TOMORROW + timedelta(days=1)}
+    proxy.lose("findAndModify", after=lambda: jobs.update_one({"_id": job_id}, {"$set": run_since}))
+    with pytest.raises(MonqueConnectionError) as caught:
+        await call(monque, job_id)
+    assert caught.value.unknown_outcome
+    assert jobs.count_documents({"_id": job_id, **run_since}) == 1
 
 
 @pytest.mark.parametrize("action", [*CALLS, "delete"])

@@ -16,9 +16,10 @@ from pymongo import errors as driver
 from trio.testing import MockClock, wait_all_tasks_blocked
 
 from tests.support.interception import Recorder
-from trio_monque import Monque, open_scheduler
+from trio_monque import Monque, clock, open_scheduler
 from trio_monque.client import stats_cache
 from trio_monque.client.stats_cache import StatsCache
+from trio_monque.clock import VirtualTime
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import InvalidOptionError, MonqueConnectionError
 from trio_monque.jobs import QueueStats
@@ -183,6 +184,25 @@ def test_question_is_one_for_trio_asyncio_and_threads_at_once(db: Database, monk
         thread.join(30)
     assert got == [QueueStats(pending=1)] * 4
     assert question.times == 1
+
+
+async def test_thread_that_asks_the_loop_for_the_time_does_not_block_a_call_in_the_loop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A thread of trio.to_thread asks the loop for the time of the run: with a lock held, both would wait for ever."""
+    cache: StatsCache[QueueStats] = StatsCache(5.0)
+    cache.get(None, QueueStats)
+    token, known = trio.lowlevel.current_trio_token(), []
+
+    def virtual_time() -> VirtualTime | None:
+        if not trio.lowlevel.in_trio_task():
+            # The loop does this first, and then answers the thread.
+            token.run_sync_soon(lambda: known.append(cache.known(None)))
+        return clock.virtual_time()
+
+    monkeypatch.setattr(stats_cache, "virtual_time", virtual_time)
+    await trio.to_thread.run_sync(cache.get, None, QueueStats)
+    assert known == [QueueStats()]
 
 
 async def test_asyncio_task_that_is_cancelled_natively_leaves_the_question_to_the_others() -> None:

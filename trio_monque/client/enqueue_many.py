@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
@@ -15,6 +15,7 @@ from ..jobs.job import Job
 from ..jobs.new_job import Draft, NewJob
 from ..store import inserting
 from ..store.inserting import Parcel
+from ..threads import starting_thread
 from .context import ClientContext
 from .enqueue import draft_of, insert_parcels, insert_unique, looked_up
 from .operation import Operation
@@ -105,6 +106,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
 
     Raises:
         PartialEnqueueError: Some were not stored; it has the ids of the others. Later slices were not sent.
+        ShortageError: The process cannot start the packing thread. Nothing was sent.
     """
     first_of = _first_of_each_key(drafts)
     slices = _slices(drafts, [place for place in range(len(drafts)) if first_of.get(place, place) == place])
@@ -116,7 +118,7 @@ def _send(context: ClientContext, drafts: Sequence[Draft]) -> list[Job]:
         while True:
             # Pack the next slice while the server works on this one.
             following = next(slices, None)
-            packing = None if following is None else packer.submit(_packed, drafts, now, following, beside=True)
+            packing = None if following is None else _packing(packer, drafts, now, following)
             _send_slice(context, parcels, sent)
             if packing is None or sent.errors:
                 break
@@ -160,6 +162,14 @@ def _packed(
     in_turn = _giving_way(places) if beside else places
     parcels = inserting.parcels((drafts[place].at(now), drafts[place].payload) for place in in_turn)
     return dict(zip(places, parcels, strict=True))
+
+
+def _packing(
+    packer: ThreadPoolExecutor, drafts: Sequence[Draft], now: datetime, places: Sequence[int]
+) -> Future[dict[int, Parcel]]:
+    # The thread starts with the second slice, before the first one is sent, and stays.
+    with starting_thread(partial(_packed, drafts, now, places, beside=True)) as started:
+        return packer.submit(started)
 
 
 def _giving_way(places: Sequence[int]) -> Iterator[int]:

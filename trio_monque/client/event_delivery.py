@@ -169,7 +169,7 @@ class EventDelivery:
         for subscription in self._subscriptions:
             subscription.stop()
         with trio.CancelScope(shield=True, deadline=trio.current_time() + STOP_TIMEOUT):
-            for subscription in self._subscriptions:
+            for subscription in tuple(self._subscriptions):  # A listener that ends may remove another one.
                 await subscription.ended.wait()
         for subscription in self._subscriptions:
             subscription.report_left()

@@ -293,7 +293,9 @@ class Monque:
                 operation.stored(await self._group.enqueue(operation.draft))
             else:
                 await self._db_threads.call(operation.step, abandon_on_cancel=operation.only_reads)
-        except MonqueConnectionError:
+        except (MonqueConnectionError, anyio.get_cancelled_exc_class()):
+            # A cancelled caller too may leave a job that is stored: one that shared the statement of another caller
+            # never gets it, and a thread may go on after the grace of its caller.
             operation.lost()
             raise
         finally:

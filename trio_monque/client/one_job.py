@@ -5,11 +5,14 @@ Each action is one guarded write, and races with the scheduler that runs the job
 - The guard fails because the status changed since the caller looked. The job is read again: if its new status allows
   the action, the write is tried again; otherwise JobStateError says which status it has.
 - The answer is lost. The write is sent again, and if it finds the job as it would leave it, the first one was applied.
+  The second one asks for the job as the caller saw it: after a first retry that was applied, the job may have run and
+  failed again, and a second retry would let it run once more.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Set
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import Final
@@ -112,7 +115,7 @@ def reschedule_job(context: ClientContext, job_id: ObjectId | str, run_at: datet
     moment = checked_moment("run_at", run_at)
 
     def reschedule(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
-        return _applied(context, transitions.reschedule(seen.id, now, moment))
+        return _applied(context, transitions.reschedule(seen.id, now, moment), seen)
 
     return Change(partial(_act, context, job_id, "reschedule", reschedule))
 
@@ -172,24 +175,27 @@ def _act(context: ClientContext, job_id: ObjectId | str, action: str, attempt: _
     raise JobStateError(known, JobStatus.PENDING if current is None else current.status, action)
 
 
-def _applied(context: ClientContext, transition: Transition) -> Job | None:
+def _applied(context: ClientContext, transition: Transition, seen: Job | None) -> Job | None:
+    """Make the change; None if its guard fails. `seen` is None if the guard cannot hold again after the change."""
     try:
         before = job_changes.apply_if_allowed(context.jobs, transition)
     except MonqueConnectionError as error:
-        return _found_out(context, transition, error)
+        return _found_out(context, transition, seen, error)
     return None if before is None else applied(before, transition)
 
 
-def _found_out(context: ClientContext, transition: Transition, error: MonqueConnectionError) -> Job:
+def _found_out(context: ClientContext, transition: Transition, seen: Job | None, error: MonqueConnectionError) -> Job:
     """Return what became of a change whose answer was lost; raise the error if that cannot be known."""
-    after = looked_up(error, lambda: job_changes.apply_again(context.jobs, transition))
+    pinned = {} if seen is None else {"updated_at": seen.updated_at}
+    again = replace(transition, guard={**transition.guard, **pinned})
+    after = looked_up(error, lambda: job_changes.apply_again(context.jobs, again))
     if after is None:
         raise error
     return after
 
 
 def _cancel(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
-    cancelled = _applied(context, transitions.cancel_pending(seen.id, now))
+    cancelled = _applied(context, transitions.cancel_pending(seen.id, now), seen)
     if cancelled is not None:
         caused.events.append(events.JobCancelled(cancelled))
         return cancelled
@@ -207,7 +213,7 @@ def _request_cancel(context: ClientContext, job_id: ObjectId, now: datetime) -> 
         )
     if current.cancel_requested_at is not None:
         return current
-    return _applied(context, transitions.request_cancel(current, now))
+    return _applied(context, transitions.request_cancel(current, now), None)  # The fence, and no earlier request.
 
 
 def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> Job | None:
@@ -215,7 +221,7 @@ def _retry(context: ClientContext, seen: Job, now: datetime, caused: Caused) -> 
     try:
         before = job_changes.apply_if_allowed(context.jobs, transition)
     except MonqueConnectionError as error:
-        after = _found_out(context, transition, error)
+        after = _found_out(context, transition, seen, error)
         # The event has the status from which the job was retried. The lost answer had it; the last look has it too,
         # unless the job changed in between.
         if seen.status not in _ALLOWED["retry"]:

@@ -70,7 +70,7 @@ class Operation(ABC, Generic[R]):
         return self.caused.events
 
     def lost(self) -> None:
-        """Note that the database did not answer: what was sent may have made jobs due."""
+        """Note that the answer of the database did not arrive: what was sent may have made jobs due."""
         # Schedulers in virtual time do not poll: without this, a job that was stored all the same would never start.
         self.caused.may_be_due = not self.only_reads
 

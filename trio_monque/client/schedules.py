@@ -114,7 +114,7 @@ def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
     job = insert(context, draft)
     if on_conflict == "keep" or job.id == draft.id:
         return job
-    sent_again = False
+    has_lost_an_answer = False
     for _ in range(MOST_ROUNDS):
         now = context.now()
         declared = draft.at(now)
@@ -128,9 +128,9 @@ def _declared(context: ClientContext, draft: Draft, on_conflict: str) -> Job:
         try:
             before = job_changes.apply_if_allowed(context.jobs, change)
         except MonqueConnectionError as error:
-            if not error.unknown_outcome or sent_again:
+            if not error.unknown_outcome or has_lost_an_answer:
                 raise
-            sent_again = True  # A second lost answer is an outage, and raised.
+            has_lost_an_answer = True  # A second lost answer is an outage, and raised.
             before = None  # The next look shows whether the change was applied.
         if before is not None:
             if not same:

@@ -15,6 +15,9 @@ T = TypeVar("T")
 
 MOST_NAMES: Final = 100
 
+_Moment = tuple[VirtualTime | None, float]
+"""A timeline, which is None for real time, and a moment in seconds of it."""
+
 
 @dataclass(eq=False)
 class _Answer(Generic[T]):
@@ -30,9 +33,9 @@ class _Answer(Generic[T]):
     asked_at: float
     future: Future[T] = field(default_factory=Future)
 
-    def is_good(self, ttl: float) -> bool:
-        timeline, now = _now()
-        return self.timeline is timeline and now - self.asked_at < ttl
+    def is_good(self, ttl: float, now: _Moment) -> bool:
+        timeline, seconds = now
+        return self.timeline is timeline and seconds - self.asked_at < ttl
 
 
 class StatsCache(Generic[T]):
@@ -52,8 +55,9 @@ class StatsCache(Generic[T]):
 
     def known(self, name: str | None) -> T | None:
         """Return an answer that is known already, without waiting; None if there is none."""
+        now = _now()
         with self._lock:
-            answer = self._good(name)
+            answer = self._good(name, now)
             if answer is None or not answer.future.done():
                 return None
         return answer.future.result()
@@ -62,11 +66,12 @@ class StatsCache(Generic[T]):
         """Return the known answer, the one that another thread is waiting for, or else what `ask` returns."""
         if not self._ttl:
             return ask()
+        now = _now()
         with self._lock:
-            answer = self._good(name)
+            answer = self._good(name, now)
             is_ours = answer is None
             if answer is None:
-                answer = self._begin(name)
+                answer = self._begin(name, now)
         if is_ours:
             self._work(name, answer, ask)
         return answer.future.result()
@@ -76,15 +81,15 @@ class StatsCache(Generic[T]):
         with self._lock:
             self._answers.clear()
 
-    def _good(self, name: str | None) -> _Answer[T] | None:
+    def _good(self, name: str | None, now: _Moment) -> _Answer[T] | None:
         answer = self._answers.get(name)
-        return answer if answer is not None and answer.is_good(self._ttl) else None
+        return answer if answer is not None and answer.is_good(self._ttl, now) else None
 
-    def _begin(self, name: str | None) -> _Answer[T]:
+    def _begin(self, name: str | None, now: _Moment) -> _Answer[T]:
         self._answers.pop(name, None)  # A new entry goes to the end, so that the first one is always the oldest.
         while len(self._answers) >= MOST_NAMES:
             del self._answers[next(iter(self._answers))]
-        answer = self._answers[name] = _Answer(*_now())
+        answer = self._answers[name] = _Answer(*now)
         return answer
 
     def _work(self, name: str | None, answer: _Answer[T], ask: Callable[[], T]) -> None:
@@ -100,7 +105,9 @@ class StatsCache(Generic[T]):
             answer.future.set_result(stats)
 
 
-def _now() -> tuple[VirtualTime | None, float]:
+def _now() -> _Moment:
+    # Never under a lock: a thread of `trio.to_thread` asks the event loop for its virtual time, and the event loop may
+    # wait for the lock.
     virtual = virtual_time()
     if virtual is None:
         return None, time.monotonic()
