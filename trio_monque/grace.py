@@ -123,7 +123,7 @@ def grace_owner_of_task() -> GraceOwner | None:
 
 
 def grace_owner_of_context() -> GraceOwner | None:
-    """Return the owner that this task carries, which is not a trio task: a handler on an asyncio loop."""
+    """Return the owner that this task carries. For tasks of other loops than trio's, such as a handler on asyncio."""
     return _of_context.get()
 
 

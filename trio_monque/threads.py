@@ -194,6 +194,8 @@ async def _awaited(function: Callable[..., Any], arguments: tuple[Any, ...]) -> 
 
 async def _called_back(function: Callable[..., Any], arguments: tuple[Any, ...], holds: bool) -> Any:  # noqa: FBT001
     hold = clock_hold()
+    # This context is a copy of the thread's. Threads that the function starts copy it again, and do not hold the clock.
+    _holds.set(False)
     if holds:
         # The thread only waits now. If it kept the clock held, a function that sleeps would never end.
         hold.release()
@@ -217,6 +219,7 @@ def calling_back() -> int:
 # --- Threads that take turns ---
 
 LONGEST_TURN: Final = 30.0
+"""Seconds of real time."""
 
 _takes_turns: trio.lowlevel.RunVar[bool] = trio.lowlevel.RunVar("monque_threads_take_turns")
 

@@ -77,6 +77,26 @@ async def test_own_thread_that_waits_for_the_loop_lets_time_pass_too(
     assert clock_hold().holders == 0
 
 
+async def test_own_thread_of_a_function_that_a_thread_called_lets_time_pass_too(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    """It has a copy of the context of the handler's thread, and does not hold the clock as that one does."""
+    workers = Workers()
+
+    async def sleep_from_another_thread(job: RunningJob[Any]) -> None:
+        await trio.to_thread.run_sync(job.from_thread, trio.sleep, 100)
+
+    @workers.register("plain")
+    def plain(job: RunningJob[Any]) -> None:
+        job.from_thread(sleep_from_another_thread, job)
+
+    async with open_test_scheduler(workers) as scheduler:
+        await scheduler.enqueue("plain")
+        assert (await drain(scheduler)).completed == 1
+    assert trio.current_time() == 100
+    assert clock_hold().holders == 0
+
+
 async def test_two_schedulers_hold_once(open_test_scheduler: SchedulerOpener, autojump_clock: MockClock) -> None:
     go_on = threading.Event()
     async with open_test_scheduler(), open_test_scheduler(), trio.open_nursery() as nursery:

@@ -51,7 +51,7 @@ class ClientContext(ServerTime):
         self.workers_here = workers_here
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
-        self._were_made = False
+        self._were_indexed = False  # Once, perhaps before a drop.
 
     @classmethod
     def of(
@@ -97,10 +97,10 @@ class ClientContext(ServerTime):
                 except MonqueConnectionError as error:
                     # If they could be created before, the cause will pass (two live jobs with one unique key, for
                     # example, that were inserted while the index was missing), so it must not end a scheduler.
-                    error.transient = error.transient or self._were_made
-                    error.permanent = error.permanent and not self._were_made
+                    error.transient = error.transient or self._were_indexed
+                    error.permanent = error.permanent and not self._were_indexed
                     raise
-                self._indexed = self._were_made = True
+                self._indexed = self._were_indexed = True
 
     def with_indexes(self, call: Callable[[], T]) -> T:
         """Return what `call` returns, with the indexes in place. Create them again if it finds that they are gone."""

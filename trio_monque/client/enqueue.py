@@ -155,6 +155,7 @@ def insert_parcels(
 
 
 def _insert_alone(context: ClientContext, parcel: Parcel, session: ClientSession | None) -> list[MonqueError]:
+    """Return the error if the job was not inserted, or may not be; otherwise nothing."""
     try:
         return list(insert_parcels(context, [parcel], session).values())
     except MonqueError as error:

@@ -177,6 +177,8 @@ class GroupEnqueue:
         self, gathering: Gathering, leader: Caller, batch: list[Caller], post: Callable[[Callable[[], None]], object]
     ) -> None:
         gathering.take(leader, batch)
+        if not batch:
+            return  # The leader has stopped: there is nothing to send, and no caller to wake.
         try:
             for caller, outcome in zip(batch, self._send([caller.draft for caller in batch]), strict=True):
                 caller.outcome = outcome

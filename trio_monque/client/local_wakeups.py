@@ -87,7 +87,8 @@ def receiving_wakeups(namespace: str, scheduler: LocalScheduler) -> Iterator[Non
         # This scheduler may have ended without a release of its claims, by a crash for example.
         for left in by_namespace[namespace]:
             left.look_for_the_dead()
-            # The server may apply the last command of that scheduler only after this look: so look again later.
+            # The server may apply the last command of that scheduler only after this look. So look again later, as if
+            # it were never idle.
             left.watch(lambda: False)
 
 

@@ -11,6 +11,7 @@ from ..clock import virtual_time
 from ..events import Event
 from ..jobs.job import Job
 from ..observations import Observations, Sighting
+from ..options import LEASE_IN_BEATS
 from .context import ClientContext
 from .operation import Operation
 from .rescuing import Rescued, Rescuer, log_and_events_of, pending_again
@@ -70,7 +71,7 @@ class Recovery(Operation[int]):
         if not self._dead and not self._observations:
             self.finish(len(pending_again(self._rescued)))
         # A holder that lives changes its claim within a beat or two: the next look is soon enough then.
-        half_a_beat = self._observations.shortest_lease / 6
+        half_a_beat = self._observations.shortest_lease / LEASE_IN_BEATS / 2
         wait = min(self._observations.next_due - _now(), half_a_beat)
         self.pause = 0.0 if self._dead else max(wait, SHORTEST_PAUSE)
 

@@ -159,7 +159,8 @@ class RescueBatch:
             # A changed schedule is read and decided again. A document that has no room for the write gets a lighter
             # one, up to the lightest.
             again = {Fate.SCHEDULE_CHANGED, Fate.REFUSED} if self._refusals < LIGHTEST else {Fate.SCHEDULE_CHANGED}
-            self._refusals += Fate.REFUSED in fates.values()
+            if Fate.REFUSED in fates.values():
+                self._refusals += 1
             self._marks = {claim[0]: self._marks[claim[0]] for claim, fate in fates.items() if fate in again}
             self._report_doubled(
                 [claim[0] for claim, fate in fates.items() if fate in (Fate.LOST, Fate.SCHEDULE_CHANGED)]

@@ -33,7 +33,7 @@ def claimable(names: Sequence[str], now: datetime) -> dict[str, Any]:
 
 
 def past(job: Job) -> tuple[int, int, int, int, datetime | None]:
-    """The values that `pins` compares: jobs with equal values can be claimed with one statement."""
+    """What happened to a job so far, in the values that `pins` compares. Jobs with equal values share a statement."""
     # The due date identifies the occurrence of a recurring job, and another one may be due since the look. (Node's
     # reschedule changes it without a new `rev`.)
     due = None if job.repeat_interval is None else job.next_run_at

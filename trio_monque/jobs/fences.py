@@ -111,7 +111,7 @@ CLAIM_FIELDS: Final = (
 
 
 def fence(job: Job) -> dict[str, Any]:
-    """The condition that only the current claim satisfies: all five fields, see the top of this file."""
+    """The condition that only the current claim satisfies: the id, and what the top of this file names."""
     return {"id": job.id, **cycle_fence(job)}
 
 
