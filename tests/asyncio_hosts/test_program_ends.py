@@ -19,8 +19,9 @@ began = threading.Event()
 
 @workers.register("long")
 async def long(job):
-    began.set()
     say("began")
+    # When the handler waits: a Ctrl-C that hits the handler itself is a failed attempt.
+    asyncio.get_running_loop().call_soon(began.set)
     try:
         await asyncio.sleep(60)
     finally:
