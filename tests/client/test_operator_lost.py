@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 from bson import ObjectId
 from pymongo import MongoClient
+from trio.testing import MockClock
 
 from tests.support.lossy_proxy import Loss, LossyProxy, lossy_proxy
 from trio_monque import Job, JobStatus, Monque
@@ -99,6 +100,22 @@ async def test_lost_change_is_not_made_twice_in_a_job_that_allows_it_again(
         await call(monque, job_id)
     assert caught.value.unknown_outcome
     assert jobs.count_documents({"_id": job_id, **run_since}) == 1
+
+
+@pytest.mark.parametrize("action", ["retry", "reschedule"])
+async def test_lost_change_is_not_made_twice_in_one_millisecond_of_virtual_time(
+    monque: Monque, proxy: LossyProxy, jobs: Collection, action: str, autojump_clock: MockClock
+) -> None:
+    status, call = CALLS[action]
+    job_id = await job_in(monque, jobs, status)
+    run_since = {"status": status, "nextRunAt": TOMORROW + timedelta(days=1)}
+    proxy.lose("findAndModify", after=lambda: jobs.update_one({"_id": job_id}, {"$set": run_since}))
+    with pytest.raises(MonqueConnectionError) as caught:
+        await call(monque, job_id)
+    assert caught.value.unknown_outcome
+    document = jobs.find_one({"_id": job_id}) or {}
+    assert document["createdAt"] == document["updatedAt"]
+    assert document["rev"] == 1
 
 
 @pytest.mark.parametrize("action", [*CALLS, "delete"])

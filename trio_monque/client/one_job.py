@@ -21,7 +21,7 @@ from .. import events
 from ..checks import checked_moment
 from ..errors import JobStateError, MonqueConnectionError
 from ..jobs import transitions
-from ..jobs.conditional_write import Transition, applied
+from ..jobs.conditional_write import OneOf, Transition, applied
 from ..jobs.fences import is_ours
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import object_id
@@ -186,7 +186,8 @@ def _applied(context: ClientContext, transition: Transition, seen: Job | None) -
 
 def _found_out(context: ClientContext, transition: Transition, seen: Job | None, error: MonqueConnectionError) -> Job:
     """Return what became of a change whose answer was lost; raise the error if that cannot be known."""
-    pinned = {} if seen is None else {"updated_at": seen.updated_at}
+    # `rev` too: in virtual time the job may run and fail within the same millisecond.
+    pinned = {} if seen is None else {"updated_at": seen.updated_at, "rev": seen.rev or OneOf((None, 0))}
     again = replace(transition, guard={**transition.guard, **pinned})
     after = looked_up(error, lambda: job_changes.apply_again(context.jobs, again))
     if after is None:

@@ -16,7 +16,6 @@ from ..jobs.job import Job
 from .codec import filter_of, update_of
 from .commands import by_majority, causal_session, command
 from .driver_errors import TOO_LARGE_CODES
-from .fields import FIELD
 from .job_collection import JobCollection
 
 T = TypeVar("T")
@@ -40,12 +39,11 @@ def apply_if_allowed(jobs: JobCollection, transition: Transition) -> Job | None:
 def apply_again(jobs: JobCollection, transition: Transition) -> Job | None:
     """Make the change after a lost answer, unless the first sending has made it; return the job as it is then.
 
-    Return None if the job has changed since: then nothing shows whether the first sending made the change.
+    Return None if the job has changed since: then nothing shows whether the first sending made the change. The guard
+    must be one that cannot hold again after the change: otherwise the change may be made twice.
     """
-    # The guard may hold again after the change (a reschedule, for example). The date keeps it from being made twice.
-    allowed = {FIELD["updated_at"]: {"$ne": transition.set["updated_at"]}, **filter_of(transition.guard)}
     with causal_session(jobs.collection) as session:
-        before = _apply(jobs, transition, allowed, session)
+        before = _apply(jobs, transition, filter_of(transition.guard), session)
         if before is not None:
             return applied(before, transition)
         # The write changed nothing, but a majority has acknowledged it: what is read behind it is not rolled back.
