@@ -75,7 +75,8 @@ def test_a_scheduler_is_left_in_another_task_than_it_was_entered_in(db: Database
         await until(lambda: long.log)
         await asyncio.create_task(opening.__aexit__(None, None, None))
         assert scheduler.report is not None
-        assert scheduler.report.released == 1
+        # A look that was in flight at the drain may claim the released job; that claim is released without a run.
+        assert scheduler.report.released >= 1
 
     run(main)
     assert long.log == ["began", "shutdown"]
