@@ -2,20 +2,24 @@
 
 from __future__ import annotations
 
+import asyncio
+import threading
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
 from contextlib import asynccontextmanager, contextmanager
 from typing import Any, Final
 
 import pytest
 import trio
+from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.hostile_errors import HOSTILE
 from tests.support.thoroughly import one_in
 from trio_monque import JobStatus, Retention, Retry, RunningJob, Workers, open_scheduler, run_claims
 from trio_monque.claims.claim import Claim
+from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.engine import claimer, settler, waker
-from trio_monque.events import DocumentFailed, Event, JobCompleted, JobFailed
+from trio_monque.events import DocumentFailed, Event, JobCompleted, JobDeleted, JobFailed
 from trio_monque.jobs.error_history import LONGEST_REASON, LONGEST_TRACEBACK
 from trio_monque.scheduler.job_source import JobSource
 from trio_monque.store.types import Collection, Database
@@ -64,6 +68,33 @@ async def until(condition: Callable[[], bool]) -> None:
     with trio.fail_after(30):
         while not condition():
             await trio.sleep(0.01)
+
+
+async def test_shortage_of_threads_for_a_listener_does_not_deny_what_the_call_did(
+    threads: Threads, caplog: pytest.LogCaptureFixture
+) -> None:
+    delivery = EventDelivery()
+    delivery.on(JobDeleted, print)
+    with threads.short():
+        await delivery.deliver_all([JobDeleted(ObjectId())])
+    assert "failed for JobDeleted" in caplog.text
+
+
+def test_shortage_of_threads_for_a_listener_does_not_deny_it_on_asyncio(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def start(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    async def main() -> None:
+        delivery = EventDelivery()
+        delivery.on(JobDeleted, print)
+        with monkeypatch.context() as short:
+            short.setattr(threading.Thread, "start", start)
+            await delivery.deliver_all([JobDeleted(ObjectId())])
+
+    asyncio.run(main())
+    assert "failed for JobDeleted" in caplog.text
 
 
 async def test_shortage_of_threads_ends_no_loop_and_fails_no_job(db: Database, threads: Threads) -> None:

@@ -15,14 +15,14 @@ import trio
 
 from ..async_with import entered_by_async_with
 from ..checks import is_async
-from ..errors import InvalidOptionError
+from ..errors import InvalidOptionError, ShortageError
 from ..events import Event
 from ..grace import Grace
 from ..log import logger_of
-from ..threads import HoldingLimiter, call_in_thread
+from ..threads import HoldingLimiter, call_in_thread, starting_thread
 from ..trio_thread import TrioThread
 from .event_stream import EventStream
-from .subscription import CallListener, Subscription, call_async, call_plain
+from .subscription import CallListener, Subscription, call_async, call_plain, log_failure
 
 logger = logger_of("events")
 
@@ -199,11 +199,8 @@ class EventDelivery:
         for subscription in self._listening_to(event):
             if is_async(subscription.listener):
                 await call_async(subscription, event)
-            elif trio.lowlevel.in_trio_task():
-                # With a limiter of its own: the threads of a shared one may all be busy with listeners that block.
-                await call_in_thread(partial(call_plain, subscription, event), limiter=HoldingLimiter(1))
             else:
-                await anyio.to_thread.run_sync(call_plain, subscription, event)
+                await _call_in_thread(subscription, event)
 
     async def deliver_all(self, events: Iterable[Event], *, has_failed: bool = False) -> None:
         """Report all that an async call did, also if it is cancelled or `has_failed`: then within `LAST_WORDS`."""
@@ -236,6 +233,20 @@ class EventDelivery:
     def _offer_to_streams(self, event: Event) -> None:
         for stream in list(self._streams):
             stream.offer(event)
+
+
+async def _call_in_thread(subscription: Subscription, event: Event) -> None:
+    call = partial(call_plain, subscription, event)
+    try:
+        if trio.lowlevel.in_trio_task():
+            # With a limiter of its own: the threads of a shared one may all be busy with listeners that block.
+            await call_in_thread(call, limiter=HoldingLimiter(1))
+        else:
+            with starting_thread(call) as started:
+                await anyio.to_thread.run_sync(started)
+    except ShortageError as error:
+        # Not raised: the event is about a change that was made, and the error would deny that.
+        log_failure(subscription.listener, event, error)
 
 
 def _check_event_class(given: object) -> None:

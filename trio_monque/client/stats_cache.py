@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import threading
 import time
 from collections.abc import Callable
@@ -10,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Final, Generic, TypeVar
 
 from ..clock import VirtualTime, virtual_time
+from ..errors import MonqueConnectionError
 
 T = TypeVar("T")
 
@@ -74,7 +76,12 @@ class StatsCache(Generic[T]):
                 answer = self._begin(name, now)
         if is_ours:
             self._work(name, answer, ask)
-        return answer.future.result()
+        try:
+            return answer.future.result()
+        except MonqueConnectionError as error:
+            # Many callers may raise the error of one query. Each raises a copy, or their tracebacks would mix.
+            own = copy.copy(error)
+            raise own from error.__cause__
 
     def clear(self) -> None:
         """Forget all answers. Callers that wait for one still get it."""

@@ -171,7 +171,7 @@ async def call_async(subscription: Subscription, event: Event, call: CallListene
     except anyio.get_cancelled_exc_class():
         raise
     except BaseException as error:  # noqa: BLE001  # Any error of a listener ends only this call.
-        _log_failure(listener, event, error)
+        log_failure(listener, event, error)
 
 
 def call_plain(subscription: Subscription, event: Event) -> None:
@@ -184,8 +184,9 @@ def call_plain(subscription: Subscription, event: Event) -> None:
             result.close()
             raise TypeError("a plain listener returned a coroutine, which is never awaited: give the async function")
     except BaseException as error:  # noqa: BLE001  # The same.
-        _log_failure(subscription.listener, event, error)
+        log_failure(subscription.listener, event, error)
 
 
-def _log_failure(listener: object, event: Event, error: BaseException) -> None:
+def log_failure(listener: object, event: Event, error: BaseException) -> None:
+    """Log that a call of a listener failed."""
     logger.error("listener %s failed for %s", listener, type(event).__name__, exc_info=error)
