@@ -90,19 +90,22 @@ async def test_complaint_names_loop_and_cause_and_only_beyond_the_limit(autojump
     progress = Progress("reaper")
     progress.plan(trio.current_time())
     await trio.sleep(5)
-    assert progress.complaint(trio.current_time(), 5.0) is None
-    assert progress.complaint(trio.current_time(), 4.9) == "the reaper should have gone on 5.0 s ago"
+    assert progress.complaint(trio.current_time(), 5.0, "the engine") is None
+    assert progress.complaint(trio.current_time(), 4.9, "the engine") == "the reaper should have gone on 5.0 s ago"
     progress.ask()
-    assert progress.complaint(trio.current_time(), 4.9) == "the reaper has waited 5.0 s for an answer"
+    assert progress.complaint(trio.current_time(), 4.9, "the engine") == "the reaper has waited 5.0 s for an answer"
     progress.fail(NotNowError("no primary"))
     reported = "the reaper has failed for 5.0 s and goes on trying: NotNowError: no primary"
-    assert progress.complaint(trio.current_time(), 4.9) == reported
+    assert progress.complaint(trio.current_time(), 4.9, "the engine") == reported
     progress.answered()
-    assert progress.complaint(trio.current_time(), 0.0) is None
+    assert progress.complaint(trio.current_time(), 0.0, "the engine") is None
     assert progress.fault is not None, "the last error is kept, although it is over"
     progress.crash(KeyError("x"))
     progress.end()
-    assert progress.complaint(trio.current_time(), 5.0) == "the reaper crashed, so the scheduler ends: KeyError: 'x'"
+    assert (
+        progress.complaint(trio.current_time(), 5.0, "the engine")
+        == "the reaper crashed, so the engine ends: KeyError: 'x'"
+    )
 
 
 def test_spread_counts_sums_and_keeps_the_largest() -> None:
@@ -119,7 +122,7 @@ def test_spread_counts_sums_and_keeps_the_largest() -> None:
 async def test_engine_is_healthy_from_its_start_to_its_end_only(autojump_clock: MockClock) -> None:
     engine = watched(Shelf())
     before = engine.vitals.examine()
-    assert (before.reasons, before.loops) == (("the scheduler has not started",), ())
+    assert (before.reasons, before.loops) == (("the engine has not started",), ())
     async with running(engine):
         started = engine.vitals.examine()
         assert started.reasons == ()
@@ -128,7 +131,7 @@ async def test_engine_is_healthy_from_its_start_to_its_end_only(autojump_clock: 
         engine.stop.drain()
         draining = engine.vitals.examine()
         assert (draining.reasons, draining.is_draining) == ((), True)
-    assert engine.vitals.examine().reasons == ("the scheduler has ended",)
+    assert engine.vitals.examine().reasons == ("the engine has ended",)
 
 
 @pytest.mark.parametrize("rests", one_in(2, [False, True]))
@@ -448,9 +451,9 @@ async def test_loop_that_crashed_is_named_while_the_engine_ends_and_after(autoju
         engine.slots.set_limit("more", 1)
         with trio.move_on_after(100):
             await engine.stop.cutting.wait()
-        crashed = f"the {name} crashed, so the scheduler ends: ZeroDivisionError: a bug"
+        crashed = f"the {name} crashed, so the engine ends: ZeroDivisionError: a bug"
         assert engine.vitals.examine().reasons == (crashed,)
-    assert engine.vitals.examine().reasons == (crashed, "the scheduler has ended")
+    assert engine.vitals.examine().reasons == (crashed, "the engine has ended")
 
 
 async def test_health_names_a_crash_outside_the_loops(autojump_clock: MockClock) -> None:
@@ -463,7 +466,7 @@ async def test_health_names_a_crash_outside_the_loops(autojump_clock: MockClock)
     engine = watched(shelf)
     async with running(engine):
         await engine.stop.cutting.wait()
-        assert engine.vitals.examine().reasons == ("the scheduler crashed, and ends: KeyboardInterrupt",)
+        assert engine.vitals.examine().reasons == ("the engine crashed, and ends: KeyboardInterrupt",)
 
 
 async def test_leaving_that_waits_for_a_handler_beyond_all_its_time_is_unhealthy(autojump_clock: MockClock) -> None:

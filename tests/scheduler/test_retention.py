@@ -25,7 +25,7 @@ from tests.support.programs import ROOT
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, Retention, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.scheduler.health import LoopHealth
+from trio_monque.scheduler import LoopHealth
 from trio_monque.store import retention
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, drain, fail_next, now

@@ -33,6 +33,7 @@ from trio_monque import (
 )
 from trio_monque.claims import (
     ClaimsReport,
+    ClaimsStatistics,
     DeadLetter,
     RunningClaims,
     create_claim_index,

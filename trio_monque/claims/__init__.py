@@ -4,11 +4,13 @@ from .claim import Claim
 from .claims import Claims, RunningClaims, open_claims, run_claims
 from .managing import DeadLetter, create_claim_index, dead_letters, readmit
 from .reporting import ClaimsReport
+from .statistics import ClaimsStatistics
 
 __all__ = [
     "Claim",
     "Claims",
     "ClaimsReport",
+    "ClaimsStatistics",
     "DeadLetter",
     "RunningClaims",
     "create_claim_index",

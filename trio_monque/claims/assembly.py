@@ -40,6 +40,7 @@ class Parts:
     host: Host[HeldDocument, ClaimsReport]
     source: DocumentSource
     locked: LockedCollection
+    reporter: ClaimsReporter
     time: ServerTime
     event_delivery: EventDelivery
 
@@ -85,7 +86,7 @@ def assembled(
     reporter = ClaimsReporter(event_delivery, config.instance_id, policy.error_text)
     source = DocumentSource(ClaimsContext(locked, db_threads, time, config, policy, loop), work)
     life = Life(
-        name="the claims",
+        name="the claims instance",
         get_ready=lambda: db_threads.call(partial(_get_ready, locked, time, config), abandon_on_cancel=True),
         described=lambda: (
             locked.collection.full_name,
@@ -97,7 +98,7 @@ def assembled(
     if not config.wait:
         finisher = Finisher(host.engine, source)
         host.engine.add_chore(finisher.run, finisher.progress)
-    return Parts(host, source, locked, time, event_delivery)
+    return Parts(host, source, locked, reporter, time, event_delivery)
 
 
 def _get_ready(locked: LockedCollection, time: ServerTime, config: ClaimConfig) -> None:

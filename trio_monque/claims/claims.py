@@ -13,9 +13,11 @@ import trio
 from ..async_with import entered_by_async_with
 from ..call_context import async_calls
 from ..checks import is_async, problem_of_handler
+from ..clock import in_time_of, virtual_time
 from ..errors import ClaimLostError, InvalidOptionError, MonqueError
 from ..host.application_loop import Opened, opened, run
 from ..host.handler_loop import ON_TRIO, HandlerLoop
+from ..host.health import Health, health_of
 from ..host.host import Body
 from ..log import logger_of
 from ..store.types import TypedCollection
@@ -25,6 +27,7 @@ from .claim_work import ClaimWork
 from .delivery import ClaimQueue, HandlerSlots
 from .options import ClaimConfig, ClaimOptions, claim_config
 from .reporting import ClaimsReport, log_extra
+from .statistics import ClaimsStatistics, statistics_of
 
 logger = logger_of("claims")
 
@@ -40,8 +43,12 @@ DocT = TypeVar("DocT", bound=Mapping[str, Any])
 class RunningClaims:
     """Claims that are running: the value that `nursery.start(run_claims, ...)` returns."""
 
-    def __init__(self, parts: Parts, config: ClaimConfig, loop: HandlerLoop) -> None:
+    def __init__(
+        self, parts: Parts, config: ClaimConfig, loop: HandlerLoop, delivery: ClaimQueue | HandlerSlots
+    ) -> None:
         self._parts = parts
+        self._delivery = delivery
+        self._virtual = virtual_time()
         self._config = config
         self._loop = loop
 
@@ -66,6 +73,44 @@ class RunningClaims:
         """Wait until the claims have ended. It does not start a drain."""
         await self._loop.wait(self._parts.host.ended)
 
+    def is_healthy(self) -> bool:
+        """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
+        return not self._parts.host.examine().reasons
+
+    def health(self) -> Health:
+        """Whether the claims work, and why not. Call it from any thread; it only reads memory, and does not wait.
+
+        They are unhealthy while one of these is true:
+
+        - A loop is late: its `lag` is longer than twice `operation_timeout` and than `heartbeat_interval`. The
+          heartbeat is late when its `lag` is longer than `heartbeat_interval`.
+        - Work was cancelled because locks could not be renewed, and no renewal has succeeded since.
+        - A loop has crashed, or a finished document still matches the filter, which ends the claims.
+        - The event loop has not answered for a second. In a program on asyncio: the thread of the claims has not, or
+          the event loop of the program has not answered for half a second.
+        - The claims are shutting down, and handlers or blocks go on although their time is over.
+        - The claims have ended.
+        """
+        parts = self._parts
+        # The known time of the run: a thread that asked the run for it would wait for a loop that may be blocked.
+        with in_time_of(self._virtual):
+            now = parts.time.clock.now()
+        return health_of(parts.host.examine(), now, broken=parts.locked.count_skipped())
+
+    def statistics(self) -> ClaimsStatistics:
+        """What the claims have done since their start, and do now. Call it from any thread; it only reads memory.
+
+        On trio's event loop the numbers agree with each other. In another thread, and so on asyncio, they may be of
+        moments that lie a little apart.
+        """
+        parts = self._parts
+        return statistics_of(
+            parts.engine,
+            parts.reporter.so_far(),
+            waiting=self._delivery.waiting,
+            broken=parts.locked.count_skipped(),
+        )
+
 
 class Claims(RunningClaims, Generic[DocT]):
     """An async iterator of claims. Only `open_claims` makes it.
@@ -74,7 +119,7 @@ class Claims(RunningClaims, Generic[DocT]):
     """
 
     def __init__(self, parts: Parts, config: ClaimConfig, loop: HandlerLoop, queue: ClaimQueue) -> None:
-        super().__init__(parts, config, loop)
+        super().__init__(parts, config, loop, queue)
         self._queue = queue
 
     def __aiter__(self) -> Self:
@@ -196,7 +241,7 @@ async def run_claims(
         slots = HandlerSlots(config.concurrency)
         work = partial(_work, _called_on(loop, handler), slots, config.redact_errors is None)
         parts = assembled(collection, filter, config, listeners, work, loop)
-        return Opened(RunningClaims(parts, config, loop), parts.host, NO_BODY, loop)
+        return Opened(RunningClaims(parts, config, loop, slots), parts.host, NO_BODY, loop)
 
     return await run("run_claims", NOUN, made, task_status)
 

@@ -33,6 +33,11 @@ class ClaimQueue:
         self._lot = trio.lowlevel.ParkingLot()
         self._is_closed = False
 
+    @property
+    def waiting(self) -> int:
+        """How many claims no task has taken yet. May be read in any thread."""
+        return len(self._offered)
+
     async def offer(self, claim: Claim[Any], work: ClaimWork) -> None:
         """Offer the claim; return when the work under it is over, or raise the error of that work."""
         work.wait_to_begin()
@@ -94,6 +99,11 @@ class HandlerSlots:
 
     def __init__(self, concurrency: int) -> None:
         self._limiter = trio.CapacityLimiter(concurrency)
+
+    @property
+    def waiting(self) -> int:
+        """How many claims wait for a slot. May be read in any thread."""
+        return self._limiter.statistics().tasks_waiting
 
     async def enter(self, work: ClaimWork) -> None:
         """Wait for a free slot. The wait does not count against `timeout`.

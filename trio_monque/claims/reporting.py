@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 from .. import events
 from ..client.event_delivery import EventDelivery
@@ -52,6 +52,9 @@ class ClaimsReport:
         dead_lettered: Documents that became dead letters: no attempts are left.
         unfinished: The ids of documents that could not be released. Others claim them when their leases expire.
         crashed: The errors that ended the claims.
+        loop_blocked: How many times something blocked an event loop for longer than a second: that of the claims, which
+            renews them, or on asyncio that of the program. Each time is logged with the frames that blocked it. Not
+            counted in virtual time.
         undelivered_events: Events that listeners did not receive: too many waited, or the claims had to end.
     """
 
@@ -63,7 +66,11 @@ class ClaimsReport:
     dead_lettered: int = 0
     unfinished: tuple[Any, ...] = ()
     crashed: tuple[BaseException, ...] = ()
+    loop_blocked: int = 0
     undelivered_events: int = 0
+
+
+NOT_ENDED: Final[HostEnd[HeldDocument]] = HostEnd(cause="")
 
 
 class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument, ClaimsReport]):
@@ -75,6 +82,10 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
         self._finished = self._failed = self._released = self._lost = self._rescued = self._dead_lettered = 0
 
     def report(self, end: HostEnd[HeldDocument]) -> ClaimsReport:
+        return self.so_far(end)
+
+    def so_far(self, end: HostEnd[HeldDocument] = NOT_ENDED) -> ClaimsReport:
+        """Return the report of what the claims have done until now. May be called from any thread."""
         return ClaimsReport(
             finished=self._finished,
             failed=self._failed,
@@ -84,6 +95,7 @@ class ClaimsReporter(Reporter[HeldDocument, DocumentSettlement, RescuedDocument,
             dead_lettered=self._dead_lettered,
             unfinished=tuple(held.id for held in end.unfinished),
             crashed=end.crashed,
+            loop_blocked=end.loop_blocked,
             undelivered_events=self.event_delivery.undelivered,
         )
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import traceback
+from collections.abc import Sequence
 from typing import Final, Protocol
 
 import trio
@@ -26,6 +27,10 @@ class HandlerTasks(Protocol):
         """Return where a handler waits: its frames, formatted. The task is that of its run, which has called it."""
         ...
 
+    def complaints(self) -> Sequence[str]:
+        """Return why their loop keeps handlers from going on; in any thread."""
+        ...
+
 
 class TrioTasks:
     """Handlers that run in the tasks of their runs."""
@@ -41,6 +46,10 @@ class TrioTasks:
             for child in nursery.child_tasks:
                 lines.append(f"  in its child {child.name}:\n{self.frames_of(child)}")
         return "".join(lines)
+
+    def complaints(self) -> Sequence[str]:
+        """Return none: the watchdog of the engine watches this loop."""
+        return ()
 
 
 TRIO_TASKS: Final = TrioTasks()

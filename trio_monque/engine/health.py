@@ -126,38 +126,39 @@ class Vitals:
         claims = _counted(len(late), "claim")
         return f"the heartbeat could not renew {claims} in time, and what ran there was stopped{why}"
 
-    def examine(self) -> Examined:
+    def examine(self, name: str = "the engine") -> Examined:
+        """Examine all loops. `name` is what reasons call the whole: "the scheduler", for example."""
         clock = self._clock
         if clock is None:
-            return Examined(NEVER, ("the scheduler has not started",), (), self._stop.draining.is_set(), None, NEVER)
+            return Examined(NEVER, (f"{name} has not started",), (), self._stop.draining.is_set(), None, NEVER)
         now = clock.current_time()
         watched = list(self._watched.values())
-        loops = tuple(self._examined(one, now) for one in watched)
+        loops = tuple(self._examined(one, now, name) for one in watched)
         lag = self._watchdog.lag
         return Examined(
             now,
-            tuple(self._reasons(loops, now, lag)),
+            tuple(self._reasons(loops, now, lag, name)),
             loops,
             self._stop.draining.is_set(),
             lag,
             max([self._began_at, *(one.progress.answered_at for one in watched)]),
         )
 
-    def _examined(self, watched: _Watched, now: float) -> LoopExamined:
+    def _examined(self, watched: _Watched, now: float, name: str) -> LoopExamined:
         progress = watched.progress
         is_running = progress.crashed is None and not self._has_ended
         complaint = watched.other_complaint(now) if watched.other_complaint is not None and is_running else None
         if complaint is None:
-            complaint = progress.complaint(now, watched.stuck_after)
+            complaint = progress.complaint(now, watched.stuck_after, name)
         return LoopExamined(progress.name, complaint, progress.progressed_at, progress.fault, progress.lag(now))
 
-    def _reasons(self, loops: Sequence[LoopExamined], now: float, lag: float | None) -> list[str]:
+    def _reasons(self, loops: Sequence[LoopExamined], now: float, lag: float | None, name: str) -> list[str]:
         reasons = [loop.complaint for loop in loops if loop.complaint is not None]
         crashed = {watched.progress.crashed for watched in self._watched.values()}
         others = [text for text in map(text_of, tuple(self._stop.crashes)) if text not in crashed]
-        reasons += [f"the scheduler crashed, and ends: {text}" for text in others[:MOST_CRASHES]]
+        reasons += [f"{name} crashed, and ends: {text}" for text in others[:MOST_CRASHES]]
         if self._has_ended:
-            return [*reasons, "the scheduler has ended"]
+            return [*reasons, f"{name} has ended"]
         if lag is not None and lag >= BLOCKED_AFTER:
             reasons.append(f"the event loop did not answer for {lag:.1f} s, and no claim was renewed meanwhile")
         if now > self.hard_end and (left := len(self._runner.running)):

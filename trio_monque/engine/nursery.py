@@ -68,6 +68,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         waker, reaper: To make it look for due items, or for dead claims.
         watchdog: Watches the event loop that it works on.
         vitals: Whether it makes progress.
+        handlers: Where its handlers run.
     """
 
     def __init__(
@@ -79,7 +80,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
         handlers: HandlerTasks = TRIO_TASKS,
     ) -> None:
         """To be made in the trio run that it works in. Attaches itself to the source."""
-        self._handlers = handlers
+        self.handlers = handlers
         self.stop = Stop()
         self.wake = WakeSignal()
         self.slots = Slots(limits.concurrency, handlers)
@@ -140,7 +141,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     @property
     def loop_blocked(self) -> int:
         """How many times an event loop was blocked for longer than a second: this one, or that of the handlers."""
-        return self.watchdog.blocked + self._handlers.blocked
+        return self.watchdog.blocked + self.handlers.blocked
 
     @property
     def unfinished(self) -> Sequence[ClaimT]:
@@ -158,6 +159,11 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
     def number_held(self) -> int:
         """How many claims are held, see `Runner.held`."""
         return len(self._runner.held)
+
+    @property
+    def number_outliving(self) -> int:
+        """How many handlers go on after their claims were settled. They have slots."""
+        return self._runner.number_outliving
 
     @property
     def is_at_work(self) -> bool:
@@ -247,7 +253,7 @@ class Engine(Generic[ClaimT, SettlementT, BatchT, SeenT, RescuedT]):
             async with trio.open_nursery() as nursery:
                 if not self._time.is_event_driven:
                     nursery.start_soon(self.watchdog.run)
-                nursery.start_soon(self._shutdown.report_unending_runs, self._handlers.frames_of)
+                nursery.start_soon(self._shutdown.report_unending_runs, self.handlers.frames_of)
                 await ended.wait()
                 watching.cancel(reason="all has ended")
 

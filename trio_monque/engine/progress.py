@@ -147,10 +147,10 @@ class Progress:
         """How many seconds it is late."""
         return max(0.0, now - self._expected_at)
 
-    def complaint(self, now: float, stuck_after: float) -> str | None:
-        """Why it is stuck, for operators; None if it is not."""
+    def complaint(self, now: float, stuck_after: float, name: str) -> str | None:
+        """Why it is stuck, for operators; None if it is not. `name` is that of the whole engine in the sentence."""
         if self.crashed is not None:
-            return f"the {self.name} crashed, so the scheduler ends: {self.crashed}"
+            return f"the {self.name} crashed, so {name} ends: {self.crashed}"
         lag, fault = self.lag(now), self.fault
         if lag <= stuck_after:
             return None

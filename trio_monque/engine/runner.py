@@ -162,6 +162,11 @@ class Runner(Generic[ClaimT, SettlementT]):
         return bool(self.held or self._early.outliving)
 
     @property
+    def number_outliving(self) -> int:
+        """How many handlers go on after their claims were settled."""
+        return len(self._early.outliving)
+
+    @property
     def running(self) -> Sequence[Run[ClaimT]]:
         """The runs whose handlers have not ended. May be called from any thread."""
         runs = (*tuple(self.held), *tuple(self._early.outliving))  # Copies: the run's own thread changes both.

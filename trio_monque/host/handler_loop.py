@@ -10,7 +10,7 @@ difference.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from contextlib import AbstractContextManager
 from typing import Any, Final, Protocol, TypeVar
 
@@ -109,10 +109,6 @@ class HandlerLoop(HandlerTasks, Protocol):
         """Return a moment of trio's clock as one of the clock of the loop on which handlers run."""
         ...
 
-    def complaints(self) -> Sequence[str]:
-        """Return why the loop keeps handlers from going on; in any thread."""
-        ...
-
 
 class TrioHandlerLoop(TrioTasks):
     """The trio run of the engine itself."""
@@ -164,9 +160,6 @@ class TrioHandlerLoop(TrioTasks):
 
     def moment(self, trio_moment: float) -> float:
         return trio_moment
-
-    def complaints(self) -> Sequence[str]:
-        return ()
 
 
 ON_TRIO: Final = TrioHandlerLoop()

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Generic, TypeVar
 
@@ -30,6 +30,7 @@ import trio
 from ..client.event_delivery import STOP_TIMEOUT
 from ..engine.exceptions import raise_unwrapped
 from ..engine.guard import cause_of
+from ..engine.health import Examined
 from ..engine.nursery import Engine
 from ..engine.pauses import start_within
 from .reporting import HostEnd, Reporter
@@ -116,6 +117,15 @@ class Host(Generic[ClaimT, ReportT]):
     def drain(self) -> None:
         """Begin a graceful shutdown. From any thread; a second call, or one after the end, changes nothing."""
         self.engine.on_trio_thread(self.engine.stop.drain)
+
+    def examine(self) -> Examined:
+        """Examine the host at this moment: its engine, what this kind of work adds, and the loop of the handlers.
+
+        From any thread: it only reads memory.
+        """
+        found = self.engine.vitals.examine(self._life.name)
+        further = (*self._reporter.complaints(found.now), *self.engine.handlers.complaints())
+        return replace(found, reasons=(*found.reasons, *further))
 
     async def run(self, started: Callable[[], None]) -> ReportT:
         """Start, run to the end, and return the report. Calls `started` when the engine works.

@@ -78,6 +78,10 @@ class Reporter(ABC, Generic[ClaimT, SettlementT, RescuedT, ReportT]):
             "%s %s started on %s: %s", self._kind, self._instance, where, work, extra={"instance": self._instance}
         )
 
+    def complaints(self, now: float) -> Sequence[str]:
+        """Return why the host is unhealthy at `now` (trio's clock), beside its loops. May be called from any thread."""
+        return ()
+
     # --- The observer of the engine: what every kind reports alike. See `engine.observer` ---
 
     def run_started(self, claim: ClaimT) -> None:

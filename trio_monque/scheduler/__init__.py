@@ -1,7 +1,7 @@
 """Schedulers: the engine (`engine/`) runs the jobs of a collection (`jobs/`, `store/`)."""
 
 from ..engine.run_end import CancelReason
-from .health import Health, LoopHealth
+from ..host.health import Health, LoopHealth
 from .reporting import SchedulerReport
 from .running_job import RunningJob
 from .scheduler import Scheduler, open_scheduler, run_scheduler

@@ -116,8 +116,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             self.event_delivery.emit(events.SchedulerErrorOccurred(error, proof))
             self._id_shared_until = until
 
-    def complaints(self, now: float) -> tuple[str, ...]:
-        """Reasons to be unhealthy at `now` (trio's clock), beside those of the loops. May be called from any thread."""
+    def complaints(self, now: float) -> Sequence[str]:
         return (self._id_shared,) if now < self._id_shared_until else ()
 
     def jobs_set_aside(self, jobs: Sequence[SetAside]) -> None:

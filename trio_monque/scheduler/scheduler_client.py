@@ -6,16 +6,15 @@ registers workers.
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import datetime
 
 from ..call_context import async_calls
 from ..client.monque import Monque
 from ..clock import VirtualTime, in_time_of
 from ..host.handler_loop import HandlerLoop
+from ..host.health import Health, health_of
 from ..host.host import Host
 from ..jobs.job import Job
-from .health import Health, health_of
 from .reporting import JobReporter, SchedulerReport
 from .statistics import Statistics, statistics_of
 
@@ -66,8 +65,7 @@ class SchedulerClient(Monque):
 
     def is_healthy(self) -> bool:
         """Whether `health().reasons` is empty. Call it from any thread; it only reads memory, and does not wait."""
-        found = self._engine.vitals.examine()
-        return not (found.reasons or self._reporter.complaints(found.now) or self._handler_loop.complaints())
+        return not self._host.examine().reasons
 
     def health(self) -> Health:
         """Whether the scheduler works, and why not. Call it from any thread; it only reads memory, and does not wait.
@@ -83,11 +81,12 @@ class SchedulerClient(Monque):
         - The scheduler is shutting down, and handlers go on although their time is over.
         - Another process, such as Monque for Node, uses the instance id of this scheduler.
         """
-        found = self._engine.vitals.examine()
-        complaints = (*self._reporter.complaints(found.now), *self._handler_loop.complaints())
-        found = replace(found, reasons=(*found.reasons, *complaints))
-        broken = self._context.jobs.count_skipped()
-        return health_of(found, self._server_time(), tuple(self._reporter.ended_schedules), broken)
+        return health_of(
+            self._host.examine(),
+            self._server_time(),
+            warnings=tuple(self._reporter.ended_schedules),
+            broken=self._context.jobs.count_skipped(),
+        )
 
     def statistics(self) -> Statistics:
         """What the scheduler has done since its start, and does now. Call it from any thread; it only reads memory.

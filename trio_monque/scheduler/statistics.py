@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..host.engine_numbers import engine_numbers
 from .settlement import JobEngine
 
 
@@ -88,14 +89,10 @@ class Tally:
 
 
 def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
-    claims, settlements, renewals, rescues = (
-        engine.vitals.progress_of(name).batches for name in ("claimer", "settler", "heartbeat", "reaper")
-    )
     running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(
-        uptime=engine.vitals.uptime,
-        claimed=int(claims.total),
+        **engine_numbers(engine, number_running),
         completed=tally.completed,
         failed=tally.failed,
         retried=tally.retried,
@@ -105,18 +102,8 @@ def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
         cancelled=tally.cancelled,
         claims_lost=tally.claims_lost,
         schedules_ended=tally.schedules_ended,
-        rescued=int(rescues.total),
         unclaimable=tally.unclaimable,
         broken=broken,
-        renewals=int(renewals.total),
         running=number_running,
         running_by_name=running,
-        unsettled=max(0, engine.number_held - number_running),
-        free_slots=engine.slots.demand().total,
-        claim_batches=claims.count,
-        largest_claim_batch=int(claims.largest),
-        settlement_batches=settlements.count,
-        largest_settlement_batch=int(settlements.largest),
-        start_lag_average=engine.start_lags.average,
-        start_lag_max=engine.start_lags.largest,
     )

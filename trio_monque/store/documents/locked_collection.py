@@ -194,6 +194,10 @@ class LockedCollection:
                 self.collection.full_name,
             )
 
+    def count_skipped(self) -> int:
+        """Return how many documents are skipped: `refused` and `logged`. May be called from any thread."""
+        return len(self.refused) + len(self.logged)
+
     @staticmethod
     def own_id_in(document: RawBSONDocument) -> Any:
         """Return the `_id` as our codec options decode it."""

@@ -1,4 +1,4 @@
-"""Health: the answer of `Scheduler.health`."""
+"""Health: the answer of `health()` of a scheduler, and of claims on a collection."""
 
 from __future__ import annotations
 
@@ -12,14 +12,16 @@ from ..engine.health import Examined, LoopExamined
 
 @dataclass(frozen=True, kw_only=True)
 class LoopHealth:
-    """The health of one of the scheduler's loops. Moments are UTC by the server's clock; durations are in seconds.
+    """The health of one loop of a scheduler or of claims.
+
+    Moments are UTC by the server's clock; durations are in seconds.
 
     Attributes:
         name: claimer, waker, settler, heartbeat, orphan releaser (releases claims whose answer was lost), reaper;
-            and those beside them, such as the pruner (retention).
+            and those beside them, such as the pruner (retention) of a scheduler, or the filter watcher of claims.
         healthy: Whether the loop makes progress, or waits on purpose.
         reason: Why it is not healthy; None if it is.
-        last_progress: When it last made progress; the start of the scheduler counts.
+        last_progress: When it last made progress; the start counts.
         last_progress_age: How long ago that was. It grows while the loop waits on purpose.
         last_error: The last error that it met, also if it has recovered; None if there was none.
         last_error_at: When it met that error.
@@ -39,20 +41,24 @@ class LoopHealth:
 
 @dataclass(frozen=True, kw_only=True)
 class Health:
-    """The health of a scheduler at one moment. Moments are UTC by the server's clock; durations are in seconds.
+    """The health of a scheduler, or of claims on a collection, at one moment.
+
+    Moments are UTC by the server's clock; durations are in seconds.
 
     Attributes:
         healthy: Whether it works. False before it has started and after it has ended.
         reasons: Why it is not healthy, one sentence each, for operators; empty if it is healthy.
         warnings: What an operator must repair although the scheduler is healthy, and a restart would not help: the last
-            ten schedules that ended because their stored cron expression or time zone is invalid.
-        draining: It shuts down and claims no more jobs. This alone is healthy.
+            ten schedules that ended because their stored cron expression or time zone is invalid. Claims have none.
+        draining: It shuts down and claims nothing more. This alone is healthy.
         loops: The loops that have started, in the order of their start.
         event_loop_lag: How long the event loop has not answered the watchdog, or how long its last answer took. None in
             virtual time, where the watchdog does not run.
-        broken: The number of documents that this scheduler has met and skips: broken documents, pending jobs that have
-            an owner, and jobs on which the server refuses every claim. `get_broken_documents` lists them. This alone is
-            healthy, as all other jobs run.
+        broken: The number of documents that this instance has met and skips. This alone is healthy, as it works on all
+            others. For a scheduler: broken documents, pending jobs that have an owner, and jobs on which the server
+            refuses every claim; `get_broken_documents` lists them. For claims: documents in which the server refuses a
+            lock, and those whose lock or `_id` is unreadable. The log names them. An unreadable one counts until the
+            claims end, also after its repair.
         last_database_contact: When the database last answered a loop; None before the start.
         last_database_contact_age: How long ago that was. An idle scheduler in virtual time sends no commands.
     """
@@ -68,8 +74,8 @@ class Health:
     last_database_contact_age: float | None
 
 
-def health_of(found: Examined, now: datetime, warnings: tuple[str, ...], broken: int) -> Health:
-    """Return the answer of `Scheduler.health`; `now` is the server's time of the examination."""
+def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[str, ...] = ()) -> Health:
+    """Return the answer of `health()`; `now` is the server's time of the examination."""
     has_begun = found.answered_at > -math.inf
     return Health(
         healthy=not found.reasons,
