@@ -193,6 +193,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "cronsim": {"jobs"},
     "outcome": {"threads", "engine", "bridge"},
     "rich": {"cli"},
+    "click": {"cli"},
 }
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -14,6 +15,8 @@ from trio_monque.embedded import EmbeddedServer
 
 from .demo_process import REPOSITORY, demo_process, environment
 
+PROGRAM = (sys.executable, "-m", "trio_monque")
+
 
 def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([]) == 0
@@ -21,9 +24,7 @@ def test_without_a_command_it_prints_help(capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_version_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["--version"])
-    assert ended.value.code == 0
+    assert main(["--version"]) == 0
     assert capsys.readouterr().out.startswith("trio-monque ")
 
 
@@ -33,29 +34,31 @@ def test_version_names_the_program(capsys: pytest.CaptureFixture[str]) -> None:
     ids=lambda arguments: " ".join(arguments),
 )
 def test_invalid_arguments_print_the_usage(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
-    assert capsys.readouterr().err.startswith("usage: trio-monque")
+    assert main(arguments) == 2
+    assert capsys.readouterr().err.startswith("Usage: trio-monque")
 
 
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["demo", "--fils", "3"], "unknown option --fils: did you mean --files?"),
-        (["demo", "--job-second=1", "--kep"], "unknown option --kep: did you mean --keep?"),
-        (["demo", "--zzz"], "unknown option --zzz\n"),
+        (["demo", "--fils", "3"], "No such option '--fils'. Did you mean '--files'?"),
+        (["demo", "--job-second=1"], "No such option '--job-second'. Did you mean '--job-seconds'?"),
+        (["demo", "--job-seconds=1", "--kep"], "No such option '--kep'. (Did you mean one of: '--help', '--keep'?)"),
+        (["demo", "--zzz"], "No such option '--zzz'.\n"),
     ],
 )
-def test_unknown_option_error_suggests_the_nearest_option(
+def test_unknown_option_error_suggests_the_nearest_options(
     arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(arguments)
-    assert ended.value.code == 2
+    assert main(arguments) == 2
     printed = capsys.readouterr().err
     assert said in printed
-    assert printed.startswith("usage: trio-monque demo")
+    assert printed.startswith("Usage: trio-monque demo")
+
+
+def test_unknown_command_error_suggests_the_nearest_command(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["dem"]) == 2
+    assert "No such command 'dem'. Did you mean 'demo'?" in capsys.readouterr().err
 
 
 def test_connection_string_in_the_place_of_a_folder_is_shown_without_its_password(
@@ -65,12 +68,13 @@ def test_connection_string_in_the_place_of_a_folder_is_shown_without_its_passwor
         ["mongodb://root:hunter2@h"],
         ["--url", "mongodb://root:hunter2@h"],
         ["--url=mongodb://a:hunter2@h"],
+        ["--files", "mongodb://a:hunter2@h"],
+        [".", "mongodb://a:hunter2@h"],
     ):
-        with pytest.raises(SystemExit):
-            main(["demo", *arguments])
+        assert main(["demo", *arguments]) == 2
     printed = capsys.readouterr().err
     assert "'mongodb://***@h' is not a folder" in printed
-    assert "did you mean --uri?" in printed
+    assert "Did you mean '--uri'?" in printed
     assert "hunter2" not in printed
 
 
@@ -78,7 +82,7 @@ def test_the_package_runs_as_a_module() -> None:
     ran = subprocess.run(
         [sys.executable, "-m", "trio_monque", "nope"], env=environment(), capture_output=True, text=True, cwd=REPOSITORY
     )
-    assert (ran.returncode, "usage: trio-monque" in ran.stderr) == (2, True)
+    assert (ran.returncode, "Usage: trio-monque" in ran.stderr) == (2, True)
 
 
 @pytest.mark.parametrize(
@@ -126,3 +130,30 @@ def test_a_server_that_is_not_there_ends_in_one_line_within_ten_seconds() -> Non
     assert status == 2
     assert len(errors.splitlines()) == 1
     assert "check that the server runs" in errors
+
+
+def test_without_click_the_error_names_the_extra(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "click", None)
+    for module in [name for name in sys.modules if name.startswith("trio_monque.cli.")]:
+        monkeypatch.delitem(sys.modules, module)
+    assert main(["--help"]) == 2
+    assert 'python -m pip install "trio-monque[cli]"' in capsys.readouterr().err
+
+
+def test_reader_of_the_output_may_leave() -> None:
+    reading, writing = os.pipe()
+    os.close(reading)
+    with os.fdopen(writing, "wb") as output:
+        ran = subprocess.run([*PROGRAM, "--help"], env=environment(), stdout=output, stderr=subprocess.PIPE, text=True)
+    assert (ran.returncode, ran.stderr) == (141, "")
+
+
+def test_shell_completion_offers_the_commands(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name, value in {"COMPLETE": "bash_complete", "WORDS": "trio-monque ser", "CWORD": "1"}.items():
+        monkeypatch.setenv(f"_TRIO_MONQUE_{name}" if name == "COMPLETE" else f"COMP_{name}", value)
+    assert main([]) == 0
+    assert capsys.readouterr().out == "plain,server\n"

@@ -88,10 +88,8 @@ def test_port_that_is_taken_ends_with_what_to_do(capfd: pytest.CaptureFixture[st
 
 @pytest.mark.parametrize("arguments", [["--port", "0"], ["--port", "x"], ["--replica-set", "a b"]])
 def test_server_refuses_arguments_that_cannot_work(arguments: list[str], capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as ended:
-        main(["server", *arguments])
-    assert ended.value.code == 2
-    assert "usage: trio-monque server" in capsys.readouterr().err
+    assert main(["server", *arguments]) == 2
+    assert "Usage: trio-monque server" in capsys.readouterr().err
 
 
 def test_server_without_options_is_the_one_that_the_first_steps_connect_to(

@@ -1,70 +1,27 @@
-"""Finds the command, runs it, and returns its exit status."""
+"""Finds the command, runs it, and turns every error into an exit status and text on standard error."""
 
 from __future__ import annotations
 
-import argparse
+import io
+import os
 import sys
-from collections.abc import Iterator, Mapping, Sequence
-from difflib import get_close_matches
+from collections.abc import Iterator, Sequence
 from importlib import metadata
+from typing import Final
+
+import click
+from click.shell_completion import shell_complete
 
 from ..errors import EmbeddedServerError, MonqueError
-from . import server
-from .demo import command as demo
-from .exit_statuses import FAILED, INTERRUPTED, SUCCEEDED
+from ..safe_text import without_secrets
+from .demo.command import demo
+from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
+from .server import server
+from .tracebacks import traceback_for_user
 
-_COMMANDS = (demo, server)
-
-
-def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command and return its exit status. Invalid arguments raise SystemExit, as argparse does.
-
-    An error of this library ends in one line on standard error; any other is a bug and keeps its traceback.
-    """
-    parser, commands = _parser()
-    _check_options(commands, sys.argv[1:] if argv is None else argv)
-    arguments = parser.parse_args(argv)
-    if not hasattr(arguments, "run"):
-        parser.print_help()
-        return SUCCEEDED
-    errors: list[MonqueError] = []
-    try:
-        return int(arguments.run(arguments))
-    except* MonqueError as group:
-        errors.extend(_leaves(group))
-    except* KeyboardInterrupt:  # Not handled by the command, for example during an import.
-        pass
-    if not errors:
-        return INTERRUPTED
-    # Several parts of a program may fail for one cause, such as a lost server: the first error is enough.
-    print(f"trio-monque: {_in_one_line(errors[0])}", file=sys.stderr)
-    return FAILED
-
-
-def _parser() -> tuple[argparse.ArgumentParser, Mapping[str, argparse.ArgumentParser]]:
-    """The parser, and those of the commands by their names."""
-    parser = argparse.ArgumentParser(prog="trio-monque", description="Background jobs for trio programs on MongoDB.")
-    parser.add_argument("--version", action="version", version=f"trio-monque {_version()}")
-    commands = parser.add_subparsers(title="commands", metavar="command")
-    for command in _COMMANDS:
-        command.add_to(commands)
-    return parser, commands.choices
-
-
-def _check_options(commands: Mapping[str, argparse.ArgumentParser], argv: Sequence[str]) -> None:
-    """Check for unknown options. argparse would take the value of an unknown option for another argument."""
-    name = next((one for one in argv if one in commands), None)
-    if name is None:
-        return
-    parser = commands[name]
-    known = [option for action in parser._actions for option in action.option_strings]  # noqa: SLF001
-    for argument in argv[argv.index(name) + 1 :]:
-        option = argument.partition("=")[0]
-        if argument == "--":
-            return
-        if option.startswith("--") and not any(one.startswith(option) for one in known):  # It may be abbreviated.
-            near = get_close_matches(option, known, 1)
-            parser.error(f"unknown option {option}" + (f": did you mean {near[0]}?" if near else ""))
+PROGRAM: Final = "trio-monque"
+COMPLETION: Final = "_TRIO_MONQUE_COMPLETE"
+"""The variable that shells set when they ask for completions; click derives the name from the program's."""
 
 
 def _version() -> str:
@@ -74,15 +31,90 @@ def _version() -> str:
         return "(a source tree that is not installed)"
 
 
-def _leaves(group: BaseExceptionGroup[MonqueError]) -> Iterator[MonqueError]:
-    for error in group.exceptions:
-        if isinstance(error, BaseExceptionGroup):
-            yield from _leaves(error)
-        else:
-            yield error
+_EXAMPLES = """\b
+Examples:
+  trio-monque demo                     see it work, without a server
+  trio-monque server                   a MongoDB server for development
+"""
+
+
+@click.group(
+    invoke_without_command=True, epilog=_EXAMPLES, context_settings={"max_content_width": 100, "show_default": False}
+)
+@click.version_option(_version(), prog_name=PROGRAM, message="%(prog)s %(version)s")
+@click.pass_context
+def program(context: click.Context) -> None:
+    """Durable background jobs on MongoDB."""
+    if context.invoked_subcommand is None:
+        click.echo(context.get_help())
+
+
+program.add_command(demo)
+program.add_command(server)
+
+
+def run_program(argv: Sequence[str] | None) -> int:
+    """Run one command and return its exit status.
+
+    An error of this library ends in one line on standard error, an invalid argument in the usage and one line. Any
+    other error is a bug, here or in the user's code, and is shown with its traceback.
+    """
+    try:
+        status = _run(argv)
+        if sys.stdout is not None:  # It was closed before the start, by `>&-`.
+            sys.stdout.flush()  # Here, where a reader that left is still expected.
+    except BrokenPipeError:
+        # The interpreter flushes once more at its end, and would complain about the same.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return OUTPUT_CLOSED
+    return status
+
+
+def _run(argv: Sequence[str] | None) -> int:
+    if instruction := os.environ.get(COMPLETION):
+        return shell_complete(program, {}, PROGRAM, COMPLETION, instruction)
+    try:
+        # Not `program.main`: it ends the process with status 1 where the reader of the output has left, and prints
+        # errors with their secrets.
+        with program.make_context(PROGRAM, list(sys.argv[1:] if argv is None else argv)) as context:
+            return int(program.invoke(context) or SUCCEEDED)
+    except click.exceptions.Exit as ended:  # After --help or --version.
+        return ended.exit_code
+    except click.ClickException as error:
+        text = io.StringIO()
+        error.show(text)
+        sys.stderr.write(without_secrets(text.getvalue()))
+        return FAILED
+    except (Exception, KeyboardInterrupt, BaseExceptionGroup) as error:  # noqa: BLE001  # All end in a status.
+        return _status_of(error)
+
+
+def _status_of(error: BaseException) -> int:
+    """Print what the user needs of an error, and return the exit status."""
+    leaves = list(_leaves(error))
+    for leaf in leaves:
+        if isinstance(leaf, BrokenPipeError):
+            raise leaf
+    problems = [leaf for leaf in leaves if isinstance(leaf, MonqueError)]
+    if any(not isinstance(leaf, MonqueError | KeyboardInterrupt) for leaf in leaves):
+        sys.stderr.write(traceback_for_user(error))
+    elif problems:
+        # Several parts of a program may fail for one cause, such as a lost server: the first error is enough.
+        print(f"{PROGRAM}: {_in_one_line(problems[0])}", file=sys.stderr)
+    else:
+        return INTERRUPTED
+    return FAILED
+
+
+def _leaves(error: BaseException) -> Iterator[BaseException]:
+    if isinstance(error, BaseExceptionGroup):
+        for one in error.exceptions:
+            yield from _leaves(one)
+    else:
+        yield error
 
 
 def _in_one_line(error: MonqueError) -> str:
     if isinstance(error, EmbeddedServerError) and error.log_tail:
         return str(error)  # Only the last lines of the server's log say why it did not start.
-    return " ".join(str(error).split())
+    return without_secrets(" ".join(str(error).split()))

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import argparse
 import sys
 import time
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any
+from typing import TypedDict, Unpack
 
+import click
 import trio
 
 from ...safe_text import uri_without_secrets
@@ -17,49 +17,70 @@ from .place import DemoOptions
 from .program import run_demo
 from .views import PlainView, View
 
-_DESCRIPTION = """
-Starts a private MongoDB server (or uses --uri) and two schedulers, and enqueues one job for each file of a
-folder. Each job reads its file and stores a digest and a line count; one in fifty fails once and is tried
-again, a few are delayed. At the end it checks, from what is stored, that every file has exactly one settled
-run and the right digest. Exit status: 0 if so, 1 if not, 2 if it could not run, 130 if interrupted.
-The first Ctrl-C lets running jobs finish, the second cuts them short.
+
+class DemoArguments(TypedDict):
+    """The arguments that click passes, named as in DemoOptions."""
+
+    folder: Path
+    pattern: str
+    most_files: int | None
+    uri: str | None
+    keep: bool
+    job_seconds: float
+
+
+_EXAMPLES = """\b
+Examples:
+  trio-monque demo
+  trio-monque demo --job-seconds 1
+  trio-monque demo ~/notes --pattern '*.txt'
+  trio-monque demo --uri mongodb://localhost/test --keep
 """
 
 
-def add_to(commands: Any) -> None:
-    """Adds the command to argparse's subparsers."""
-    parser: argparse.ArgumentParser = commands.add_parser(
-        "demo", help="see it at work on your own machine, in under a minute", description=_DESCRIPTION
-    )
-    parser.add_argument(
-        "folder", nargs="?", type=_folder, help="whose files to read; by default Python's standard library"
-    )
-    parser.add_argument("--pattern", default="*.py", help="which files of the folder (default: %(default)s)")
-    parser.add_argument("--files", type=_count, metavar="N", help="process at most N files")
-    parser.add_argument("--uri", help="a MongoDB server to use instead of starting one")
-    parser.add_argument("--keep", action="store_true", help="leave the demo's collections on that server")
-    parser.add_argument("--plain", action="store_true", help="log lines instead of the live view")
-    parser.add_argument(
-        "--job-seconds",
-        type=_seconds,
-        default=0.0,
-        metavar="S",
-        help="let every job take so much longer, to have time to look, or to press Ctrl-C",
-    )
-    parser.set_defaults(run=_run)
+def _folder(_context: click.Context, _option: click.Parameter, given: str | None) -> Path:
+    if given is None:
+        return standard_library()
+    folder = Path(given)
+    if not folder.is_dir():
+        # It may be a connection string that lacks its `--uri`.
+        raise click.BadParameter(f"{uri_without_secrets(given)!r} is not a folder")
+    return folder.resolve()
 
 
-def _run(arguments: argparse.Namespace) -> int:
+def _seconds(_context: click.Context, _option: click.Parameter, given: float) -> float:
+    if not 0 <= given <= 3600:  # click.FloatRange would take NaN.
+        raise click.BadParameter(f"{given!r} is not a number of seconds from 0 to 3600")
+    return given
+
+
+@click.command(short_help="See it at work on your own machine, in under a minute.", epilog=_EXAMPLES)
+@click.argument("folder", required=False, callback=_folder)
+@click.option("--pattern", default="*.py", metavar="GLOB", help="Which files of the folder (default: *.py).")
+@click.option("--files", "most_files", type=click.IntRange(min=1), metavar="N", help="Process at most N files.")
+@click.option("--uri", help="A MongoDB server to use instead of starting one.")
+@click.option("--keep", is_flag=True, help="Leave the demo's collections on that server.")
+@click.option("--plain", is_flag=True, help="Print log lines instead of the live view.")
+@click.option(
+    "--job-seconds",
+    type=float,
+    default=0.0,
+    callback=_seconds,
+    metavar="SECONDS",
+    help="Let each job take longer, to have time to look, or to press Ctrl-C.",
+)
+def demo(*, plain: bool, **options: Unpack[DemoArguments]) -> int:
+    """See two schedulers at work on the files of FOLDER; by default those of Python's standard library.
+
+    Starts a private MongoDB server (or uses --uri) and two schedulers, and enqueues one job for each file. Each job
+    reads its file and stores a digest and a line count; one in fifty fails once and is retried, a few are delayed. At
+    the end it checks, from what is stored, that every file has exactly one settled run and the right digest.
+
+    The first Ctrl-C lets running jobs finish, the second cuts them short. Exit status: 0 if the check passed, 1 if
+    not, 2 if the demo could not run, 130 if interrupted.
+    """
     started = time.monotonic()
-    options = DemoOptions(
-        folder=arguments.folder or standard_library(),
-        pattern=arguments.pattern,
-        most_files=arguments.files,
-        uri=arguments.uri,
-        keep=arguments.keep,
-        job_seconds=arguments.job_seconds,
-    )
-    return trio.run(run_demo, options, _view(plain=arguments.plain), started)
+    return trio.run(run_demo, DemoOptions(**options), _view(plain=plain), started)
 
 
 def _view(*, plain: bool) -> View:
@@ -72,27 +93,3 @@ def _view(*, plain: bool) -> View:
     from .live_view import LiveView  # Only here: rich is an extra.
 
     return LiveView()
-
-
-def _folder(given: str) -> Path:
-    folder = Path(given)
-    if not folder.is_dir():
-        # It may be a connection string that lacks its `--uri`.
-        raise argparse.ArgumentTypeError(f"{uri_without_secrets(given)!r} is not a folder")
-    return folder.resolve()
-
-
-def _count(given: str) -> int:
-    if not given.isdecimal() or int(given) < 1:
-        raise argparse.ArgumentTypeError(f"{given!r} is not a number of files: give 1 or more")
-    return int(given)
-
-
-def _seconds(given: str) -> float:
-    try:
-        seconds = float(given)
-    except ValueError:
-        seconds = -1.0
-    if not 0 <= seconds <= 3600:
-        raise argparse.ArgumentTypeError(f"{given!r} is not a number of seconds from 0 to 3600")
-    return seconds
