@@ -9,6 +9,7 @@ from typing import Any
 
 import anyio
 import anyio.to_thread
+import pytest
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK, until
@@ -57,7 +58,9 @@ def complaints(health: Health) -> list[str]:
 
 
 @ON_ASYNCIO
-def test_loop_that_does_not_answer_is_a_reason_and_is_counted_in_the_report(things: Collection, run: Run) -> None:
+def test_loop_that_does_not_answer_is_a_reason_and_is_counted_in_the_report(
+    things: Collection, run: Run, caplog: pytest.LogCaptureFixture
+) -> None:
     fill(things, 2)
     seen, counted = list[Health](), list[ClaimsStatistics]()
 
@@ -82,5 +85,6 @@ def test_loop_that_does_not_answer_is_a_reason_and_is_counted_in_the_report(thin
 
     run(main)
     assert len(complaints(seen[0])) == 1
+    assert "by the block of 0 (attempt 1). Claims are renewed meanwhile" in caplog.text
     assert all(loop.healthy for loop in seen[0].loops), "the thread of the claims renews them"
     assert (counted[0].running, counted[0].waiting, counted[0].free_slots) == (1, 1, 0)

@@ -18,6 +18,7 @@ from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
 from tests.support.documents import DONE, OPEN, fill, finish, kill, take_away
+from tests.support.engine_log import block_the_loop_until, hearing
 from tests.support.full_documents import put_full
 from tests.support.internals import interferences_of_claims, parts_of
 from trio_monque import Claim, Health, open_claims, run_claims
@@ -174,6 +175,34 @@ async def test_block_that_holds_up_the_loop_is_a_reason_for_a_thread_that_asks(t
     assert (counted[0].claimed, counted[0].running, counted[0].waiting) == (2, 1, 1)
     assert claims.report is not None
     assert claims.report.loop_blocked == 1
+
+
+async def test_block_that_holds_up_the_loop_is_named_in_the_log(things: Collection) -> None:
+    fill(things, 1)
+    with hearing("the event loop is blocked") as blocked, hearing("the event loop goes on") as going_on:
+
+        async def child() -> None:
+            block_the_loop_until(blocked)
+
+        async def beside() -> None:
+            while not going_on.logged.is_set():
+                await trio.sleep(0.01)
+            going_on.logged.clear()
+            blocked.logged.clear()
+            block_the_loop_until(blocked)
+
+        async with open_claims(things, OPEN) as claims, trio.open_nursery() as around:
+            async with await anext(claims) as claim:
+                async with trio.open_nursery() as inside:
+                    inside.start_soon(child)
+                around.start_soon(beside)
+                with trio.fail_after(20):
+                    while len(blocked.messages) < 2 or not going_on.logged.is_set():
+                        await trio.sleep(0.01)
+                await claim.finish(DONE)
+    assert "by the block of 0 (attempt 1):" in blocked.messages[0]
+    assert "block_the_loop_until(blocked)" in blocked.messages[0]
+    assert "by something outside of the handlers:" in blocked.messages[-1], "of a nursery around the block"
 
 
 async def test_documents_that_are_skipped_are_counted_and_the_claims_are_healthy(

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import copy_context
 from typing import Any, Final, NoReturn, TypeVar, TypeVarTuple, Unpack
+from weakref import WeakKeyDictionary
 
 import trio
 
@@ -64,6 +65,8 @@ class AppLoop:
         self._ringer = trio.lowlevel.ParkingLot()
         self._has_ringer = False
         self._calls: dict[trio.lowlevel.Task, AppCall[Any]] = {}
+        # Weak: the loop may leave a task behind, which never leaves its block.
+        self._labels: WeakKeyDictionary[asyncio.Task[Any], object] = WeakKeyDictionary()
         self._canary = self.loop.create_task(_wait(self.loop.create_future()))
         self._canary.add_done_callback(self._canary_ended)
 
@@ -180,7 +183,18 @@ class AppLoop:
         for call in tuple(self._calls.values()):
             call.lost()
 
-    # --- For log lines, from any thread ---
+    # --- For log lines ---
+
+    def set_label(self, task: asyncio.Task[Any] | None, label: object | None) -> object | None:
+        """Set what a task that is not a call works on, or None for nothing; return what was set before."""
+        if task is None:  # It was entered outside of a task.
+            return None
+        before = self._labels.pop(task, None)
+        if label is not None:
+            self._labels[task] = label
+        return before
+
+    # From any thread:
 
     def stack_of(self, waiter: trio.lowlevel.Task) -> str | None:
         """Where the task is that this trio task awaits, as lines of a traceback; None if it awaits none."""
@@ -188,7 +202,7 @@ class AppLoop:
         return None if call is None else call.stack()
 
     def label_of_current(self) -> object | None:
-        """The label of the call whose task runs now; None for other tasks, and for none.
+        """The label of the task that runs now, or of the call that it belongs to; None if it has none.
 
         The tasks that a call has started are recognised from Python 3.12 on.
         """
@@ -200,7 +214,7 @@ class AppLoop:
             return None
         calls = tuple(self._calls.values())
         call = call_of(task) or next((call for call in calls if call.task is task), None)
-        return None if call is None else call.label
+        return self._labels.get(task) if call is None else call.label
 
 
 async def _wait(future: asyncio.Future[None]) -> None:

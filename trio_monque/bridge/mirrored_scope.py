@@ -24,6 +24,7 @@ def mirrored_scope(
     *,
     shield: bool = False,
     seconds: float = math.inf,
+    label: object = None,
 ) -> Iterator[anyio.CancelScope]:
     """Cancel the block if the runtime leaves the scope that `enter` returns before the block has ended.
 
@@ -32,15 +33,20 @@ def mirrored_scope(
         enter: Called in the runtime.
         shield: Whether the block is shielded from cancellations around it.
         seconds: How long the block may last; the runtime may end it earlier.
+        label: What the block works on, for log lines about the application loop.
     """
     with anyio.CancelScope(shield=shield, deadline=anyio.current_time() + seconds) as scope:
         mirrored = _Mirrored(runtime, enter, scope)
+        task = asyncio.current_task()
+        outer = None if label is None else runtime.app_loop.set_label(task, label)
         with suppress(RuntimeError):  # The run has ended: `seconds` is the limit that is left.
             runtime.post(mirrored.begin)
         try:
             yield scope
         finally:
             mirrored.leave()
+            if label is not None:
+                runtime.app_loop.set_label(task, outer)
 
 
 class _Mirrored:

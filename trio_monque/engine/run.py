@@ -35,6 +35,37 @@ class _Cleanup:
     asked_until: float
 
 
+@dataclass(slots=True, eq=False)
+class Block:
+    """A part of a run in another task than the run's: `async with claim`, for example.
+
+    Attributes:
+        task: That task.
+        claim: What it works on.
+        scope: Everything of the block happens inside.
+        outside: How many nurseries the task had open when it entered the block.
+    """
+
+    task: trio.lowlevel.Task
+    claim: object
+    scope: trio.CancelScope
+    outside: int
+
+    def includes(self, nursery: trio.Nursery | None) -> bool:
+        """Whether this nursery of the task, or for None what the task does itself, is a part of the block."""
+        return nursery is None or nursery in self.task.child_nurseries[self.outside :]
+
+
+@dataclass(frozen=True, slots=True)
+class BlockName:
+    """A block, as log lines name it."""
+
+    claim: object
+
+    def __str__(self) -> str:
+        return f"the block of {self.claim}"
+
+
 class Run(Generic[ClaimT]):
     """One execution under a claim. The life of the run is the life of its scope.
 
@@ -43,6 +74,7 @@ class Run(Generic[ClaimT]):
         scope: Everything of the handler happens inside.
         abandoned: The engine ended the `shielded_wait` for a thread of this run, which goes on. The source sets it.
         task: The one that it runs in, from its start on.
+        blocks: Those parts of it that are in other tasks; see `extended`.
         claimed_at: When its claim was asked for, on trio's clock.
         is_gone: An answer of the source showed that the claim is free, or another instance's. The reason LOST alone
             does not mean that: a claim that was not renewed in time may still be ours.
@@ -57,7 +89,6 @@ class Run(Generic[ClaimT]):
         "_cleanups_end",
         "_clock",
         "_ends_at",
-        "_extensions",
         "_grace",
         "_is_past_lease_deadline",
         "_lease_deadline",
@@ -69,6 +100,7 @@ class Run(Generic[ClaimT]):
         "_terms",
         "_time_limit",
         "abandoned",
+        "blocks",
         "claim",
         "claimed_at",
         "is_gone",
@@ -94,7 +126,7 @@ class Run(Generic[ClaimT]):
         self._cancelled_at = math.inf
         # Tuples: most handlers have none of these, and the empty tuple takes no memory.
         self._cleanups: tuple[_Cleanup, ...] = ()
-        self._extensions: tuple[trio.CancelScope, ...] = ()
+        self.blocks: tuple[Block, ...] = ()
         self._shielded_wait: trio.CancelScope | None = None
         # Plain handlers ask for the reason from their threads, where trio.current_time() refuses to answer.
         self._clock = trio.lowlevel.current_clock()
@@ -199,8 +231,8 @@ class Run(Generic[ClaimT]):
 
     def _set_deadlines(self) -> None:
         self.scope.deadline = self._ends_at
-        for extension in self._extensions:
-            extension.deadline = self._ends_at
+        for block in self.blocks:
+            block.scope.deadline = self._ends_at
         for cleanup in self._cleanups:
             cleanup.scope.deadline = self._end_of(cleanup)
         if self._grace is not None:
@@ -261,7 +293,7 @@ class Run(Generic[ClaimT]):
     def _cancel(self) -> None:
         self._cancelled_at = min(self._cancelled_at, self._clock.current_time())
         self._set_deadlines()
-        for scope in (self.scope, *self._extensions):
+        for scope in (self.scope, *(block.scope for block in self.blocks)):
             scope.cancel(reason=str(self.reason))
 
     @contextmanager
@@ -270,12 +302,14 @@ class Run(Generic[ClaimT]):
         scope = trio.CancelScope(deadline=self._ends_at)
         if self.scope.cancel_called:
             scope.cancel(reason=str(self.reason))
-        self._extensions = (*self._extensions, scope)
+        task = trio.lowlevel.current_task()
+        block = Block(task, self.claim, scope, len(task.child_nurseries))
+        self.blocks = (*self.blocks, block)
         try:
             with scope:
                 yield scope
         finally:
-            self._extensions = tuple(one for one in self._extensions if one is not scope)
+            self.blocks = tuple(one for one in self.blocks if one is not block)
 
     # --- Its clean-ups ---
 

@@ -21,7 +21,7 @@ from ..errors import is_shortage
 from ..log import OwnLines, logger_of
 from ..loop_time import loop_time
 from ..trio_thread import TrioThread
-from .run import Run
+from .run import BlockName, Run
 
 logger = logger_of("engine")
 
@@ -146,11 +146,11 @@ class Watchdog:
 
     def _log_block(self, frame: FrameType | None, seconds: float) -> None:
         stack = [] if frame is None else list(_outwards(frame))
-        culprit = _run_of(stack, self._running())
+        culprit = _culprit_in(stack, self._running())
         logger.error(
             "the event loop is blocked for %.1f s, and no claim is renewed meanwhile, by %s:\n%s",
             seconds,
-            "something outside of the handlers" if culprit is None else f"the handler of {culprit.claim}",
+            "something outside of the handlers" if culprit is None else culprit,
             OwnLines(
                 "".join(
                     traceback.format_list(traceback.StackSummary.extract((one, one.f_lineno) for one in stack[::-1]))
@@ -166,14 +166,22 @@ def _outwards(frame: FrameType) -> Iterable[FrameType]:
         current = current.f_back
 
 
-def _run_of(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any] | None:
-    """The run whose handler is on this stack. Below the handler is trio's loop, whose frame has the current task."""
+def _culprit_in(stack: Sequence[FrameType], running: Sequence[Run[Any]]) -> Run[Any] | BlockName | None:
+    """The run whose handler is on this stack, or the block. Below it is trio's loop, whose frame has the current task.
+
+    A task that has entered a block may have other children, in nurseries around the block: they are not the block's.
+    """
     tasks = {run.task: run for run in running}
+    blocks = [block for run in running for block in run.blocks]
     for frame in stack:
         task = frame.f_locals.get("task") if frame.f_code.co_name == "unrolled_run" else None
+        nursery: trio.Nursery | None = None
         while isinstance(task, trio.lowlevel.Task):
             if task in tasks:
                 return tasks[task]
+            for block in blocks:
+                if block.task is task and block.includes(nursery):
+                    return BlockName(block.claim)
             nursery = task.parent_nursery
             task = None if nursery is None else nursery.parent_task
     return None

@@ -22,7 +22,7 @@ import trio
 from ..bridge.mirrored_scope import mirrored_scope
 from ..bridge.runtime import Runtime
 from ..engine.handler_tasks import TRIO_TASKS
-from ..engine.run import Run
+from ..engine.run import BlockName, Run
 from ..engine.run_end import CancelReason
 from ..errors import MonqueError
 from ..events import Event
@@ -141,7 +141,9 @@ class BridgedHandlerLoop:
         return make() if self._thread.is_current else mirrored_scope(self._runtime, make, shield=True, seconds=seconds)
 
     def extended(self, run: Run[Any]) -> AbstractContextManager[CleanupScope]:
-        return run.extended() if self._thread.is_current else mirrored_scope(self._runtime, run.extended)
+        if self._thread.is_current:
+            return run.extended()
+        return mirrored_scope(self._runtime, run.extended, label=BlockName(run.claim))
 
     def cancel_reason(self, run: Run[Any]) -> CancelReason | None:
         # The end of `asyncio.run` cancels the handler itself, before the cut reaches its run.
