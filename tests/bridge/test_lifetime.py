@@ -193,6 +193,56 @@ def test_block_that_is_closed_cuts_without_a_wait(app: AppRunner) -> None:
     app.run(main)
 
 
+@pytest.mark.parametrize("moment", ["starting", "draining"])
+def test_block_that_is_closed_while_it_starts_or_drains_cuts_without_a_wait(app: AppRunner, moment: str) -> None:
+    """Python closes the coroutine of a task that its loop has left behind."""
+    log: list[str] = []
+
+    async def main_of_runtime(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+        if moment == "draining":
+            task_status.started()
+        log.append("runs")
+        try:
+            await trio.sleep_forever()
+        finally:
+            log.append("cut")
+
+    async def main() -> None:
+        async def service() -> None:
+            async with open_in_runtime(main_of_runtime, lambda _: None, "engine"):
+                pass
+
+        block = service()
+        waits_for = block.send(None)
+        await until(lambda: log)
+        if moment == "draining":
+            await until(waits_for.done)
+            block.send(None)
+        block.close()
+        await until(lambda: log == ["runs", "cut"])
+
+    app.run(main)
+
+
+def test_end_of_the_run_that_an_interrupt_hits_is_noted_all_the_same(
+    app: AppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A second Ctrl-C may come at any line. Without that end, the program would wait for ever."""
+
+    async def main() -> None:
+        async with open_engine() as engine:
+            end = engine.app_loop.end
+
+            def interrupted() -> None:
+                engine.app_loop.end = end  # type: ignore[method-assign]
+                raise KeyboardInterrupt
+
+            monkeypatch.setattr(engine.app_loop, "end", interrupted)
+
+    with pytest.raises(KeyboardInterrupt):
+        app.run(main)
+
+
 # --- A crash of the runtime ---
 
 

@@ -131,6 +131,20 @@ def test_closed_mailbox_raises_although_a_wake_up_was_on_its_way() -> None:
     loop.turn()
 
 
+def test_function_that_comes_during_the_last_delivery_of_a_loop_is_dropped() -> None:
+    """The loop takes no wake-up any more. An error of a delivery would end the loop with that error."""
+    loop, log = Loop(), list[str]()
+    mailbox = Mailbox(loop.wake)
+    mailbox.post(lambda: mailbox.gather(partial(log.append, "gathered")))
+    loop.has_ended = True
+    loop.turn()
+    with pytest.raises(RuntimeError, match="ended"):
+        mailbox.ring_for_gathered()
+    with pytest.raises(RuntimeError, match="ended"):
+        mailbox.post(list)
+    assert not log
+
+
 def test_function_that_raises_does_not_keep_the_others() -> None:
     loop, log = Loop(), list[str]()
     mailbox = Mailbox(loop.wake)

@@ -16,7 +16,9 @@ import trio.lowlevel
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import calls_waiting
+from trio_monque.bridge.lifetime import open_in_runtime
 from trio_monque.bridge.mirrored_scope import mirrored_scope
+from trio_monque.bridge.runtime import Runtime
 from trio_monque.errors import MonqueError
 
 COLOUR: ContextVar[str] = ContextVar("colour", default="none")
@@ -180,6 +182,66 @@ def test_call_after_the_end_and_one_that_the_end_interrupts(app: AppRunner) -> N
         with pytest.raises(MonqueError, match="the engine has ended"):
             await engine.runtime.call(_answer)
         engine.runtime.cut()  # Nothing happens.
+
+    app.run(main)
+
+
+def test_answer_that_comes_while_the_run_ends_does_not_change_how_it_ends(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            def again() -> None:
+                engine.app_loop.answer_to_runtime(again)  # As the application may in its thread, at any moment.
+
+            engine.app_loop.answer_to_runtime(again)
+            await engine.runtime.call(_answer)
+        assert engine.log == ["drained"]
+
+    app.run(main)
+
+
+def test_call_that_another_loop_posts_while_the_run_ends_is_answered(
+    app: AppRunner, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What was posted then may be dropped without an error: the last message of the run answers each caller."""
+
+    async def main() -> None:
+        has_posted, has_ended = threading.Event(), threading.Event()
+
+        def dropped(function: Callable[[], object]) -> None:
+            has_posted.set()
+            assert has_ended.wait(10)
+
+        async with open_engine() as engine:
+            with monkeypatch.context() as patched:
+                patched.setattr(engine.runtime, "post", dropped)
+                caller = asyncio.create_task(asyncio.to_thread(lambda: app.run(lambda: engine.runtime.call(_answer))))
+                await until(has_posted.is_set)
+        has_ended.set()
+        with pytest.raises(MonqueError, match="the engine has ended"):
+            await asyncio.wait_for(caller, 10)
+
+    app.run(main)
+
+
+def test_service_with_a_shield_that_begins_after_main_has_ended_does_not_keep_the_run(app: AppRunner) -> None:
+    async def main() -> None:
+        ended: list[bool] = []
+
+        async def main_of_runtime(runtime: Runtime, task_status: trio.TaskStatus[None]) -> None:
+            over = trio.Event()
+
+            async def service() -> None:
+                with runtime.calling_at_end(over.set), trio.CancelScope(shield=True):
+                    await over.wait()
+                ended.append(True)
+
+            task_status.started()
+            runtime.start_service(service)
+
+        async with asyncio.timeout(20), open_in_runtime(main_of_runtime, lambda _: None, "engine"):
+            pass
+        assert ended == [True]
 
     app.run(main)
 

@@ -212,6 +212,25 @@ def test_native_cancellation_on_asyncio_awaits_the_thread_and_is_delivered(use_u
     assert steps == ["thread ended", "cancelled"]
 
 
+@pytest.mark.parametrize("turns", range(3))
+def test_native_cancellation_of_a_call_before_it_is_sent_keeps_its_turn_for_others(turns: int) -> None:
+    """The limiter of many versions of anyio loses a turn here, and after ten such calls every call waits for ever."""
+
+    async def main() -> None:
+        db_threads = DatabaseThreads()
+        for _ in range(2 * Channel.COMMANDS.value):
+            task = asyncio.create_task(db_threads.call(lambda: 7))
+            for _ in range(turns):
+                await asyncio.sleep(0)
+            task.cancel()
+            with pytest.raises(asyncio.CancelledError):
+                await task
+        with anyio.fail_after(10):
+            assert await db_threads.call(lambda: 7) == 7
+
+    asyncio.run(main())
+
+
 @pytest.mark.parametrize(("backend", "options"), BACKENDS)
 def test_errors_and_results_of_the_thread_are_the_calls(backend: str, options: dict[str, object]) -> None:
     def broken() -> None:

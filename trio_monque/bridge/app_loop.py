@@ -43,7 +43,7 @@ class AppLoop:
         loop: The loop.
         thread_id: The thread that ran the loop when this was made.
         opener: The task that made this. A strong reference: the loop keeps a weak one only.
-        is_gone: The loop is closed, or never runs again: what was called there does not go on.
+        is_gone: The loop is closed, or never runs again: a function that was called there does not go on.
         is_answering: The loop has answered the watch within half a second. If not, nothing new should be started there.
         lag: Seconds that the loop took for its last answer, or has not answered yet; as of the last look.
         blocked: How many times the loop did not answer for a second.
@@ -174,12 +174,12 @@ class AppLoop:
         return ended.unwrap()
 
     def lost(self) -> None:
-        """The loop never goes on: resume those who wait for it."""
+        """The loop never goes on: resume the tasks that await a call there."""
         self.is_gone = True
         self.leave_calls_behind()
 
     def leave_calls_behind(self) -> None:
-        """Cancel all calls, and resume those who wait for them at once. What was called may go on."""
+        """Cancel all calls, and resume the tasks that await them at once. The functions may go on if the loop runs."""
         for call in tuple(self._calls.values()):
             call.lost()
 

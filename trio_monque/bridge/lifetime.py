@@ -4,8 +4,8 @@
 - A crash of the runtime cancels the body, as a crashed child of a nursery does, and is raised at the end of the block:
   by `Task.cancel`, which is taken back by `Task.uncancel`, so that scopes around the block do not count it.
 - The crash comes while the body ends by itself: the cancellation arrives too late for the body, and is awaited here.
-- The block is closed by GeneratorExit, from another task or by a loop that ends: nothing can be awaited any more, so
-  the runtime is cut and ends by itself.
+- The block is closed by GeneratorExit, from another task or by a loop that ends, while it starts, runs or drains:
+  nothing can be awaited any more, so the runtime is cut and ends by itself.
 """
 
 from __future__ import annotations
@@ -85,9 +85,10 @@ class _Lifetime(Generic[T]):
         try:
             first: list[asyncio.Future[Any]] = [self._started, runtime.ended]
             await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-        except BaseException:  # Cancelled.
+        except BaseException as error:  # Cancelled, or closed.
             runtime.cut()
-            await runtime.wait_ended_although_cancelled()
+            if not isinstance(error, GeneratorExit):
+                await runtime.wait_ended_although_cancelled()
             raise
         if self._started.done():
             runtime.ended.add_done_callback(self._cancel_body)
@@ -122,6 +123,9 @@ class _Lifetime(Generic[T]):
             await runtime.wait_ended()
         except asyncio.CancelledError as again:
             cancelled = again
+        except GeneratorExit:
+            runtime.cut()
+            raise
         self._raise_crash(error)
         if cancelled is not None:
             raise cancelled

@@ -15,12 +15,15 @@ signal handler may post too:
 - What was gathered waits for a turn of the poster's loop, which may be blocked, or stopped, before its end. The watch
   rings for that too.
 - A Ctrl-C after `gather` has returned True: its caller did not plan the ring. The next delivery lowers the flag.
+- A function is added during the last delivery of a loop that ends. It is dropped as those after it are. An error of the
+  wake-up in that delivery would become an error of the loop: trio ends the whole run with a TrioInternalError.
 """
 
 from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
+from contextlib import suppress
 from typing import NoReturn
 
 Function = Callable[[], object]
@@ -112,7 +115,8 @@ class Mailbox:
         finally:
             # A Ctrl-C may hit any of them. The others are not forgotten.
             if functions and not self._is_woken:
-                self.ring()
+                with suppress(RuntimeError):  # The loop has ended.
+                    self.ring()
 
 
 def _closed(_: Function) -> NoReturn:

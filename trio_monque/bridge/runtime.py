@@ -56,6 +56,7 @@ class Runtime:
         self._token: trio.lowlevel.TrioToken | None = None
         self._waiting: set[RuntimeCall[Any]] = set()
         self._at_end: dict[Callable[[], None], None] = {}
+        self._main_has_ended = False
         self.app_loop = AppLoop(self._answer, self.cut)
         self.ended: asyncio.Future[outcome.Outcome[None]] = self.app_loop.loop.create_future()
         # `daemon` is not passed, so it is that of the thread that opens. At the end of the program Python waits for
@@ -117,12 +118,13 @@ class Runtime:
             return await function(*args)
         await anyio.lowlevel.checkpoint_if_cancelled()
         call = RuntimeCall(self, lambda: function(*args), orphan)
-        try:
-            self.post(call.begin)
-        except RuntimeError:
-            raise self.ended_error() from None
+        # Before the post: on another loop, the last message of the run may come between the two.
         self._waiting.add(call)
         try:
+            try:
+                self.post(call.begin)
+            except RuntimeError:
+                raise self.ended_error() from None
             return await call.wait()
         finally:
             self._waiting.discard(call)
@@ -166,11 +168,15 @@ class Runtime:
             self._mailbox.ring_for_gathered()
 
     def _note_end(self, ended: outcome.Outcome[None]) -> None:
-        self.app_loop.end()
-        for call in tuple(self._waiting):
-            call.answer(outcome.Error(self.ended_error()))
-        if not self.ended.done():
-            self.ended.set_result(ended)
+        try:
+            self.app_loop.end()
+            for call in tuple(self._waiting):
+                call.answer(outcome.Error(self.ended_error()))
+            if not self.ended.done():
+                self.ended.set_result(ended)
+        except KeyboardInterrupt:  # Nothing else would end the wait for this run.
+            self.app_loop.post(partial(self._note_end, ended))
+            raise
 
     # --- In the runtime ---
 
@@ -183,8 +189,8 @@ class Runtime:
         try:
             await self._run_main()
         finally:
-            # Of tasks that main has left behind: a listener that does not obey, for example. trio awaits them next, and
-            # the application would wait with the runtime for what it may have to end itself.
+            # `main` may have left tasks behind: that of a listener that does not obey, for example. trio awaits them
+            # next, and the application waits for this run: it could not end a function that such a task awaits.
             self.app_loop.leave_calls_behind()
 
     async def _run_main(self) -> None:
@@ -204,6 +210,7 @@ class Runtime:
             except BaseException as error:  # noqa: BLE001  # Outside of the nursery, which would put it into a group.
                 crash = error
             finally:
+                self._main_has_ended = True
                 for function in tuple(self._at_end):
                     function()
             # Those who still wait for an answer get a MonqueError.
@@ -223,6 +230,8 @@ class Runtime:
     @contextmanager
     def calling_at_end(self, function: Callable[[], None]) -> Iterator[None]:
         """If `main` ends while inside, call the function: a service with a shield is not cancelled then."""
+        if self._main_has_ended:  # The service was started before that, and takes its first step only now.
+            function()
         self._at_end[function] = None
         try:
             yield

@@ -90,7 +90,7 @@ class HandlerLoop(HandlerTasks, Protocol):
         ...
 
     def post(self, function: Callable[[], object]) -> None:
-        """Call a function in the engine's run, soon; in a task of that run, at once. After its end, do nothing."""
+        """Call a function in the engine's run, soon; in a task of that run, at once. Do nothing once it has ended."""
         ...
 
     def cleaning_up(self, run: Run[Any], seconds: float) -> AbstractContextManager[CleanupScope]:

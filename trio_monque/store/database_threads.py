@@ -78,7 +78,7 @@ class DatabaseThreads:
                 return await call_in_thread(function, limiter=limiter, abandon_on_cancel=True)
             return await self._call_with_grace(function, limiter)
         owner = grace_owner_of_context() or self.grace
-        return await _awaited_although_cancelled(function, self._anyio_limiter(channel), owner)
+        return await _awaited_although_cancelled(function, self._asyncio_limiter(channel), owner)
 
     async def _call_with_grace(self, function: Callable[[], T], limiter: Limiter) -> T:
         """Wait for the thread although cancelled, within the grace of the calling run, or else of these threads."""
@@ -112,32 +112,33 @@ class DatabaseThreads:
             self._limiters[channel].set(limiter)
         return cast("Limiter", limiter)
 
-    def _anyio_limiter(self, channel: Channel) -> anyio.CapacityLimiter:
+    def _asyncio_limiter(self, channel: Channel) -> asyncio.Semaphore:
         limiter = self._limiters[channel].get(None)
         if limiter is None:
-            limiter = anyio.CapacityLimiter(channel.value)
+            # Not a CapacityLimiter: its token is for the thread, not for the task. If the task is cancelled natively
+            # while it acquires such a token, most versions of anyio lose it, or do not wake the next one.
+            limiter = asyncio.Semaphore(channel.value)
             self._limiters[channel].set(limiter)
-        return cast("anyio.CapacityLimiter", limiter)
+        return cast("asyncio.Semaphore", limiter)
 
 
 LONGEST_WAIT: Final = 0.5
 """Seconds after which a wait on asyncio asks again how long it may last: a renewal or a cancellation moves that."""
 
 
-async def _awaited_although_cancelled(
-    function: Callable[[], T], limiter: anyio.CapacityLimiter, owner: GraceOwner
-) -> T:
+async def _awaited_although_cancelled(function: Callable[[], T], limiter: asyncio.Semaphore, owner: GraceOwner) -> T:
     """On asyncio a task can be cancelled natively, past every anyio shield: wait for the thread all the same.
 
     The cancellation is delivered when the thread has ended, and what the thread returned is lost then. In a handler the
     wait ends with the grace of its run, which is before its lease ends: another instance may run the job then.
     """
-    borrower = object()  # Not the task: the thread may go on after it.
-    await limiter.acquire_on_behalf_of(borrower)
+    await anyio.lowlevel.checkpoint_if_cancelled()
+    await limiter.acquire()
     cancelled: asyncio.CancelledError | None = None
     with anyio.CancelScope(shield=True):
         call = asyncio.ensure_future(_in_anyio_thread(function))
-        call.add_done_callback(partial(_thread_ended, limiter, borrower))
+        # Not when this wait ends: the thread may go on after it.
+        call.add_done_callback(partial(_thread_ended, limiter))
         while not call.done() and (left := owner.seconds_left) > 0:
             try:
                 # By the clock, and in short waits: the cancellation of the run does not pass the shield.
@@ -152,8 +153,8 @@ async def _awaited_although_cancelled(
     raise _ended_first(unknown_outcome=True)
 
 
-def _thread_ended(limiter: anyio.CapacityLimiter, borrower: object, call: asyncio.Future[Any]) -> None:
-    limiter.release_on_behalf_of(borrower)
+def _thread_ended(limiter: asyncio.Semaphore, call: asyncio.Future[Any]) -> None:
+    limiter.release()
     if not call.cancelled():
         call.exception()  # Retrieved: its caller may wait no longer, and asyncio would log that it was not.
 
