@@ -12,7 +12,7 @@ import anyio.lowlevel
 import pytest
 import sniffio
 
-from trio_monque import Discard, NewJob, RunningJob, Workers
+from trio_monque import Discard, MonqueError, NewJob, RunningJob, Workers
 from trio_monque.testing import Discarded, Succeeded, run_job
 
 from .conftest import ON_ASYNCIO, Run
@@ -112,5 +112,26 @@ def test_worker_of_the_runtime_runs_on_trio(run: Run) -> None:
     async def main() -> None:
         assert (await run_job(native)).value == "trio"
         assert asyncio.current_task() is not None
+
+    run(main)
+
+
+@ON_ASYNCIO
+def test_run_whose_other_tasks_are_cancelled_fails_with_the_reason(run: Run) -> None:
+    """The cancelled tasks are the handler and one of the library's, not the task that called `run_job`."""
+
+    async def main() -> None:
+        began = asyncio.Event()
+
+        async def handler(job: RunningJob[None]) -> None:
+            began.set()
+            await asyncio.sleep(60)
+
+        caller = asyncio.create_task(run_job(handler))
+        await began.wait()
+        for task in asyncio.all_tasks() - {caller, asyncio.current_task()}:
+            task.cancel()
+        with pytest.raises(MonqueError, match="cancelled other tasks of its event loop"):
+            await caller
 
     run(main)

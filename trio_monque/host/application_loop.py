@@ -100,7 +100,8 @@ async def call_on_trio(name: str, noun: str, function: Callable[[HandlerLoop], A
     It gets the loop of the caller, for handlers. If the caller is cancelled, the function is cancelled and awaited.
 
     Raises:
-        MonqueError: The caller is in neither. `name` is the function that was called.
+        MonqueError: The caller is in neither. `name` is the function that was called. Or the application has cancelled
+            all tasks of its loop except the caller.
     """
     if is_on_trio(name):
         return await function(ON_TRIO)
@@ -113,8 +114,9 @@ async def call_on_trio(name: str, noun: str, function: Callable[[HandlerLoop], A
 
     async with open_in_runtime(main, lambda _: None, noun):
         pass
-    (result,) = results
-    return result
+    if not results:  # Cut, and the caller was not cancelled, which would have been raised.
+        raise MonqueError(f"the {noun} was cut: the application has cancelled other tasks of its event loop")
+    return results[0]
 
 
 async def _live(
