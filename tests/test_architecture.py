@@ -188,7 +188,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
         "cli",
         "testing",
     },
-    "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing"},
+    "anyio": {"store", "client", "scheduler", "bridge", "claims", "embedded", "testing", "cli"},
     "pytest": {"testing"},
     "cronsim": {"jobs"},
     "outcome": {"threads", "engine", "bridge"},

@@ -217,3 +217,14 @@ async def test_one_function_runs_under_several_names(
         await scheduler.enqueue("two")
         await drain(scheduler)
     assert sorted(ran) == ["one", "two"]
+
+
+def test_subset_has_the_named_workers_and_their_schedules_only() -> None:
+    workers = Workers()
+    for name in ("daily", "hourly"):
+        workers.cron(f"@{name}", name)(lambda job: None)
+    workers.register("plain", lambda job: None)
+    subset = workers.subset(["daily", "plain", "unknown"])
+    assert (subset.names, list(subset.crons)) == (("daily", "plain"), ["daily"])
+    subset.register("another", lambda job: None)
+    assert workers.names == ("daily", "hourly", "plain")

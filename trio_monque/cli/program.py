@@ -16,6 +16,7 @@ from ..errors import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
 from .demo.command import demo
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
+from .run.command import run
 from .server import server
 from .tracebacks import traceback_for_user
 
@@ -33,8 +34,9 @@ def _version() -> str:
 
 _EXAMPLES = """\b
 Examples:
-  trio-monque demo                     see it work, without a server
-  trio-monque server                   a MongoDB server for development
+  trio-monque demo                  see it work, without a server
+  trio-monque server                a MongoDB server for development
+  trio-monque run jobs:workers --uri mongodb://localhost:27017/shop
 """
 
 
@@ -49,6 +51,7 @@ def program(context: click.Context) -> None:
         click.echo(context.get_help())
 
 
+program.add_command(run)
 program.add_command(demo)
 program.add_command(server)
 

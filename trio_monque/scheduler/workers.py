@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
@@ -197,6 +197,13 @@ class Workers(Generic[Resources]):
         copied._workers.update(self._workers)
         copied._crons.update(self._crons)
         return copied
+
+    def subset(self, names: Collection[str]) -> Workers[Resources]:
+        """An independent set of the workers with these names, with their schedules. Other names are ignored."""
+        chosen = Workers[Resources]()
+        chosen._workers.update({name: worker for name, worker in self._workers.items() if name in names})
+        chosen._crons.update({name: cron for name, cron in self._crons.items() if name in names})
+        return chosen
 
     @classmethod
     def copied(cls, given: Workers[Resources] | None) -> Workers[Resources]:

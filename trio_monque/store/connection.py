@@ -135,7 +135,12 @@ def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Databa
         MonqueConnectionError: The string is wrong, or the server does not answer; says which.
     """
     milliseconds = round(timeout * 1000)
-    client = _client_of(uri, milliseconds)
+    client = _client_of(
+        uri,
+        serverSelectionTimeoutMS=milliseconds,
+        connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
+        appname="trio_monque",
+    )
     try:
         try:
             with pymongo.timeout(timeout):
@@ -147,14 +152,36 @@ def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Databa
         client.close()
 
 
-def _client_of(uri: str, milliseconds: int) -> MongoClient[Any]:
+@contextmanager
+def open_database(uri: str, name: str | None) -> Iterator[Database]:
+    """Yield a database of a server, and close the client at the end. The client connects when it is used first.
+
+    Args:
+        uri: A MongoDB connection string. Its options hold as they are.
+        name: Which database; None for the one that the string names.
+
+    Raises:
+        MonqueConnectionError: The string is wrong.
+        InvalidOptionError: There is no database of this name, or no name.
+    """
+    client = _client_of(uri)
     try:
-        return MongoClient(
-            uri,
-            serverSelectionTimeoutMS=milliseconds,
-            connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
-            appname="trio_monque",
-        )
+        try:
+            database = client.get_default_database() if name is None else client[name]
+        except driver.ConfigurationError:
+            raise InvalidOptionError(
+                "database", name, "name one, here or in the connection string, as in mongodb://localhost:27017/shop"
+            ) from None
+        except driver.InvalidName as error:
+            raise InvalidOptionError("database", name, str(error)) from None
+        yield database
+    finally:
+        client.close()
+
+
+def _client_of(uri: str, **options: Any) -> MongoClient[Any]:
+    try:
+        return MongoClient(uri, **options)
     except (driver.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a missing certificate file.
         problem = one_line(without_secrets_of(uri, str(error)))
         # What the driver says may repeat a part of the password, and a traceback shows the cause, too.

@@ -1,0 +1,138 @@
+"""`trio-monque run` as a process of its own, which can be signalled, and a program for it to run."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from .demo_process import environment
+
+PROGRAM: Final = '''
+import asyncio
+import sys
+from contextlib import asynccontextmanager
+
+import trio
+
+from trio_monque import Workers
+
+workers = Workers()
+empty = Workers()
+number = 3
+
+
+@workers.register("send")
+async def send(job):
+    print("send", job.data, job.resources, flush=True)
+
+
+@workers.register("wait")
+async def wait(job):
+    """Until the scheduler drains; for ever if the data is "for ever"."""
+    print("waiting", flush=True)
+    while job.data == "for ever" or not job.scheduler.health().draining:
+        await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+
+
+def on_asyncio():
+    return not trio.lowlevel.in_trio_task()
+
+
+@asynccontextmanager
+async def opened():
+    print("opened on", "asyncio" if on_asyncio() else "trio", flush=True)
+    try:
+        yield workers, "a pool"
+    finally:
+        print("closed", flush=True)
+
+
+@asynccontextmanager
+async def slow_to_open():
+    try:
+        print("opening", flush=True)
+        await (asyncio.sleep(600) if on_asyncio() else trio.sleep(600))
+        yield workers
+    finally:
+        print("closed", flush=True)
+
+
+async def made():
+    return workers
+
+
+def of_another_type():
+    return {}
+
+
+def broken():
+    raise ValueError("no pool at postgresql://me:hunter2@db")
+'''
+
+
+def write_program(folder: Path) -> None:
+    """Make the modules `shop`, `raising` and `importing` there."""
+    (folder / "shop.py").write_text(PROGRAM, encoding="utf-8")
+    (folder / "raising.py").write_text("import shop\n\nshop.broken()\n", encoding="utf-8")
+    (folder / "importing.py").write_text("import a_missing_module\n", encoding="utf-8")
+
+
+class RunProcess:
+    """A worker process.
+
+    Attributes:
+        lines: What it has printed to standard output, as far as it was read.
+    """
+
+    def __init__(self, process: subprocess.Popen[str]) -> None:
+        self._process = process
+        self.lines: list[str] = []
+
+    def wait_for(self, line: str) -> None:
+        assert self._process.stdout is not None
+        for one in self._process.stdout:
+            self.lines.append(one.rstrip("\n"))
+            if self.lines[-1] == line:
+                return
+        raise AssertionError(f"no line {line!r} in {self.lines}: {self.wait_ended()}")
+
+    def send(self, number: signal.Signals) -> None:
+        self._process.send_signal(number)
+
+    def wait_for_log(self, text: str) -> None:
+        assert self._process.stderr is not None
+        for line in self._process.stderr:
+            if text in line:
+                return
+        raise AssertionError(f"no line with {text!r}")
+
+    def wait_ended(self) -> tuple[int, str]:
+        """The exit status, and what was printed to standard error."""
+        # Not `communicate`: it would miss what these two have read ahead.
+        assert self._process.stdout is not None
+        assert self._process.stderr is not None
+        self.lines.extend(line.rstrip("\n") for line in self._process.stdout)
+        errors = self._process.stderr.read()
+        return self._process.wait(), errors
+
+
+@contextmanager
+def run_process(folder: Path, *arguments: str, **variables: str) -> Iterator[RunProcess]:
+    """A running worker process in a folder; killed at the end if it still runs."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "trio_monque", "run", *arguments],
+        env=environment(**variables),
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as process:
+        try:
+            yield RunProcess(process)
+        finally:
+            process.kill()

@@ -1,0 +1,85 @@
+"""`trio-monque run` as a process: it runs jobs, ends in order on signals, and logs."""
+
+from __future__ import annotations
+
+import json
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import uri_of_database
+from trio_monque import Monque
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.types import Database
+
+from .run_process import run_process, write_program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_program(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def uri(mongod: EmbeddedServer, db: Database) -> str:
+    return uri_of_database(mongod.uri, db.name)
+
+
+LOOPS = ["trio", pytest.param("asyncio", marks=pytest.mark.full), pytest.param("uvloop", marks=pytest.mark.full)]
+
+
+def statuses(db: Database, name: str) -> list[str]:
+    return [job["status"] for job in db["monque_jobs"].find({"name": name})]
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_first_signal_lets_running_jobs_finish_and_resources_are_closed(
+    folder: Path, uri: str, db: Database, loop: str
+) -> None:
+    Monque(db).sync.enqueue("send", "a")
+    Monque(db).sync.enqueue("wait")
+    with run_process(folder, "shop:opened", "--loop", loop, "--instance-id", "shop-1", MONQUE_URI=uri) as worker:
+        worker.wait_for("waiting")
+        worker.send(signal.SIGTERM)
+        status, errors = worker.wait_ended()
+    assert (status, statuses(db, "send"), statuses(db, "wait")) == (0, ["completed"], ["completed"])
+    assert worker.lines[0] == f"opened on {'trio' if loop == 'trio' else 'asyncio'}"
+    assert "send a a pool" in worker.lines
+    assert worker.lines[-1] == "closed"
+    assert f"INFO trio_monque.scheduler: scheduler shop-1 started on {db.name}.monque_jobs: runs send" in errors
+    assert "ended (SIGTERM was received): 2 completed" in errors
+
+
+@pytest.mark.parametrize("loop", LOOPS)
+def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str, db: Database, loop: str) -> None:
+    Monque(db, collection_name="orders").sync.enqueue("wait", "for ever")
+    options = ("--collection", "orders", "--only", "wait", "--log-format", "json", "--loop", loop)
+    (folder / "uri").write_text(f"{uri}\n", encoding="utf-8")
+    with run_process(folder, "shop:made", "--uri-file", "uri", *options) as worker:
+        worker.wait_for_log(f"started on {db.name}.orders: runs wait (5 at a time)")
+        worker.wait_for("waiting")
+        worker.send(signal.SIGINT)
+        worker.wait_for_log("drains: SIGINT was received")
+        worker.send(signal.SIGTERM)
+        status, errors = worker.wait_ended()
+    assert (status, [job["status"] for job in db["orders"].find()]) == (0, ["pending"])
+    lines = [json.loads(line) for line in errors.splitlines()]
+    assert [(line["level"], line["logger"]) for line in lines] == [
+        ("warning", "trio_monque.scheduler"),
+        ("info", "trio_monque.scheduler"),
+    ]
+    assert lines[0]["message"].startswith("cancelled the runs of 1 jobs to shut down")
+    assert "ended (SIGINT was received): 0 completed, 0 failed" in lines[1]["message"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("loop", ["trio", "asyncio", "uvloop"])
+def test_signal_while_resources_open_cleans_them_up(folder: Path, uri: str, loop: str, number: signal.Signals) -> None:
+    with run_process(folder, "shop:slow_to_open", "--loop", loop, "--uri", uri) as worker:
+        worker.wait_for("opening")
+        worker.send(number)
+        assert worker.wait_ended() == (130, "")
+    assert worker.lines == ["opening", "closed"]

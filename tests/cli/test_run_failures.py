@@ -1,0 +1,153 @@
+"""How `trio-monque run` fails: with one line that shows what to change, or with the traceback of the user's code."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.support.programs import uri_of_database
+from trio_monque.cli import main
+from trio_monque.cli.run import command
+from trio_monque.embedded import EmbeddedServer
+
+from .run_process import run_process, write_program
+
+Run = Callable[..., tuple[int, str]]
+"""Runs the command with these arguments: the exit status, and what was printed to standard error."""
+
+ELSEWHERE = "mongodb://localhost/shop"
+
+
+@pytest.fixture
+def own_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The command configures the log of its process: the handlers of pytest stay as they are."""
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+
+
+@pytest.fixture(params=["called", pytest.param("process", marks=pytest.mark.full)])
+def run(
+    request: pytest.FixtureRequest,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    own_log: None,
+) -> Run:
+    write_program(tmp_path)
+    monkeypatch.delenv("MONQUE_URI", raising=False)
+
+    def in_process(*arguments: str) -> tuple[int, str]:
+        with run_process(tmp_path, *arguments) as worker:
+            return worker.wait_ended()
+
+    def called(*arguments: str) -> tuple[int, str]:
+        monkeypatch.chdir(tmp_path)
+        monkeypatch.setattr(sys, "path", [*sys.path])
+        for module in ("shop", "raising", "importing"):
+            monkeypatch.delitem(sys.modules, module, raising=False)
+        return main(["run", *arguments]), capfd.readouterr().err
+
+    return in_process if request.param == "process" else called
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["shop"], "'shop' does not name workers: write MODULE:ATTRIBUTE"),
+        (["shop.py:workers"], "'shop.py' is a path: name the module, as in shop:workers"),
+        (["shpo:workers"], "there is no module 'shpo'"),
+        (["shop.jobs:workers"], "there is no module 'shop.jobs'"),
+        (["shop:wrokers"], "shop has no attribute 'wrokers'; did you mean 'workers'?"),
+        (["shop:number"], "shop:number is a value of type int: it must be a Workers"),
+        (["shop:send"], "shop:send is a value of type Worker that cannot be called without arguments"),
+        (["shop:of_another_type"], "shop:of_another_type gives a value of type dict: it must be a Workers"),
+        (["shop:empty"], "shop:empty has no workers: import the modules that register their handlers"),
+        (["shop:workers", "--only", "sned"], "--only sned: shop:workers has no worker of this name; did you mean"),
+        (["shop:workers", "--only", "send", "--except", "send"], "leave no worker to run"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_target_without_workers_ends_in_one_line(run: Run, arguments: list[str], said: str) -> None:
+    status, errors = run(*arguments, "--uri", ELSEWHERE)
+    assert (status, len(errors.splitlines())) == (2, 1)
+    assert errors.startswith("trio-monque: ")
+    assert said in errors
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "Missing argument 'MODULE:ATTRIBUTE'."),
+        (["shop:workers"], "no connection string: give --uri, --uri-file or MONQUE_URI"),
+        (["shop:workers", "--uri", ELSEWHERE, "--uri-file", "shop.py"], "give --uri or --uri-file, not both"),
+        (["shop:workers", "--uri-file", "nowhere"], "'nowhere' does not exist"),
+        (["shop:workers", "--uri", ELSEWHERE, "--lock-timeout", "1"], "--lock-timeout=1.0: is shorter than a lease"),
+        (["shop:workers", "--uri", ELSEWHERE, "--instance-id", ""], "--instance-id='': "),
+        (["shop:workers", "--uri", ELSEWHERE, "--concurency", "3"], "No such option '--concurency'."),
+        (["shop:workers", "--uri", ELSEWHERE, "--loop", "curio"], "Invalid value for '--loop': 'curio'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_invalid_arguments_print_the_usage_and_one_line(run: Run, arguments: list[str], said: str) -> None:
+    status, errors = run(*arguments)
+    assert status == 2
+    usage, _, _, error = errors.splitlines()
+    assert usage == "Usage: trio-monque run [OPTIONS] MODULE:ATTRIBUTE"
+    assert error.startswith("Error: ")
+    assert said in error
+
+
+@pytest.mark.parametrize(
+    ("uri", "said"),
+    [
+        ("mongodb://me:hunter2@127.0.0.1:1/shop", "check that the server runs"),
+        ("mongodb://me:hunter2@localhost", "name one, here or in the connection string"),
+        ("mongodb://me:hunter2@localhost:port/shop", "cannot be used as a MongoDB connection string"),
+        ("mongodb://me:hunt%er2@localhost/shop", "must be escaped"),
+        ("me:hunter2@localhost/shop", "cannot be used as a MongoDB connection string"),
+        ("mongodb://me:hunter2@localhost/shop?maxPoolSize=1", "maxPoolSize=1: is too small"),
+    ],
+)
+def test_server_that_cannot_be_used_ends_in_one_line_without_the_password(run: Run, uri: str, said: str) -> None:
+    status, errors = run("shop:workers", "--uri", uri, "--start-timeout", "0", "--operation-timeout", "0.5")
+    assert (status, len(errors.splitlines())) == (2, 1)
+    assert said in errors
+    assert "hunt" not in errors
+
+
+def test_wrong_password_ends_in_one_line_that_names_what_to_check(run: Run, mongod: EmbeddedServer) -> None:
+    uri = uri_of_database(mongod.uri.replace("mongodb://", "mongodb://me:hunter2@"), "shop")
+    status, errors = run("shop:workers", "--uri", uri, "--start-timeout", "0")
+    assert (status, len(errors.splitlines())) == (2, 1)
+    assert "check the user, the password and the rights" in errors
+    assert "hunter2" not in errors
+
+
+@pytest.mark.parametrize("target", ["raising:workers", "shop:broken"])
+def test_error_of_the_target_has_the_traceback_of_the_users_code_only(run: Run, target: str) -> None:
+    status, errors = run(target, "--uri", ELSEWHERE)
+    frames = [line.split('"')[1] for line in errors.splitlines() if line.startswith("  File ")]
+    assert status == 2
+    assert {Path(frame).name for frame in frames} <= {"shop.py", "raising.py"}
+    assert Path(frames[0]).name == f"{target.partition(':')[0]}.py"
+    assert errors.splitlines()[-1] == "ValueError: no pool at postgresql://***@db"
+
+
+def test_target_that_imports_a_missing_module_has_its_traceback(run: Run) -> None:
+    status, errors = run("importing:workers", "--uri", ELSEWHERE)
+    assert status == 2
+    (frame,) = [line for line in errors.splitlines() if line.startswith("  File ")]
+    assert frame.endswith('importing.py", line 1, in <module>')
+    assert errors.splitlines()[-1] == "ModuleNotFoundError: No module named 'a_missing_module'"
+
+
+def test_missing_uvloop_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(command, "find_spec", lambda _name: None)
+    assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--loop", "uvloop"]) == 2
+    assert capsys.readouterr().err == "trio-monque: --loop uvloop needs uvloop: python -m pip install uvloop\n"

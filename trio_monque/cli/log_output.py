@@ -1,0 +1,74 @@
+"""The log of a command on standard error: its options, and its two formats."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from functools import wraps
+from typing import Final, ParamSpec, TypeVar
+
+import click
+
+from ..safe_text import without_secrets
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_LEVELS: Final = ("debug", "info", "warning", "error")
+
+# What every record has; all else came through `extra`.
+_OF_EVERY_RECORD: Final = {*vars(logging.makeLogRecord({})), "message", "asctime", "taskName"}
+
+
+def log_options(function: Callable[P, R]) -> Callable[P, R]:
+    """Add the options to a command. They take effect before it runs."""
+
+    @click.option(
+        "--log-format", type=click.Choice(["text", "json"]), default="text", help="Of the log on standard error."
+    )
+    @click.option("--log-level", type=click.Choice(_LEVELS), default="info", help="Log from this level on.")
+    @wraps(function)
+    def command(*args: P.args, **options: P.kwargs) -> R:
+        chosen, level = options.pop("log_format"), str(options.pop("log_level")).upper()
+        handler = logging.StreamHandler()
+        handler.setFormatter(JsonFormatter() if chosen == "json" else TextFormatter())
+        logging.basicConfig(handlers=[handler], level=level, force=True)
+        # The driver logs whole commands at DEBUG, with the payloads of jobs.
+        logging.getLogger("pymongo").setLevel(logging.INFO)
+        return function(*args, **options)
+
+    return command
+
+
+class TextFormatter(logging.Formatter):
+    """Lines for people. Passwords of connection strings are hidden, also in records of other libraries."""
+
+    def __init__(self) -> None:
+        super().__init__("%(asctime)s %(levelname)s %(name)s: %(message)s")
+
+    def format(self, record: logging.LogRecord) -> str:
+        return without_secrets(super().format(record))
+
+
+class JsonFormatter(logging.Formatter):
+    """One JSON object a line: time, level, logger, message, the fields of `extra`, and the traceback."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        line: dict[str, object] = {
+            "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": without_secrets(record.getMessage()),
+        }
+        for name, value in vars(record).items():
+            if name not in _OF_EVERY_RECORD:
+                line.setdefault(name, _plain(value))
+        if record.exc_info:
+            line["traceback"] = without_secrets(self.formatException(record.exc_info))
+        return json.dumps(line)
+
+
+def _plain(value: object) -> object:
+    return value if value is None or isinstance(value, bool | int | float) else without_secrets(str(value))

@@ -1,0 +1,1 @@
+"""`trio-monque run`: a worker process."""

@@ -1,0 +1,147 @@
+"""The target of `trio-monque run`: `package.module:attribute`, and the workers and resources that it gives."""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from contextlib import AbstractAsyncContextManager, AsyncExitStack
+from dataclasses import dataclass
+from difflib import get_close_matches
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
+
+from ...errors import MonqueError
+from ...scheduler.workers import Workers
+from ..tracebacks import UserCodeError
+
+_EXPECTED: Final = "a Workers, or a function or async context manager that gives Workers or (Workers, resources)"
+
+
+@dataclass(frozen=True)
+class Target:
+    """What the user named, imported, and not yet called.
+
+    Attributes:
+        name: As it was given: `package.module:attribute`.
+        value: The object.
+    """
+
+    name: str
+    value: object
+
+
+@dataclass(frozen=True)
+class Selection:
+    """Which of the workers run.
+
+    Attributes:
+        only: The names to run; empty for all.
+        without: The names not to run.
+    """
+
+    only: tuple[str, ...]
+    without: tuple[str, ...]
+
+    def of(self, workers: Workers[Any], target: str) -> Workers[Any]:
+        """Return the selected workers.
+
+        Raises:
+            MonqueError: There is no worker of a name, or none is left.
+        """
+        for option, names in (("--only", self.only), ("--except", self.without)):
+            for name in names:
+                if name not in workers.names:
+                    raise MonqueError(
+                        f"{option} {name}: {target} has no worker of this name{_meant(name, workers.names)}"
+                    )
+        selected = [name for name in self.only or workers.names if name not in self.without]
+        if not selected:
+            raise MonqueError(
+                "--only and --except leave no worker to run"
+                if workers.names
+                else f"{target} has no workers: import the modules that register their handlers"
+            )
+        return workers.subset(selected)
+
+
+def load_target(name: str) -> Target:
+    """Import the module, from the current directory too, and return what the name names.
+
+    Raises:
+        MonqueError: There is no such module or attribute.
+        UserCodeError: The module raised.
+    """
+    module_name, _, path = name.partition(":")
+    if not module_name or not path:
+        raise MonqueError(f"{name!r} does not name workers: write MODULE:ATTRIBUTE, for example shop.jobs:workers")
+    if module_name.endswith(".py") or "/" in module_name:
+        dotted = ".".join(Path(module_name.removesuffix(".py")).parts)
+        raise MonqueError(f"{module_name!r} is a path: name the module, as in {dotted}:{path}")
+    here = str(Path.cwd())
+    if here not in sys.path:
+        sys.path.insert(0, here)
+    try:
+        value: object = import_module(module_name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{module_name}.".startswith(f"{error.name}."):
+            raise UserCodeError from error  # The module imports another one that is missing.
+        raise MonqueError(f"there is no module {error.name!r}: looked in {here} and on sys.path") from None
+    except Exception as error:
+        raise UserCodeError from error
+    for attribute in path.split("."):
+        try:
+            value = getattr(value, attribute)
+        except AttributeError:
+            near = _meant(attribute, [one for one in dir(value) if not one.startswith("_")])
+            raise MonqueError(f"{name!r}: {module_name} has no attribute {attribute!r}{near}") from None
+    return Target(name, value)
+
+
+async def workers_of(target: Target, stack: AsyncExitStack) -> tuple[Workers[Any], object]:
+    """Return the workers of the target and their resources; None for no resources.
+
+    A function is called, and an async context manager entered: the stack leaves it.
+
+    Raises:
+        MonqueError: It gives something else.
+        UserCodeError: It raised.
+    """
+    given = target.value
+    if not isinstance(given, Workers):
+        _check_usable(target)
+        try:
+            given = given() if callable(given) else given
+            if inspect.isawaitable(given):
+                given = await given
+            if isinstance(given, AbstractAsyncContextManager):
+                given = await stack.enter_async_context(given)
+        except Exception as error:
+            raise UserCodeError from error
+    match given:
+        case Workers():
+            return given, None
+        case (Workers() as workers, resources):
+            return workers, resources
+    raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
+
+
+def _check_usable(target: Target) -> None:
+    """Raise MonqueError for a value that cannot give workers, such as a web application or a handler."""
+    if isinstance(target.value, AbstractAsyncContextManager):
+        return
+    problem = f"is a value of type {type(target.value).__name__}"
+    if callable(target.value):
+        try:
+            inspect.signature(target.value).bind()
+            return
+        except ValueError:  # Some builtins have no signature.
+            return
+        except TypeError:
+            problem += " that cannot be called without arguments"
+    raise MonqueError(f"{target.name} {problem}: it must be {_EXPECTED}")
+
+
+def _meant(given: str, known: Any) -> str:
+    near = get_close_matches(given, known, 1)
+    return f"; did you mean {near[0]!r}?" if near else ""
