@@ -62,6 +62,24 @@ async def slow_to_open():
         print("closed", flush=True)
 
 
+@asynccontextmanager
+async def slow_to_close():
+    try:
+        yield workers
+        print("closing", flush=True)
+        await (asyncio.sleep(600) if on_asyncio() else trio.sleep(600))
+    finally:
+        print("closed", flush=True)
+
+
+@asynccontextmanager
+async def suppressing():
+    try:
+        yield workers
+    except Exception:
+        pass
+
+
 async def made():
     return workers
 

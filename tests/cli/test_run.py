@@ -83,3 +83,19 @@ def test_signal_while_resources_open_cleans_them_up(folder: Path, uri: str, loop
         worker.send(number)
         assert worker.wait_ended() == (130, "")
     assert worker.lines == ["opening", "closed"]
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+@pytest.mark.parametrize("loop", ["trio", "asyncio", "uvloop"])
+def test_signal_while_resources_close_ends_that_in_order(
+    folder: Path, uri: str, loop: str, number: signal.Signals
+) -> None:
+    with run_process(folder, "shop:slow_to_close", "--loop", loop, "--uri", uri) as worker:
+        worker.wait_for_log("started on")
+        worker.send(signal.SIGTERM)
+        worker.wait_for("closing")
+        worker.send(number)
+        status, errors = worker.wait_ended()
+    assert (status, worker.lines) == (130, ["closing", "closed"])
+    assert "Traceback" not in errors

@@ -119,6 +119,12 @@ def test_server_that_cannot_be_used_ends_in_one_line_without_the_password(run: R
     assert "hunt" not in errors
 
 
+def test_target_that_suppresses_the_error_of_the_scheduler_ends_in_one_line(run: Run) -> None:
+    status, errors = run("shop:suppressing", "--uri", f"{ELSEWHERE}?maxPoolSize=1")
+    assert (status, len(errors.splitlines())) == (2, 1)
+    assert "the scheduler did not run: shop:suppressing suppressed the error" in errors
+
+
 def test_wrong_password_ends_in_one_line_that_names_what_to_check(run: Run, mongod: EmbeddedServer) -> None:
     uri = uri_of_database(mongod.uri.replace("mongodb://", "mongodb://me:hunter2@"), "shop")
     status, errors = run("shop:workers", "--uri", uri, "--start-timeout", "0")

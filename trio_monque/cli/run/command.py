@@ -77,12 +77,15 @@ def run(
 
 
 async def _work(target: Target, selection: Selection, db: Database, options: SchedulerOptions) -> SchedulerReport:
+    report: SchedulerReport | None = None
     async with AsyncExitStack() as stack:
         workers, resources = await workers_of(target, stack)
         selected = selection.of(workers, target.name)
         report = await run_until_signalled(db, selected, resources=resources, **options)
         # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
+    if report is None:
+        raise MonqueError(f"the scheduler did not run: {target.name} suppressed the error, where it has a yield")
     return report
 
 
