@@ -6,14 +6,17 @@ import signal
 from dataclasses import fields
 from pathlib import Path
 
+import click
+import pytest
+
 from docs.command_help import PAGE, updated
 from tests.support.pages import rows
 from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
 from trio_monque.cli import exit_statuses
-from trio_monque.cli.run.scheduler_options import OFFERED
+from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options
 from trio_monque.embedded import EmbeddedServer
-from trio_monque.options import SchedulerConfig
+from trio_monque.options import SchedulerConfig, SchedulerOptions
 from trio_monque.store.types import Database
 
 from .run_process import run_process
@@ -36,6 +39,26 @@ def test_page_has_every_exit_status() -> None:
 def test_options_of_the_scheduler_are_offered_except_those_for_programs() -> None:
     for_programs = {"max_payload_size", "stats_cache_ttl", "write_concern", "redact_errors", "retention"}
     assert sorted([*OFFERED, *for_programs]) == sorted(field.name for field in fields(SchedulerConfig))
+
+
+def test_none_turns_a_limit_off() -> None:
+    @click.command
+    @scheduler_options
+    def show(options: SchedulerOptions) -> SchedulerOptions:
+        return options
+
+    def given(*arguments: str) -> object:
+        return show.main(list(arguments), standalone_mode=False)
+
+    assert given() == {}
+    assert given("--lock-timeout", "none", "--concurrency", "none", "--no-change-stream", "--collection", "a") == {
+        "lock_timeout": None,
+        "concurrency": None,
+        "change_stream": False,
+        "collection_name": "a",
+    }
+    with pytest.raises(click.BadParameter, match="'nothing' is not a valid float"):
+        given("--lock-timeout", "nothing")
 
 
 def test_program_of_the_page_runs_in_a_worker_process(mongod: EmbeddedServer, db: Database, tmp_path: Path) -> None:
