@@ -34,7 +34,8 @@ def pages() -> dict[str, str]:
     tutorial = ROOT / "docs/tutorial/first-steps.md"
     service = quoted_blocks(ROOT / "docs/how-to/run-jobs-in-a-web-service.md")
     quoted = [code for _, code in quoted_blocks(tutorial)]
-    found = {Path(file).name: code for file, code in service}  # One imports the other.
+    # One imports the other, by another name here: the tutorial has a `jobs.py` too.
+    found = {f"service_{Path(file).name}": code.replace("from jobs ", "from service_jobs ") for file, code in service}
     for number, code in enumerate((readme, *fenced_blocks(tutorial, "python"), *quoted)):
         named = re.match(r"# (\w+\.py)\n", code)
         found[named[1] if named else f"program_{number}.py"] = code
