@@ -172,14 +172,19 @@ def _without_doubled(jobs: JobCollection, found: Sequence[Job], stamp: ClaimStam
     # removes the first of the two fields, and so repairs the document.
     if len(whole) < len(found):
         held = {job.id for job in whole}
-        others = [job.id for job in found if job.id not in held]
-        given_back = transitions.release_all(stamp, stamp.locked_at)
-        jobs.collection.update_many({**of_ids(others), **filter_of(given_back.guard)}, update_of(given_back))
+        _release_unrunnable(jobs, [job.id for job in found if job.id not in held], stamp, stamp.locked_at)
     return whole
 
 
-# In parts: if the release below fails, the claim is written, and the caller must release it as soon as it can.
-@command("claim jobs", in_parts=True)
+# In parts: the claim is written. If this fails, the caller must release it as soon as it can, so its outcome is
+# unknown, whatever the error. The claim itself, before it, may fail with nothing written.
+@command("give claims back", in_parts=True)
+def _release_unrunnable(jobs: JobCollection, ids: Sequence[ObjectId], stamp: ClaimStamp, now: datetime) -> None:
+    given_back = transitions.release_all(stamp, now)
+    jobs.collection.update_many({**of_ids(ids), **filter_of(given_back.guard)}, update_of(given_back))
+
+
+@command("claim jobs")
 def take_one(
     jobs: JobCollection, job_id: ObjectId, name: str, attempts: int, now: datetime, stamp: ClaimStamp
 ) -> TakenJobs:
@@ -211,8 +216,7 @@ def take_one(
         # What was released is due as before: the next look meets it.
         return TakenJobs(taken, more=not taken)
     except BrokenDocumentError:
-        given_back = transitions.release_all(stamp, now)
-        jobs.collection.update_one({"_id": job_id, **filter_of(given_back.guard)}, update_of(given_back))
+        _release_unrunnable(jobs, [job_id], stamp, now)
         return TakenJobs([], more=True)
 
 
