@@ -20,6 +20,7 @@ pytestmark = ON_ASYNCIO
 SHORT_LEASE: Any = {"heartbeat_interval": 0.3, "cleanup_timeout": 0.1}
 
 
+@pytest.mark.full
 def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
     db: Database, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:

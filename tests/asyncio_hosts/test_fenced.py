@@ -114,6 +114,7 @@ def test_blocked_loop_keeps_its_claims_and_leaves_new_jobs_to_others(db: Databas
     assert blocked.log[3:] == [("theirs", "new")] * 5
 
 
+@pytest.mark.full
 @ON_ASYNCIO
 def test_handler_that_blocks_beyond_the_lock_timeout_is_fenced(db: Database, run: Run) -> None:
     ours, theirs, log, may_block = Workers(), Workers(), list[str](), threading.Event()

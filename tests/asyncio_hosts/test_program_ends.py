@@ -72,7 +72,7 @@ WITHOUT_A_LOOP = ("loop is stopped and closed", "loop is stopped and not closed"
 """There the handler gets no word of the end."""
 
 
-@pytest.mark.parametrize(("end", "loop"), one_in(3, list(ENDS), ["asyncio", "uvloop"]))
+@pytest.mark.parametrize(("end", "loop"), one_in(6, list(ENDS), ["asyncio", "uvloop"]))
 def test_job_is_given_back_and_the_process_ends(mongod: EmbeddedServer, db: Database, end: str, loop: str) -> None:
     Monque(db).sync.enqueue("long")
     with running(LONG_JOB + ENDS[end], mongod.uri, db.name, loop) as process:

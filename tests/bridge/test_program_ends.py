@@ -70,7 +70,7 @@ ON_UVLOOP = ("loop is stopped and closed", "loop is stopped and not closed", "Ct
 
 
 @pytest.mark.parametrize(
-    ("loop", "end"), rows_in(4, [*(("asyncio", end) for end in ENDS), *(("uvloop", end) for end in ON_UVLOOP)])
+    ("loop", "end"), rows_in(8, [*(("asyncio", end) for end in ENDS), *(("uvloop", end) for end in ON_UVLOOP)])
 )
 def test_program_ends_and_the_runtime_is_cut(loop: str, end: str) -> None:
     output, errors = _run(PROGRAM.format(loop=loop) + ENDS[end])

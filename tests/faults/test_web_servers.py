@@ -206,6 +206,7 @@ def test_second_signal_does_not_shorten_the_drain_for_which_uvicorn_waits(servic
     service.check_none_is_lost_and_none_overlaps()
 
 
+@pytest.mark.full
 def test_uvicorn_that_is_forced_to_exit_by_a_second_ctrl_c_cuts_jobs_short_in_order(service: Service) -> None:
     with service.server("uvicorn", shutdown_timeout=60.0) as server:
         server.wait_until_it_serves()
@@ -249,9 +250,9 @@ def test_process_that_uvicorn_reloads_leaves_in_order_under_load(service: Servic
     service.check_none_is_lost_and_none_overlaps()
 
 
+@pytest.mark.full
 @pytest.mark.parametrize(
-    ("killed_kind", "other_kind"),
-    [("uvicorn", "uvicorn"), pytest.param("hypercorn, trio", "uvicorn, uvloop", marks=pytest.mark.full)],
+    ("killed_kind", "other_kind"), [("uvicorn", "uvicorn"), ("hypercorn, trio", "uvicorn, uvloop")]
 )
 def test_jobs_of_a_killed_server_run_again_in_another_after_the_lease(
     service: Service, killed_kind: str, other_kind: str

@@ -117,7 +117,7 @@ def pages(monque: Monque, sort: str, direction: Any) -> Iterator[Job]:
             return
 
 
-@pytest.mark.parametrize("kinds", one_in(10, CHUNKS), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(20, CHUNKS), ids=", ".join)
 def test_every_list_and_count_has_what_is_well(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]
 ) -> None:
@@ -139,7 +139,7 @@ def test_every_list_and_count_has_what_is_well(
     assert "greet" in {view.name for view in sync.get_queue_view_summaries()}
 
 
-@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=1), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(20, CHUNKS, first=1), ids=", ".join)
 def test_single_document_is_changed_or_refused_and_never_both(
     monque: Monque, jobs: Collection, kinds: Sequence[str]
 ) -> None:
@@ -186,7 +186,7 @@ def test_unique_key_of_a_malformed_document_keeps_nothing_else_from_being_enqueu
     assert set(range(len(bad), len(bad) + 4)) <= raised.value.enqueued.keys()
 
 
-@pytest.mark.parametrize("kinds", one_in(10, CHUNKS, first=3), ids=", ".join)
+@pytest.mark.parametrize("kinds", one_in(20, CHUNKS, first=3), ids=", ".join)
 def test_bulk_actions_change_what_they_can_and_report_the_rest(
     monque: Monque, jobs: Collection, good: set[ObjectId], kinds: Sequence[str]
 ) -> None:
