@@ -99,10 +99,37 @@ def broken():
     raise ValueError("no pool at postgresql://me:hunter2@db")
 '''
 
+MAIL: Final = """
+from trio_monque import Workers
+
+workers = Workers()
+post = Workers()
+
+
+@workers.register("send")
+def send(job):
+    raise NotImplementedError
+
+
+@post.register("post")
+def post_letter(job):
+    print("post", job.data, job.resources, flush=True)
+
+
+@post.register("weigh", runs_on="runtime")
+async def weigh(job):
+    print("weigh", job.data, job.resources, flush=True)
+
+
+async def with_stamps():
+    return post, "stamps"
+"""
+
 
 def write_program(folder: Path) -> None:
-    """Make the modules `shop`, `raising` and `importing` there."""
+    """Make the modules `shop`, `mail`, `raising` and `importing` there."""
     (folder / "shop.py").write_text(PROGRAM, encoding="utf-8")
+    (folder / "mail.py").write_text(MAIL, encoding="utf-8")
     (folder / "raising.py").write_text("import shop\n\nshop.broken()\n", encoding="utf-8")
     (folder / "importing.py").write_text("import a_missing_module\n", encoding="utf-8")
 

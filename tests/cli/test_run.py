@@ -52,6 +52,19 @@ def test_first_signal_lets_running_jobs_finish_and_resources_are_closed(
     assert "ended (SIGTERM was received): 2 completed" in errors
 
 
+@pytest.mark.parametrize("loop", LOOPS[:2])
+def test_handlers_of_each_target_get_its_resources(folder: Path, uri: str, db: Database, loop: str) -> None:
+    for name in ("send", "post", "weigh"):
+        Monque(db).sync.enqueue(name, "a")
+    Monque(db).sync.enqueue("wait", delay=0.1)
+    with run_process(folder, "shop:opened", "mail:with_stamps", "--loop", loop, "--uri", uri) as worker:
+        worker.wait_for("waiting")
+        worker.send(signal.SIGTERM)
+        status, _ = worker.wait_ended()
+    assert status == 0
+    assert {"send a a pool", "post a stamps", "weigh a stamps"} <= set(worker.lines)
+
+
 @pytest.mark.parametrize("loop", LOOPS)
 def test_second_signal_cancels_and_releases_running_jobs(folder: Path, uri: str, db: Database, loop: str) -> None:
     Monque(db, collection_name="orders").sync.enqueue("wait", "for ever")

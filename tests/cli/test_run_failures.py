@@ -47,7 +47,7 @@ def run(
     def called(*arguments: str) -> tuple[int, str]:
         monkeypatch.chdir(tmp_path)
         monkeypatch.setattr(sys, "path", [*sys.path])
-        for module in ("shop", "raising", "importing"):
+        for module in ("shop", "mail", "raising", "importing"):
             monkeypatch.delitem(sys.modules, module, raising=False)
         return main(["run", *arguments]), capfd.readouterr().err
 
@@ -66,7 +66,14 @@ def run(
         (["shop:send"], "shop:send is a value of type Worker that cannot be called without arguments"),
         (["shop:of_another_type"], "shop:of_another_type gives a value of type dict: it must be a Workers"),
         (["shop:empty"], "shop:empty has no workers: import the modules that register their handlers"),
-        (["shop:workers", "--only", "sned"], "--only sned: shop:workers has no worker of this name; did you mean"),
+        (
+            ["shop:workers", "--only", "sned"],
+            "--only sned: no worker of shop:workers has this name; did you mean 'send'?",
+        ),
+        (["shop:workers", "shop:empty"], "shop:empty has no workers"),
+        (["mail:workers", "shop:made"], "both mail:workers and shop:made have a worker named 'send': name only one"),
+        (["shop:workers", "shop:workers"], "both shop:workers and shop:workers have a worker named 'send'"),
+        (["shop:workers", "mail:post", "--only", "p"], "no worker of shop:workers, mail:post has this name"),
         (["shop:workers", "--only", "send", "--except", "send"], "leave no worker to run"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -81,7 +88,7 @@ def test_target_without_workers_ends_in_one_line(run: Run, arguments: list[str],
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        ([], "Missing argument 'MODULE:ATTRIBUTE'."),
+        ([], "Missing argument 'MODULE:ATTRIBUTE...'."),
         (["shop:workers"], "no connection string: give --uri, --uri-file or MONQUE_URI"),
         (["shop:workers", "--uri", ELSEWHERE, "--uri-file", "shop.py"], "give --uri or --uri-file, not both"),
         (["shop:workers", "--uri-file", "nowhere"], "'nowhere' does not exist"),
@@ -96,7 +103,7 @@ def test_invalid_arguments_print_the_usage_and_one_line(run: Run, arguments: lis
     status, errors = run(*arguments)
     assert status == 2
     usage, _, _, error = errors.splitlines()
-    assert usage == "Usage: trio-monque run [OPTIONS] MODULE:ATTRIBUTE"
+    assert usage == "Usage: trio-monque run [OPTIONS] MODULE:ATTRIBUTE..."
     assert error.startswith("Error: ")
     assert said in error
 
@@ -122,7 +129,8 @@ def test_server_that_cannot_be_used_ends_in_one_line_without_the_password(run: R
 def test_target_that_suppresses_the_error_of_the_scheduler_ends_in_one_line(run: Run) -> None:
     status, errors = run("shop:suppressing", "--uri", f"{ELSEWHERE}?maxPoolSize=1")
     assert (status, len(errors.splitlines())) == (2, 1)
-    assert "the scheduler did not run: shop:suppressing suppressed the error" in errors
+    assert "the scheduler did not run: a target suppressed the error" in errors
+    assert errors.endswith(": shop:suppressing\n")
 
 
 def test_wrong_password_ends_in_one_line_that_names_what_to_check(run: Run, mongod: EmbeddedServer) -> None:

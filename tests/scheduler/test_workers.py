@@ -228,3 +228,38 @@ def test_subset_has_the_named_workers_and_their_schedules_only() -> None:
     assert (subset.names, list(subset.crons)) == (("daily", "plain"), ["daily"])
     subset.register("another", lambda job: None)
     assert workers.names == ("daily", "hourly", "plain")
+
+
+async def test_workers_of_a_union_keep_their_own_resources(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    got: list[tuple[str, Any]] = []
+
+    async def handler(job: RunningJob[Any]) -> None:
+        got.append((job.name, job.resources))
+
+    sets = [Workers() for _ in range(3)]
+    for name, one in zip(("pooled", "nothing", "plain"), sets, strict=True):
+        one.register(name, handler)
+    sets[0].cron("@daily", "daily")(handler)
+    workers = sets[0].with_resources("a pool").union(sets[1].with_resources(None), sets[2])
+    assert (workers.names, list(workers.crons)) == (("pooled", "daily", "nothing", "plain"), ["daily"])
+    async with open_test_scheduler(workers.subset(["pooled", "nothing", "plain"]), resources="shared") as scheduler:
+        for name in ("pooled", "nothing", "plain"):
+            await scheduler.enqueue(name)
+        await drain(scheduler)
+        assert sorted(got) == [("nothing", None), ("plain", "shared"), ("pooled", "a pool")]
+        got.clear()
+        scheduler.register("pooled", handler, replace=True)
+        await scheduler.enqueue("pooled")
+        await drain(scheduler)
+    assert got == [("pooled", "shared")]
+
+
+def test_union_of_workers_with_the_same_name_is_refused() -> None:
+    first, second = Workers(), Workers()
+    first.register("send", lambda job: None)
+    second.register("send", lambda job: None)
+    with pytest.raises(WorkerRegistrationError, match=r"'send'.* is registered in two sets"):
+        first.union(second)
+    assert second.names == ("send",)

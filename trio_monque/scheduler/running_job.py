@@ -80,7 +80,7 @@ class RunningJob(Generic[T, Resources]):
         job: The job, exactly as it was claimed.
         data: The payload: as it was stored, or what the worker's `payload` made of it.
         scheduler: The scheduler that runs it, typed as a SchedulerClient; enqueue further jobs through it.
-        resources: The `resources=` of `open_scheduler`.
+        resources: The `resources=` of `open_scheduler`, or those of `Workers.with_resources`.
     """
 
     __slots__ = (

@@ -79,6 +79,10 @@ class Scheduler(SchedulerClient):
         self._surroundings = JobSurroundings(self, resources, parts.source, loop)
         # For workers with runs_on="runtime". In a program on trio it is equal to the other.
         self._in_runtime = replace(self._surroundings, loop=ON_TRIO)
+        self._equipped = {
+            worker: replace(self._surroundings_of(worker), resources=own)
+            for worker, own in self._workers.own_resources.items()
+        }
         self._presence = parts.presence
         start = SchedulerStart(self._context, self._db_threads, self._workers, parts.presence, self._sync)
         life = Life(
@@ -164,7 +168,10 @@ class Scheduler(SchedulerClient):
         return self._context.jobs.collection.full_name, f"runs {', '.join(names) or 'nothing (no workers)'}{in_all}"
 
     def _running_job(self, run: Run[Job], worker: Worker[Any]) -> RunningJob[Any]:
-        return RunningJob(run, self._surroundings if worker.settings.runs_on is None else self._in_runtime)
+        return RunningJob(run, self._equipped.get(worker) or self._surroundings_of(worker))
+
+    def _surroundings_of(self, worker: Worker[Any]) -> JobSurroundings:
+        return self._surroundings if worker.settings.runs_on is None else self._in_runtime
 
 
 @entered_by_async_with("scheduler")
@@ -189,7 +196,8 @@ async def open_scheduler(
     Args:
         db: A `pymongo.database.Database` of a client with room for 17 connections; on asyncio for 27.
         workers: The workers that it runs; they are copied.
-        resources: Every handler gets it as `job.resources`.
+        resources: Every handler gets it as `job.resources`, unless its workers have resources of their own
+            (`Workers.with_resources`).
         listeners: Event classes and their listeners, which receive all events from the start on.
         options: See SchedulerConfig.
 

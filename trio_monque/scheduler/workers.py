@@ -54,6 +54,7 @@ class Workers(Generic[Resources]):
     def __init__(self) -> None:
         self._workers: dict[str, Worker[Any]] = {}
         self._crons: dict[str, CronDeclaration] = {}
+        self._resources: dict[Worker[Any], Any] = {}
 
     @overload
     def register(
@@ -193,17 +194,42 @@ class Workers(Generic[Resources]):
 
     def copy(self) -> Workers[Resources]:
         """An independent set of the same workers and schedules."""
-        copied = Workers[Resources]()
-        copied._workers.update(self._workers)
-        copied._crons.update(self._crons)
-        return copied
+        return self.subset(self.names)
 
     def subset(self, names: Collection[str]) -> Workers[Resources]:
         """An independent set of the workers with these names, with their schedules. Other names are ignored."""
         chosen = Workers[Resources]()
         chosen._workers.update({name: worker for name, worker in self._workers.items() if name in names})
         chosen._crons.update({name: cron for name, cron in self._crons.items() if name in names})
+        chosen._resources.update(self._resources)
         return chosen
+
+    def with_resources(self, resources: Resources) -> Workers[Any]:
+        """An independent set of the same workers, whose handlers get these resources instead of the scheduler's."""
+        equipped = Workers[Any]()
+        equipped._workers.update(self._workers)
+        equipped._crons.update(self._crons)
+        equipped._resources.update(dict.fromkeys(self._workers.values(), resources))
+        return equipped
+
+    def union(self, *others: Workers[Any]) -> Workers[Any]:
+        """An independent set of the workers of all these sets, with their schedules and their own resources.
+
+        Raises:
+            WorkerRegistrationError: Two of the sets have a worker of the same name.
+        """
+        united = Workers[Any]()
+        for one in (self, *others):
+            united._add_all(one)
+        return united
+
+    def _add_all(self, other: Workers[Any]) -> None:
+        for name in other.names:
+            if name in self._workers:
+                raise WorkerRegistrationError(name, "is registered in two sets: choose another name in one of them")
+        self._workers.update(other._workers)
+        self._crons.update(other._crons)
+        self._resources.update(other._resources)
 
     @classmethod
     def copied(cls, given: Workers[Resources] | None) -> Workers[Resources]:
@@ -225,6 +251,11 @@ class Workers(Generic[Resources]):
     def crons(self) -> Mapping[str, CronDeclaration]:
         """The declared schedules, by the name of their worker."""
         return MappingProxyType(self._crons)
+
+    @property
+    def own_resources(self) -> Mapping[Worker[Any], Any]:
+        """What `with_resources` has given to workers, by the worker."""
+        return MappingProxyType(self._resources)
 
 
 def _problem_of_data(handler: Callable[..., Any], settings: WorkerSettings) -> str | None:

@@ -1,9 +1,10 @@
-"""The target of `trio-monque run`: `package.module:attribute`, and the workers and resources that it gives."""
+"""The targets of `trio-monque run`: `package.module:attribute`, and the workers and resources that they give."""
 
 from __future__ import annotations
 
 import inspect
 import sys
+from collections.abc import Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack
 from dataclasses import dataclass
 from difflib import get_close_matches
@@ -43,8 +44,8 @@ class Selection:
     only: tuple[str, ...]
     without: tuple[str, ...]
 
-    def of(self, workers: Workers[Any], target: str) -> Workers[Any]:
-        """Return the selected workers.
+    def of(self, workers: Workers[Any], targets: str) -> Workers[Any]:
+        """Return the selected workers; `targets` are their targets, for messages.
 
         Raises:
             MonqueError: There is no worker of a name, or none is left.
@@ -53,15 +54,11 @@ class Selection:
             for name in names:
                 if name not in workers.names:
                     raise MonqueError(
-                        f"{option} {name}: {target} has no worker of this name{_meant(name, workers.names)}"
+                        f"{option} {name}: no worker of {targets} has this name{_meant(name, workers.names)}"
                     )
         selected = [name for name in self.only or workers.names if name not in self.without]
         if not selected:
-            raise MonqueError(
-                "--only and --except leave no worker to run"
-                if workers.names
-                else f"{target} has no workers: import the modules that register their handlers"
-            )
+            raise MonqueError("--only and --except leave no worker to run")
         return workers.subset(selected)
 
 
@@ -98,15 +95,33 @@ def load_target(name: str) -> Target:
     return Target(name, value)
 
 
-async def workers_of(target: Target, stack: AsyncExitStack) -> tuple[Workers[Any], object]:
-    """Return the workers of the target and their resources; None for no resources.
+async def workers_of_all(targets: Sequence[Target], stack: AsyncExitStack) -> Workers[Any]:
+    """Return the workers of all targets, those of each with the resources of their target.
 
-    A function is called, and an async context manager entered: the stack leaves it.
+    Functions are called, and async context managers entered, in this order: the stack leaves them.
 
     Raises:
-        MonqueError: It gives something else.
-        UserCodeError: It raised.
+        MonqueError: A target gives something else, or no workers, or two targets have a worker of the same name.
+        UserCodeError: A target raised.
     """
+    names: dict[str, str] = {}
+    sets: list[Workers[Any]] = []
+    for target in targets:
+        workers = await _workers_of(target, stack)
+        if not workers.names:
+            raise MonqueError(f"{target.name} has no workers: import the modules that register their handlers")
+        for name in workers.names:
+            if name in names:
+                raise MonqueError(
+                    f"both {names[name]} and {target.name} have a worker named {name!r}: name only one of these "
+                    "targets, or rename one worker"
+                )
+            names[name] = target.name
+        sets.append(workers)
+    return sets[0].union(*sets[1:])
+
+
+async def _workers_of(target: Target, stack: AsyncExitStack) -> Workers[Any]:
     given = target.value
     if not isinstance(given, Workers):
         _check_usable(target)
@@ -120,9 +135,9 @@ async def workers_of(target: Target, stack: AsyncExitStack) -> tuple[Workers[Any
             raise UserCodeError from error
     match given:
         case Workers():
-            return given, None
+            return given
         case (Workers() as workers, resources):
-            return workers, resources
+            return workers.with_resources(resources)
     raise MonqueError(f"{target.name} gives a value of type {type(given).__name__}: it must be {_EXPECTED}")
 
 

@@ -1,0 +1,92 @@
+"""One worker process: imports the targets, opens their resources, and runs a scheduler until a signal ends it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Iterator
+from contextlib import AsyncExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from types import FrameType
+
+import anyio
+
+from ...errors import MonqueError
+from ...options import SchedulerOptions
+from ...scheduler.reporting import SchedulerReport
+from ...scheduler.signals import run_until_signalled
+from ...store.types import Database
+from ..connection import Connection
+from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from .target import Selection, Target, load_target, workers_of_all
+
+
+@dataclass(frozen=True)
+class Work:
+    """What a worker process runs.
+
+    Attributes:
+        targets: As they were given: `package.module:attribute`.
+        selection: Which of their workers.
+        connection: The database.
+        loop: The event loop of async handlers: trio, asyncio or uvloop.
+        options: The options of the scheduler that were given.
+    """
+
+    targets: tuple[str, ...]
+    selection: Selection
+    connection: Connection
+    loop: str
+    options: SchedulerOptions
+
+
+def run_worker(work: Work) -> int:
+    """Run the worker process, and return its exit status.
+
+    Raises:
+        MonqueError: It could not start, or its scheduler crashed.
+        UserCodeError: A target raised.
+        KeyboardInterrupt: A signal came before the scheduler had started, or after it had ended.
+    """
+    with _sigterm_as_ctrl_c(), work.connection.open() as db:
+        targets = [load_target(name) for name in work.targets]
+        backend = "trio" if work.loop == "trio" else "asyncio"
+        options = {"use_uvloop": True} if work.loop == "uvloop" else {}
+        report = anyio.run(partial(_run, work, targets, db), backend=backend, backend_options=options)
+    return CHECK_FAILED if report.unfinished else SUCCEEDED
+
+
+async def _run(work: Work, targets: list[Target], db: Database) -> SchedulerReport:
+    report: SchedulerReport | None = None
+    async with AsyncExitStack() as stack:
+        workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
+        report = await run_until_signalled(db, workers, **work.options)
+        # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
+        _make_sigterm_ctrl_c()
+    if report is None:
+        raise MonqueError(
+            "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
+        )
+    return report
+
+
+@contextmanager
+def _sigterm_as_ctrl_c() -> Iterator[None]:
+    """Let SIGTERM end the imports and the resources of the targets as Ctrl-C does, so that they are cleaned up."""
+    before = {number: signal.getsignal(number) for number in (signal.SIGTERM, signal.SIGINT)}
+    # A shell without job control starts background processes so that they ignore it.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+    _make_sigterm_ctrl_c()
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            signal.signal(number, handler)
+
+
+def _make_sigterm_ctrl_c() -> None:
+    def interrupt(_signal: int, _frame: FrameType | None) -> None:
+        # Not `raise KeyboardInterrupt`: the event loops know at which moments it would break them.
+        signal.raise_signal(signal.SIGINT)
+
+    signal.signal(signal.SIGTERM, interrupt)
