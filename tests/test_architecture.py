@@ -158,7 +158,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
-    "cli": {"safe_text", "errors", "options", "events", "jobs", "store", "client", "scheduler", "embedded"},
+    "cli": {
+        "safe_text",
+        "log",
+        "errors",
+        "options",
+        "events",
+        "jobs",
+        "store",
+        "client",
+        "host",
+        "scheduler",
+        "embedded",
+    },
     "__main__": {"cli"},
 }
 MAY_IMPORT_LIBRARY: dict[str, set[str]] = {

@@ -15,7 +15,9 @@ from .demo_process import environment
 PROGRAM: Final = '''
 import asyncio
 import sys
+import time
 from contextlib import asynccontextmanager
+from pathlib import Path
 
 import trio
 
@@ -37,6 +39,14 @@ async def wait(job):
     print("waiting", flush=True)
     while job.data == "for ever" or not job.scheduler.health().draining:
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+
+
+@workers.register("block")
+async def block(job):
+    """Blocks the event loop until there is a file `go on`."""
+    print("blocking", flush=True)
+    while not Path("go on").exists():
+        time.sleep(0.01)
 
 
 def on_asyncio():
@@ -77,6 +87,13 @@ async def slow_to_close():
         await long()
     finally:
         print("closed", flush=True)
+
+
+async def when_there_is_a_file():
+    print("opening", flush=True)
+    while not Path("open").exists():
+        await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+    return workers
 
 
 @asynccontextmanager
@@ -156,11 +173,12 @@ class RunProcess:
     def send(self, number: signal.Signals) -> None:
         self._process.send_signal(number)
 
-    def wait_for_log(self, text: str) -> None:
+    def wait_for_log(self, text: str) -> str:
+        """Read the log until a line has this text, and return the line."""
         assert self._process.stderr is not None
         for line in self._process.stderr:
             if text in line:
-                return
+                return line
         raise AssertionError(f"no line with {text!r}")
 
     def wait_ended(self) -> tuple[int, str]:

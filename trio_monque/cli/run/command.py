@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Final
 
@@ -11,9 +12,12 @@ from ...errors import MonqueError
 from ...options import SchedulerOptions
 from ..connection import Connection, connection_options
 from ..log_output import log_options
+from .health import health_pages
+from .http_server import Address, AddressType, served
 from .scheduler_options import scheduler_options
 from .target import Selection
 from .worker import Work, run_worker
+from .worker_state import WorkerState
 
 LOOPS: Final = ("trio", "asyncio", "uvloop")
 
@@ -31,6 +35,12 @@ Examples:
 @click.option("--only", multiple=True, metavar="NAME", help="Run jobs of this name only. May be repeated.")
 @click.option("--except", "without", multiple=True, metavar="NAME", help="Do not run jobs of this name.")
 @click.option("--loop", type=click.Choice(LOOPS), default="trio", help="The event loop of async handlers.")
+@click.option(
+    "--health",
+    type=AddressType(),
+    metavar="HOST:PORT",
+    help="Serve /livez, /readyz and /healthz there over HTTP. Without HOST: on 127.0.0.1 only.",
+)
 @log_options
 @scheduler_options
 def run(
@@ -41,6 +51,7 @@ def run(
     only: tuple[str, ...],
     without: tuple[str, ...],
     loop: str,
+    health: Address | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
 
@@ -60,4 +71,8 @@ def run(
     """
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
-    return run_worker(Work(targets, Selection(only, without), connection, loop, options))
+    work, state = Work(targets, Selection(only, without), connection, loop, options), WorkerState()
+    with ExitStack() as stack:
+        if health is not None:
+            stack.enter_context(served(health_pages(state.report), health, "--health"))
+        return run_worker(work, state)

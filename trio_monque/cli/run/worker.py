@@ -19,6 +19,7 @@ from ...store.types import Database
 from ..connection import Connection
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
 from .target import Selection, Target, load_target, workers_of_all
+from .worker_state import WorkerState
 
 
 @dataclass(frozen=True)
@@ -40,8 +41,8 @@ class Work:
     options: SchedulerOptions
 
 
-def run_worker(work: Work) -> int:
-    """Run the worker process, and return its exit status.
+def run_worker(work: Work, state: WorkerState) -> int:
+    """Run the worker process, and return its exit status. The state shows its health meanwhile.
 
     Raises:
         MonqueError: It could not start, or its scheduler crashed.
@@ -52,15 +53,15 @@ def run_worker(work: Work) -> int:
         targets = [load_target(name) for name in work.targets]
         backend = "trio" if work.loop == "trio" else "asyncio"
         options = {"use_uvloop": True} if work.loop == "uvloop" else {}
-        report = anyio.run(partial(_run, work, targets, db), backend=backend, backend_options=options)
+        report = anyio.run(partial(_run, work, targets, db, state), backend=backend, backend_options=options)
     return CHECK_FAILED if report.unfinished else SUCCEEDED
 
 
-async def _run(work: Work, targets: list[Target], db: Database) -> SchedulerReport:
+async def _run(work: Work, targets: list[Target], db: Database, state: WorkerState) -> SchedulerReport:
     report: SchedulerReport | None = None
     async with AsyncExitStack() as stack:
         workers = work.selection.of(await workers_of_all(targets, stack), ", ".join(work.targets))
-        report = await run_until_signalled(db, workers, **work.options)
+        report = await run_until_signalled(db, workers, task_status=state, **work.options)
         # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
     if report is None:

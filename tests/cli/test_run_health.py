@@ -1,0 +1,223 @@
+"""The health endpoints of `trio-monque run --health`."""
+
+from __future__ import annotations
+
+import json
+import logging
+import math
+import re
+import signal
+import socket
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.error import HTTPError
+from urllib.request import Request, urlopen
+
+import click
+import pytest
+
+from tests.faults.processes import wait_until
+from tests.support.programs import uri_of_database
+from trio_monque import Health, Monque
+from trio_monque.cli import main
+from trio_monque.cli.run.health import LIVE_WITHIN, health_pages, report_of_worker
+from trio_monque.cli.run.http_server import Address, AddressType, served
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.scheduler import LoopHealth
+from trio_monque.store.types import Database
+
+from .run_process import RunProcess, run_process, write_program
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    write_program(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def uri(mongod: EmbeddedServer, db: Database) -> str:
+    return uri_of_database(mongod.uri, db.name)
+
+
+class Probe:
+    """Asks the endpoints as Kubernetes does."""
+
+    def __init__(self, worker: RunProcess) -> None:
+        line = worker.wait_for_log("serves /livez /readyz /healthz /health at http://127.0.0.1:")
+        (self.url,) = re.findall(r"http://\S+", line)
+
+    def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
+        return ask(self.url + path, method)
+
+    def wait_for(self, path: str, status: int) -> str:
+        wait_until(lambda: self.ask(path)[0] == status, f"{path} answers {status}")
+        return self.ask(path)[1]
+
+
+def ask(url: str, method: str = "GET") -> tuple[int, str]:
+    try:
+        with urlopen(Request(url, method=method), timeout=5) as answer:
+            return answer.status, answer.read().decode()
+    except HTTPError as error:
+        with error:
+            return error.code, error.read().decode()
+
+
+@pytest.mark.parametrize(
+    "loop", ["trio", pytest.param("asyncio", marks=pytest.mark.full), pytest.param("uvloop", marks=pytest.mark.full)]
+)
+def test_worker_is_ready_from_its_start_until_it_drains_and_live_all_the_time(
+    folder: Path, uri: str, db: Database, loop: str
+) -> None:
+    options = ("--health", ":0", "--loop", loop, "--instance-id", "shop-1", "--uri", uri)
+    with run_process(folder, "shop:when_there_is_a_file", *options) as worker:
+        probe = Probe(worker)
+        worker.wait_for("opening")
+        assert probe.ask("/livez") == (200, "live\n")
+        assert probe.ask("/readyz") == (503, "the scheduler has not started\n")
+        assert json.loads(probe.ask("/healthz")[1]) == {
+            "live": True,
+            "ready": False,
+            "healthy": False,
+            "reasons": ["the scheduler has not started"],
+            "instance": None,
+            "draining": False,
+            "health": None,
+        }
+        (folder / "open").touch()
+        assert probe.wait_for("/readyz", 200) == "ready\n"
+        Monque(db).sync.enqueue("wait", "for ever")
+        worker.wait_for("waiting")
+        status, body = probe.ask("/health")
+        answer = json.loads(body)
+        assert (status, answer["instance"], answer["ready"], answer["health"]["healthy"]) == (200, "shop-1", True, True)
+        assert {"claimer", "heartbeat"} <= {one["name"] for one in answer["health"]["loops"]}
+        worker.send(signal.SIGTERM)
+        assert probe.wait_for("/readyz", 503) == "the scheduler drains\n"
+        assert probe.ask("/livez")[0] == probe.ask("/healthz")[0] == 200
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended()[0] == 0
+
+
+@pytest.mark.full
+@pytest.mark.parametrize("loop", ["trio", "asyncio", "uvloop"])
+def test_worker_whose_loop_is_blocked_is_not_live(folder: Path, uri: str, db: Database, loop: str) -> None:
+    Monque(db).sync.enqueue("block")
+    with run_process(folder, "shop:workers", "--health", "0", "--loop", loop, "--uri", uri) as worker:
+        probe = Probe(worker)
+        worker.wait_for("blocking")
+        assert probe.ask("/livez")[0] == 200
+        assert re.fullmatch(r"the event loop has not answered for \d\.\d s\n", probe.wait_for("/livez", 503))
+        assert probe.ask("/readyz")[0] == probe.ask("/healthz")[0] == 503
+        (folder / "go on").touch()
+        assert probe.wait_for("/livez", 200)
+        assert probe.wait_for("/readyz", 200)
+        worker.send(signal.SIGTERM)
+        assert worker.wait_ended()[0] == 0
+
+
+def test_port_in_use_ends_the_start_in_one_line(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(logging.root, "handlers", [])
+    monkeypatch.setattr(logging.root, "level", logging.WARNING)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+        assert main(["run", "shop:workers", "--uri", "mongodb://localhost/shop", "--health", f"{port}"]) == 2
+    assert capsys.readouterr().err == (
+        f"trio-monque: cannot listen at 127.0.0.1:{port} for --health: Address already in use; choose another address\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("9000", Address("127.0.0.1", 9000)),
+        (":9000", Address("127.0.0.1", 9000)),
+        ("0.0.0.0:80", Address("0.0.0.0", 80)),
+        ("[::1]:9000", Address("::1", 9000)),
+        ("localhost:0", Address("localhost", 0)),
+    ],
+)
+def test_address_without_a_host_is_the_loopback_address(given: str, meant: Address) -> None:
+    assert AddressType()(given) == meant
+    assert AddressType()(str(meant)) == meant
+
+
+@pytest.mark.parametrize("given", ["", "localhost", "localhost:", ":65536", "localhost:-1", "localhost:http", ":²"])
+def test_address_without_a_port_is_refused(given: str) -> None:
+    with pytest.raises(click.BadParameter, match="has no port from 0 to 65535: write HOST:PORT"):
+        AddressType()(given)
+
+
+@contextmanager
+def health_served(caplog: pytest.LogCaptureFixture, host: str = "127.0.0.1") -> Iterator[str]:
+    caplog.set_level(logging.INFO, "trio_monque.cli")
+    pages = health_pages(lambda: report_of_worker("shop-1", None, 0.0))
+    with served(pages, Address(host, 0), "--health"):
+        (url,) = re.findall(r"http://\S+", caplog.messages[-1])
+        yield url
+
+
+def test_unknown_paths_and_writing_methods_are_refused(caplog: pytest.LogCaptureFixture) -> None:
+    with health_served(caplog) as url:
+        assert ask(f"{url}/") == (404, "there is /livez, /readyz, /healthz, /health\n")
+        assert ask(f"{url}/livez", "POST") == (405, "only GET and HEAD\n")
+        assert ask(f"{url}/livez", "HEAD") == (200, "")
+        assert ask(f"{url}/livez?verbose") == (200, "live\n")
+    with pytest.raises(OSError, match="refused"):
+        ask(f"{url}/livez")
+
+
+def test_client_that_sends_nothing_does_not_delay_others(
+    caplog: pytest.LogCaptureFixture, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with health_served(caplog, "::1") as url:
+        port = int(url.rpartition(":")[2])
+        with socket.create_connection(("::1", port)), socket.create_connection(("::1", port)) as left:
+            left.sendall(b"nonsense\r\n\r\n")
+            assert ask(f"{url}/readyz")[0] == 503
+    assert capsys.readouterr() == ("", "")
+
+
+def test_report_of_a_worker() -> None:
+    at = datetime(2026, 1, 2, tzinfo=UTC)
+    loop = LoopHealth(
+        name="claimer",
+        healthy=False,
+        reason="the claimer failed: mongodb://me:hunter2@db",
+        last_progress=at,
+        last_progress_age=math.inf,
+        last_error=None,
+        last_error_at=None,
+        lag=0.5,
+    )
+    health = make_health(reasons=("the claimer failed: mongodb://me:hunter2@db",), loops=(loop,))
+    report = report_of_worker("shop-1", health, LIVE_WITHIN)
+    assert (report.not_live, report.unhealthy) == ((), ("the claimer failed: mongodb://***@db",))
+    assert report.not_ready == report.unhealthy
+    shown = report.details["health"]["loops"][0]
+    assert (shown["last_progress"], shown["last_progress_age"]) == ("2026-01-02T00:00:00.000+00:00", None)
+    assert "hunter2" not in json.dumps(report.details, allow_nan=False)
+    draining = report_of_worker("shop-1", make_health(draining=True), LIVE_WITHIN + 0.1)
+    silent = "the event loop has not answered for 5.1 s"
+    assert (draining.not_live, draining.unhealthy) == ((silent,), (silent,))
+    assert draining.not_ready == (silent, "the scheduler drains")
+
+
+def make_health(**values: Any) -> Health:
+    usual: dict[str, Any] = {
+        "reasons": (),
+        "warnings": (),
+        "draining": False,
+        "loops": (),
+        "event_loop_lag": 0.0,
+        "broken": 0,
+        "last_database_contact": None,
+        "last_database_contact_age": None,
+    }
+    return Health(healthy=not values.get("reasons"), **{**usual, **values})

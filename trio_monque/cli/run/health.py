@@ -1,0 +1,106 @@
+"""The health of a worker process as a value, and the pages of `--health` that show it."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Final
+
+from ...host.health import Health
+from ...safe_text import without_secrets
+from .http_server import Page, page_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import WSGIApplication
+
+LIVE_WITHIN: Final = 5.0
+"""Seconds. A worker process whose event loop does not answer for longer is not live. Probes ask several times before
+they have a container restarted, so this is not the whole time that a handler may block the loop."""
+
+_BAD: Final = "503 Service Unavailable"
+
+
+@dataclass(frozen=True, kw_only=True)
+class HealthReport:
+    """The health of one worker process, or of several. It consists of plain values: processes send it to each other.
+
+    Attributes:
+        not_live: Why a restart would help; empty if it is live.
+        unhealthy: Why it does not work as it should; empty if it is healthy.
+        not_ready: Why it claims no jobs, or works not as it should; empty if it is ready.
+        details: For JSON.
+    """
+
+    not_live: tuple[str, ...]
+    unhealthy: tuple[str, ...]
+    not_ready: tuple[str, ...]
+    details: Mapping[str, Any]
+
+
+def report_of_worker(instance: str | None, health: Health | None, silent_for: float) -> HealthReport:
+    """Return the report of one worker process.
+
+    Args:
+        instance: The id of its scheduler; None before the start.
+        health: The health of its scheduler; None before the start.
+        silent_for: Seconds since the event loop of the handlers has answered; 0 while no scheduler runs in it.
+    """
+    not_live: tuple[str, ...] = ()
+    if silent_for > LIVE_WITHIN:
+        not_live = (f"the event loop has not answered for {silent_for:.1f} s",)
+    unhealthy = ("the scheduler has not started",) if health is None else health.reasons
+    is_draining = health is not None and health.draining
+    details = {"instance": instance, "draining": is_draining, "health": None if health is None else plain(health)}
+    unhealthy = (*not_live, *map(without_secrets, unhealthy))
+    return HealthReport(
+        not_live=not_live,
+        unhealthy=unhealthy,
+        not_ready=(*unhealthy, *(("the scheduler drains",) if is_draining else ())),
+        details=details,
+    )
+
+
+def plain(health: Health) -> Mapping[str, Any]:
+    """Return the health as values of JSON: moments in ISO format, and null for infinity."""
+    return {name: _plain(value) for name, value in asdict(health).items()}
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, str):
+        return without_secrets(value)
+    if isinstance(value, Mapping):
+        return {name: _plain(one) for name, one in value.items()}
+    if isinstance(value, Sequence):
+        return [_plain(one) for one in value]
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="milliseconds")
+    return None if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def health_pages(report: Callable[[], HealthReport]) -> Mapping[str, WSGIApplication]:
+    """Return the pages, by their paths. `report` is called for each request, in any thread."""
+    as_json = page_of(lambda: _as_json(report()))
+    return {
+        "/livez": page_of(lambda: _as_text("live", report().not_live)),
+        "/readyz": page_of(lambda: _as_text("ready", report().not_ready)),
+        "/healthz": as_json,
+        "/health": as_json,
+    }
+
+
+def _as_text(good: str, reasons: tuple[str, ...]) -> Page:
+    return Page(_BAD if reasons else "200 OK", "text/plain; charset=utf-8", "\n".join(reasons or (good,)) + "\n")
+
+
+def _as_json(report: HealthReport) -> Page:
+    body = {
+        "live": not report.not_live,
+        "ready": not report.not_ready,
+        "healthy": not report.unhealthy,
+        "reasons": report.unhealthy,
+        **report.details,
+    }
+    return Page(_BAD if report.unhealthy else "200 OK", "application/json", json.dumps(body) + "\n")

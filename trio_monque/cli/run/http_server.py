@@ -1,0 +1,132 @@
+"""Serves a few read-only pages over HTTP from threads, so that they answer while the event loop is blocked."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from socket import AF_INET, AF_INET6
+from socketserver import TCPServer, ThreadingMixIn
+from typing import TYPE_CHECKING, Any, Final
+from wsgiref.simple_server import WSGIRequestHandler, WSGIServer
+
+import click
+
+from ...errors import MonqueError
+from ...log import logger_of
+
+if TYPE_CHECKING:
+    from wsgiref.types import StartResponse, WSGIApplication, WSGIEnvironment
+
+logger = logger_of("cli")
+
+_LOOPBACK: Final = "127.0.0.1"
+_END_WITHIN: Final = 0.25
+"""Seconds between two looks of the server at whether it should end."""
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where to listen. Port 0 takes a free one."""
+
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+
+class AddressType(click.ParamType[Address]):
+    """`HOST:PORT`; `:PORT` and `PORT` mean the loopback address."""
+
+    name = "address"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Address:
+        if isinstance(value, Address):
+            return value
+        host, _, port = str(value).rpartition(":")
+        if not (port.isascii() and port.isdecimal() and int(port) < 65_536):
+            self.fail(f"{value!r} has no port from 0 to 65535: write HOST:PORT, or PORT for {_LOOPBACK}", param, ctx)
+        return Address(host.removeprefix("[").removesuffix("]") or _LOOPBACK, int(port))
+
+
+@dataclass(frozen=True)
+class Page:
+    """What a path answers."""
+
+    status: str
+    content_type: str
+    body: str
+
+    def __call__(self, environ: WSGIEnvironment, start_response: StartResponse) -> list[bytes]:
+        body = self.body.encode()
+        start_response(self.status, [("Content-Type", self.content_type), ("Content-Length", str(len(body)))])
+        return [] if environ["REQUEST_METHOD"] == "HEAD" else [body]
+
+
+def page_of(make: Callable[[], Page]) -> WSGIApplication:
+    """Return the application that makes a page for each request."""
+    return lambda environ, start_response: make()(environ, start_response)
+
+
+@contextmanager
+def served(pages: Mapping[str, WSGIApplication], address: Address, option: str) -> Iterator[None]:
+    """Serve these pages, by their paths, for as long as the block.
+
+    Raises:
+        MonqueError: It cannot listen at the address; names the option.
+    """
+    try:
+        server = _Server(pages, address)
+    except OSError as error:
+        reason = error.strerror or error
+        raise MonqueError(f"cannot listen at {address} for {option}: {reason}; choose another address") from None
+    thread = threading.Thread(
+        target=server.serve_forever, args=(_END_WITHIN,), name=f"trio_monque {option}", daemon=True
+    )
+    with server:
+        thread.start()
+        logger.info("serves %s at http://%s", " ".join(pages), Address(address.host, server.server_port))
+        try:
+            yield
+        finally:
+            server.shutdown()
+            thread.join()
+
+
+class _Server(ThreadingMixIn, WSGIServer):
+    daemon_threads = True
+
+    def __init__(self, pages: Mapping[str, WSGIApplication], address: Address) -> None:
+        self.address_family = AF_INET6 if ":" in address.host else AF_INET
+        self._pages = pages
+        super().__init__((address.host, address.port), _RequestHandler)
+        self.set_app(self._answer)
+
+    def server_bind(self) -> None:
+        # Not that of HTTPServer: it asks the name service for the name of the host, which may take seconds.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
+        self.setup_environ()
+
+    def handle_error(self, request: Any, client_address: Any) -> None:
+        # A client that left, or sent nothing in time.
+        logger.debug("a request from %s failed: %s", client_address, sys.exc_info()[1])
+
+    def _answer(self, environ: WSGIEnvironment, start_response: StartResponse) -> Any:
+        if environ["REQUEST_METHOD"] not in ("GET", "HEAD"):
+            return Page("405 Method Not Allowed", "text/plain", "only GET and HEAD\n")(environ, start_response)
+        page = self._pages.get(environ["PATH_INFO"])
+        if page is None:
+            there = f"there is {', '.join(self._pages)}\n"
+            return Page("404 Not Found", "text/plain", there)(environ, start_response)
+        return page(environ, start_response)
+
+
+class _RequestHandler(WSGIRequestHandler):
+    timeout = 5.0  # Seconds, for each read: a client that sends nothing does not keep its thread.
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002  # The name is that of the base class.
+        logger.debug("%s asked: %s", self.address_string(), format % args)
