@@ -36,18 +36,19 @@ SHARED = {
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),
-    Box("scheduler/", "runs jobs", {"scheduler"}, 390, 1),
-    Box("claims/", "runs work on any document", {"claims"}, 650, 1),
-    Box("host/", "starts, drains and reports", {"host"}, 520, 2),
-    Box("embedded/", "a private MongoDB server", {"embedded"}, 105, 2, 180),
-    Box("bridge/", "trio for asyncio programs", {"bridge"}, 105, 3, 180),
-    Box("client/", "enqueues and manages jobs", {"client"}, 390, 3),
-    Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 3, 250),
-    Box("store/", "sends every MongoDB command", {"store"}, 390, 4),
-    Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events"}, 390, 5, 250),
-    Box("errors.py, options.py, clock.py and other single modules", "used by every layer", SHARED, 395, 6, 760),
+    Box("metrics/", "numbers for Prometheus", {"metrics"}, 520, 1),
+    Box("scheduler/", "runs jobs", {"scheduler"}, 390, 2),
+    Box("claims/", "runs work on any document", {"claims"}, 650, 2),
+    Box("host/", "starts, drains and reports", {"host"}, 520, 3),
+    Box("embedded/", "a private MongoDB server", {"embedded"}, 105, 3, 180),
+    Box("bridge/", "trio for asyncio programs", {"bridge"}, 105, 4, 180),
+    Box("client/", "enqueues and manages jobs", {"client"}, 390, 4),
+    Box("engine/", "claims, runs, settles; no MongoDB", {"engine"}, 650, 4, 250),
+    Box("store/", "sends every MongoDB command", {"store"}, 390, 5),
+    Box("jobs/, payloads/, events.py", "what a job is; no I/O", {"jobs", "payloads", "events"}, 390, 6, 250),
+    Box("errors.py, options.py, clock.py and other single modules", "used by every layer", SHARED, 395, 7, 760),
 )
-WIDTH, HEIGHT, STEP, TOP = 800, 626, 90, 14
+WIDTH, HEIGHT, STEP, TOP = 800, 716, 90, 14
 BOX_HEIGHT = 54
 
 

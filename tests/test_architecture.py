@@ -158,6 +158,19 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
+    "metrics": {
+        "call_context",
+        "log",
+        "errors",
+        "checks",
+        "clock",
+        "events",
+        "jobs",
+        "client",
+        "host",
+        "scheduler",
+        "claims",
+    },
     "cli": {
         "safe_text",
         "log",
@@ -206,6 +219,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "outcome": {"threads", "engine", "bridge"},
     "rich": {"cli"},
     "click": {"cli"},
+    "prometheus_client": {"metrics"},
 }
 
 

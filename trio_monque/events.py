@@ -63,11 +63,15 @@ class JobCompleted(Event):
 
 @dataclass(frozen=True, slots=True)
 class JobFailed(Event):
-    """A run failed, and that is stored. `job` is the job as stored; with `will_retry` it runs again by itself."""
+    """A run failed, and that is stored. `job` is the job as stored; with `will_retry` it runs again by itself.
+
+    `duration` is that of the run, in seconds; None if none has ended: the job was given up after a rescue, for example.
+    """
 
     job: Job
     error: BaseException
     will_retry: bool
+    duration: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

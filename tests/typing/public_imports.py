@@ -111,13 +111,20 @@ from trio_monque.jobs import (
     CursorPage,
     Instance,
     JobSort,
+    QueueDepth,
     QueueStats,
     QueueView,
     SchedulePreview,
     Selection,
     WorkerView,
 )
+from trio_monque.metrics import (
+    ClaimsMetrics,
+    CollectionMetrics,
+    SchedulerMetrics,
+)
 from trio_monque.scheduler import (
+    Batches,
     LoopHealth,
     SchedulerClient,
 )

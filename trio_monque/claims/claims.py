@@ -58,6 +58,11 @@ class RunningClaims:
         return self._config.instance_id
 
     @property
+    def namespace(self) -> str:
+        """The database and the collection of the documents, as in "shop.orders"."""
+        return self._parts.locked.collection.full_name
+
+    @property
     def report(self) -> ClaimsReport | None:
         """The report; None until the claims have ended."""
         return self._parts.host.report
@@ -107,6 +112,7 @@ class RunningClaims:
         return statistics_of(
             parts.engine,
             parts.reporter.so_far(),
+            parts.source.contention,
             waiting=self._delivery.waiting,
             broken=parts.locked.count_skipped(),
         )

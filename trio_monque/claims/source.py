@@ -16,6 +16,7 @@ from typing import Any, Final
 import trio
 
 from ..document_lock import NEVER, renewed_until
+from ..engine.contention import Contention
 from ..engine.demand import ClaimState, Demand, Due, Granted
 from ..engine.lease import Beats
 from ..engine.nursery import Engine
@@ -87,6 +88,11 @@ class DocumentSource(OneGroupSource[HeldDocument, DocumentSettlement]):
         self.taking = self._claims.claiming
         # If a new measurement of the server's clock differs from the last, all timers are wrong: look at once.
         self._time.when_clock_moves(partial(control.on_trio_thread, control.look))
+
+    @property
+    def contention(self) -> Contention:
+        """How many of the documents that this instance saw it did not get."""
+        return self._claims.claiming.candidates.contention
 
     # --- What a claim is ---
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
-from ..host.engine_numbers import engine_numbers
+from ..engine.contention import Contention
+from ..host.engine_numbers import Batches, engine_numbers
 from .reporting import ClaimsReport
 from .source import DocumentEngine
 
@@ -19,6 +21,8 @@ class ClaimsStatistics:
     Attributes:
         uptime: Seconds since the start, until the end.
         claimed: Documents claimed; each claim on a document counts.
+        candidates_lost: Free documents that this instance had found and did not get, mostly because other instances
+            claimed them first (contention).
         finished: Documents whose lock was removed, with or without a result.
         failed: Attempts that failed, with or without attempts left.
         released: Documents that were released without counting the attempt.
@@ -28,6 +32,7 @@ class ClaimsStatistics:
         dead_lettered: Documents that became dead letters: no attempts are left.
         broken: Documents that this instance has met and skips; see `Health.broken`.
         renewals: Renewed locks; each one counts at every heartbeat.
+        renewal_failures: Attempts to renew locks that the database did not answer or refused as a whole.
         held: Documents whose locks this instance holds. `claimed` is this number and all ends together.
         running: Handlers that have not ended, also those that go on after `finish`; for `open_claims`, claims that a
             task has taken and that have not ended.
@@ -38,12 +43,16 @@ class ClaimsStatistics:
         claim_batches, largest_claim_batch: The number of commands that claimed something, and the most documents in
             one.
         settlement_batches, largest_settlement_batch: The same for the ends of claims.
+        batches: The sizes of the commands for a "claim", a "settlement", a "renewal" and a "rescue"; see Batches.
         start_lag_average, start_lag_max: From the request of a claim until the document was ready for a handler or for
             the `async for`; 0 if none was.
+        loop_blocked: How many times something blocked an event loop for longer than a second: that of the claims, or
+            on asyncio that of the program. Not counted in virtual time.
     """
 
     uptime: float
     claimed: int
+    candidates_lost: int
     finished: int
     failed: int
     released: int
@@ -52,6 +61,7 @@ class ClaimsStatistics:
     dead_lettered: int
     broken: int
     renewals: int
+    renewal_failures: int
     held: int
     running: int
     waiting: int
@@ -61,28 +71,32 @@ class ClaimsStatistics:
     largest_claim_batch: int
     settlement_batches: int
     largest_settlement_batch: int
+    batches: Mapping[str, Batches]
     start_lag_average: float
     start_lag_max: float
+    loop_blocked: int
 
 
-def statistics_of(engine: DocumentEngine, so_far: ClaimsReport, *, waiting: int, broken: int) -> ClaimsStatistics:
+def statistics_of(
+    engine: DocumentEngine, so_far: ClaimsReport, contention: Contention, *, waiting: int, broken: int
+) -> ClaimsStatistics:
     """Return the answer of `RunningClaims.statistics`.
 
     Args:
         so_far: The report as it would be now.
+        contention: How many documents that it saw it did not get.
         waiting: How many claims wait in the delivery; they have slots, as those that are worked on.
         broken: See `Health.broken`.
     """
     slots_taken = engine.slots.running
     return ClaimsStatistics(
-        **engine_numbers(engine, slots_taken),
+        **engine_numbers(engine, slots_taken, contention),
         finished=so_far.finished,
         failed=so_far.failed,
         released=so_far.released,
         lost=so_far.lost,
         dead_lettered=so_far.dead_lettered,
         broken=broken,
-        held=engine.number_held,
         running=max(0, slots_taken - waiting),
         waiting=min(waiting, slots_taken),
     )

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import Final, Self, TypeVar
 
 from ..errors import MonqueConnectionError
-from ..jobs.views import NO_WORKERS, QueueStats, WorkerView
+from ..jobs.views import NO_WORKERS, QueueDepth, QueueStats, WorkerView
 from ..log import logger_of
 from ..options import ClientConfig
 from ..store import indexes
@@ -33,7 +33,8 @@ class ClientContext(ServerTime):
     Attributes:
         jobs: The collection of the jobs.
         config: The client's options.
-        stats: Cached counts of one name each; `stats_by_name` has those of all names at once.
+        stats: Cached counts of one name each; `stats_by_name` has those of all names at once, and `depths` those for
+            monitors.
         workers_here: Returns the workers of the scheduler that this client is, by name.
     """
 
@@ -48,6 +49,7 @@ class ClientContext(ServerTime):
         self.config = config
         self.stats: StatsCache[QueueStats] = StatsCache(config.stats_cache_ttl)
         self.stats_by_name: StatsCache[Mapping[str, QueueStats]] = StatsCache(config.stats_cache_ttl)
+        self.depths: StatsCache[Mapping[str, QueueDepth]] = StatsCache(config.stats_cache_ttl)
         self.workers_here = workers_here
         self._indexing = threading.Lock()
         self._indexed = config.skip_index_creation
@@ -79,6 +81,7 @@ class ClientContext(ServerTime):
         """Let the next call count again: after the end of a scheduler, the counts of its time would be wrong."""
         self.stats.clear()
         self.stats_by_name.clear()
+        self.depths.clear()
 
     def forget_indexes(self) -> None:
         """Create the indexes again before the next write: they may have been dropped."""

@@ -87,6 +87,11 @@ class Monque:
         self._announcer = Announcer(context.jobs.collection.full_name)
 
     @property
+    def namespace(self) -> str:
+        """The database and the collection of the jobs, as in "shop.monque_jobs"."""
+        return self._context.jobs.collection.full_name
+
+    @property
     def sync(self) -> SyncMonque:
         """The same calls, blocking; refused in a task of an event loop."""
         return self._sync
@@ -240,6 +245,7 @@ class Monque:
     get_jobs_with_cursor = awaited(views.get_jobs_with_cursor)
     get_queue_stats = awaited(views.get_queue_stats)
     get_queue_view_summaries = awaited(views.get_queue_view_summaries)
+    get_queue_depths = awaited(views.get_queue_depths)
     get_broken_documents = awaited(views.get_broken_documents)
 
     instances = awaited(fleet.instances)

@@ -147,6 +147,7 @@ class SyncMonque:
     get_jobs_with_cursor = blocking(views.get_jobs_with_cursor)
     get_queue_stats = blocking(views.get_queue_stats)
     get_queue_view_summaries = blocking(views.get_queue_view_summaries)
+    get_queue_depths = blocking(views.get_queue_depths)
     get_broken_documents = blocking(views.get_broken_documents)
 
     instances = blocking(fleet.instances)

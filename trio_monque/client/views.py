@@ -10,8 +10,9 @@ from ..checks import check_count
 from ..jobs.job import Job
 from ..jobs.job_query import JobFilter, JobSort, job_query, page_query
 from ..jobs.job_selector import Statuses, checked_name
-from ..jobs.views import BrokenDocument, CursorPage, QueueStats, QueueView, page_of
+from ..jobs.views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, page_of
 from ..store import broken_documents, queries, statistics
+from ..store.queue_depths import queue_depths
 from .context import ClientContext
 from .operation import Known, Operation, Read
 
@@ -126,6 +127,25 @@ def _stats_of(context: ClientContext, stored: Set[str]) -> Mapping[str, QueueSta
     return {
         name: known.get(name) or context.stats.get(name, partial(statistics.queue_stats, jobs, name)) for name in stored
     }
+
+
+def get_queue_depths(context: ClientContext) -> Operation[Mapping[str, QueueDepth]]:
+    """Count the jobs of each name by status, with the oldest that is due and those that are stuck, in one command.
+
+    It is meant for a look every few seconds; `trio_monque.metrics` shows Prometheus the answer. Each name costs the
+    server about a millisecond, and a microsecond for each job that is counted. Names without jobs are not in the
+    answer.
+
+    An answer is kept for `stats_cache_ttl` seconds, and returned again whatever happens meanwhile. Concurrent callers
+    share one query.
+
+    Raises:
+        AggregationTimeoutError: The server needed longer than `operation_timeout`.
+        MonqueConnectionError: The database cannot be reached or used.
+    """
+    if (known := context.depths.known(None)) is not None:
+        return Known(known)
+    return Read(lambda: context.depths.get(None, lambda: queue_depths(context.jobs, context.now())))
 
 
 def get_broken_documents(context: ClientContext, *, limit: int = 100) -> Operation[Sequence[BrokenDocument]]:

@@ -49,6 +49,11 @@ class Contention:
         self._depth: dict[str, int] = {}
 
     @property
+    def lost(self) -> int:
+        """How many of them it did not get: other instances took them first, or they changed."""
+        return self.tried - self.won
+
+    @property
     def is_spread(self) -> bool:
         """Whether it draws batches, and does not take the head of the queue."""
         return self._is_spread

@@ -32,6 +32,10 @@ class Fault:
     at: float
 
 
+MOST_POWERS: Final = 12
+"""Batches are counted by powers of two up to 2,048 items; larger ones are counted together."""
+
+
 class Spread:
     """The number, the sum and the largest of some amounts."""
 
@@ -50,6 +54,23 @@ class Spread:
         return self.total / self.count if self.count else 0.0
 
 
+class BatchSizes(Spread):
+    """The same for sizes of batches, and how many batches had which size.
+
+    Attributes:
+        by_power: At place n, how many batches had at most 2 ** n items, and more than half of that. The last place has
+            all larger ones.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_power = [0] * (MOST_POWERS + 1)
+
+    def add(self, amount: float) -> None:
+        super().add(amount)
+        self.by_power[min((int(amount) - 1).bit_length(), MOST_POWERS)] += 1
+
+
 class Progress:
     """What a loop has done, and what it should do next.
 
@@ -65,6 +86,7 @@ class Progress:
         is_asking: Whether it waits for an answer of its source.
         crashed: The error that ended it, if it crashed.
         batches: The sizes of its acts: how many claims, settlements, renewals or rescues. Empty ones do not count.
+        failures: How many attempts have failed.
     """
 
     def __init__(self, name: str) -> None:
@@ -75,7 +97,8 @@ class Progress:
         self.is_failing = False
         self.is_asking = False
         self.crashed: str | None = None
-        self.batches = Spread()
+        self.batches = BatchSizes()
+        self.failures = 0
         self._expected_at = math.inf
         self._outage_began_at = self._failed_at = NEVER
         self._is_end_logged = True
@@ -101,6 +124,7 @@ class Progress:
     def fail(self, error: BaseException) -> bool:
         """The source could not answer; the loop asks again. Returns whether an outage begins: worth a report."""
         now = trio.current_time()
+        self.failures += 1
         is_news = not self.is_failing and now - self._failed_at > OUTAGE_IS_OVER_AFTER
         if is_news:
             self._outage_began_at, self._is_end_logged = now, False

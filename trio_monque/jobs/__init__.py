@@ -8,7 +8,7 @@ from .job_query import JobFilter, JobSort
 from .job_selector import JobSelector, Selection
 from .new_job import NewJob
 from .verdicts import Discard, Retry, Snooze
-from .views import BrokenDocument, CursorPage, QueueStats, QueueView, WorkerView
+from .views import BrokenDocument, CursorPage, QueueDepth, QueueStats, QueueView, WorkerView
 
 __all__ = [
     "BrokenDocument",
@@ -23,6 +23,7 @@ __all__ = [
     "JobSort",
     "JobStatus",
     "NewJob",
+    "QueueDepth",
     "QueueStats",
     "QueueView",
     "Retry",

@@ -96,6 +96,29 @@ class QueueStats:
 
 
 @dataclass(frozen=True, kw_only=True)
+class QueueDepth:
+    """The jobs of one name at one moment, as a monitor wants them.
+
+    Attributes:
+        pending, processing, completed, failed, cancelled: Numbers of jobs. Pending ones are counted up to 100,000, and
+            ended ones up to 10,000 of each status.
+        capped: The statuses that have more jobs than were counted.
+        oldest_due_age: Seconds for which the oldest due pending job has waited by then; None if none is due.
+        stuck: How many of the processing jobs had no heartbeat for three of their heartbeat intervals, by the server's
+            clock. Their holders are dead, frozen or cut off. Schedulers rescue such jobs by themselves, soon after.
+    """
+
+    pending: int = 0
+    processing: int = 0
+    completed: int = 0
+    failed: int = 0
+    cancelled: int = 0
+    capped: frozenset[JobStatus] = field(default_factory=frozenset)
+    oldest_due_age: float | None = None
+    stuck: int = 0
+
+
+@dataclass(frozen=True, kw_only=True)
 class WorkerView:
     """The worker for a name in a scheduler.
 

@@ -1,6 +1,7 @@
 """Schedulers: the engine (`engine/`) runs the jobs of a collection (`jobs/`, `store/`)."""
 
 from ..engine.run_end import CancelReason
+from ..host.engine_numbers import Batches
 from ..host.health import Health, LoopHealth
 from .reporting import SchedulerReport
 from .running_job import RunningJob
@@ -12,6 +13,7 @@ from .worker import Worker
 from .workers import Workers
 
 __all__ = [
+    "Batches",
     "CancelReason",
     "Health",
     "LoopHealth",

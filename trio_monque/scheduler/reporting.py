@@ -179,6 +179,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     def run_settled(self, settlement: JobSettlement) -> None:
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
+            self.tally.count_end(settlement.job.name, "cancelled")
             if self.event_delivery.has_listener(events.JobCancelled):
                 self.event_delivery.emit(events.JobCancelled(settled(settlement)))
             return
@@ -188,35 +189,43 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         match settlement.verdict:
             case Succeeded():
                 self.tally.completed += 1
+                self.tally.count_end(settlement.job.name, "completed")
                 if self.event_delivery.has_listener(events.JobCompleted):
                     self.event_delivery.emit(events.JobCompleted(settled(settlement), settlement.duration))
             case Failed(error) | Discarded(error):
                 job = settled(settlement)
                 self.tally.failed += 1
                 self.tally.retried += will_retry(job)
-                self.tally.discarded += isinstance(settlement.verdict, Discarded)
-                self._report_failed(job, error, settlement.policy)
+                is_discarded = isinstance(settlement.verdict, Discarded)
+                self.tally.discarded += is_discarded
+                how = "discarded" if is_discarded else "retried" if will_retry(job) else "failed"
+                self.tally.count_end(job.name, how)
+                self._report_failed(job, error, settlement)
             case Snoozed(snooze):
                 self.tally.snoozed += 1
                 job = settled(settlement)
+                self.tally.count_end(job.name, "snoozed")
                 logger.info("job %s was snoozed %s", job, snooze, extra=log_extra(job))
             case CutShort():
                 self.tally.released += 1
+                self.tally.count_end(settlement.job.name, "released")
 
     def _report_schedule_ended(self, settlement: JobSettlement, error: ScheduleEndedError) -> None:
         """The job is stored as failed and never runs again, even if this run succeeded: it has no next occurrence."""
         job = settled(settlement)
         self.tally.failed += 1
+        self.tally.count_end(job.name, "failed")
         self._count_ended_schedule(job)
         cause = _shown_cause(error, settlement.policy) if isinstance(settlement.verdict, Failed | Discarded) else None
         logger.error("job %s failed for good: %s", job, error, extra=log_extra(job), exc_info=cause)
-        self.event_delivery.emit(events.JobFailed(job, error, will_retry=False))
+        self.event_delivery.emit(events.JobFailed(job, error, will_retry=False, duration=settlement.duration))
 
     def _count_ended_schedule(self, job: Job) -> None:
         self.tally.schedules_ended += 1
         self.ended_schedules.append(f"job {job.name} {job.id} failed for good: {job.fail_reason}")
 
-    def _report_failed(self, job: Job, error: BaseException, policy: RetryPolicy) -> None:
+    def _report_failed(self, job: Job, error: BaseException, settlement: JobSettlement) -> None:
+        policy = settlement.policy
         reason = kept_reason(error, policy.error_text)
         cause = _shown_cause(error, policy)
         # A retry leaves a recurring job with its failures; only the step to the next occurrence sets them to 0.
@@ -244,7 +253,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
             )
         else:
             logger.error("job %s failed for good: %s", job, reason, extra=log_extra(job), exc_info=cause)
-        self.event_delivery.emit(events.JobFailed(job, error, will_retry(job)))
+        self.event_delivery.emit(events.JobFailed(job, error, will_retry(job), settlement.duration))
 
 
 def _shown_cause(error: BaseException, policy: RetryPolicy) -> BaseException | None:

@@ -93,7 +93,8 @@ class Scheduler(SchedulerClient):
             leave=start.leave,
         )
         host = Host(parts.engine, self._reporter, life, start_timeout=config.start_timeout)
-        self._set_host(host, self._reporter, virtual_time(), config.instance_id, loop)
+        contention = parts.source.claims.contention
+        self._set_host(host, self._reporter, virtual_time(), config.instance_id, loop, contention)
         body = Body(
             name="open_scheduler",
             beside=partial(start.bound_calls_of_body, parts.engine.stop.cutting, config.cleanup_timeout),

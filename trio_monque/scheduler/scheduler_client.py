@@ -11,6 +11,7 @@ from datetime import datetime
 from ..call_context import async_calls
 from ..client.monque import Monque
 from ..clock import VirtualTime, in_time_of
+from ..engine.contention import Contention
 from ..host.handler_loop import HandlerLoop
 from ..host.health import Health, health_of
 from ..host.host import Host
@@ -38,6 +39,7 @@ class SchedulerClient(Monque):
         virtual: VirtualTime | None,
         instance_id: str,
         loop: HandlerLoop,
+        contention: Contention,
     ) -> None:
         """Set what the constructor of Scheduler has made; it calls this once."""
         self.id = instance_id
@@ -46,6 +48,7 @@ class SchedulerClient(Monque):
         self._reporter = reporter
         self._virtual = virtual
         self._handler_loop = loop
+        self._contention = contention
 
     @property
     def report(self) -> SchedulerReport | None:
@@ -94,7 +97,7 @@ class SchedulerClient(Monque):
         On the event loop the numbers agree with each other. In another thread they may be of moments that lie
         a little apart.
         """
-        return statistics_of(self._engine, self._reporter.tally, self._context.jobs.count_skipped())
+        return statistics_of(self._engine, self._reporter.tally, self._contention, self._context.jobs.count_skipped())
 
     def _server_time(self) -> datetime:
         # Use the known time of the run: a thread that asked the run for it would wait for an event loop that may be

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
-from ..host.engine_numbers import engine_numbers
+from ..engine.contention import Contention
+from ..host.engine_numbers import Batches, engine_numbers
 from .settlement import JobEngine
 
 
@@ -19,6 +20,8 @@ class Statistics:
     Attributes:
         uptime: Seconds since the start, until the end.
         claimed: Jobs claimed.
+        candidates_lost: Due jobs that this scheduler had found and did not get, mostly because other instances claimed
+            them first (contention).
         completed: Runs that succeeded.
         failed: Runs that failed, with or without tries left.
         retried: Failed runs whose jobs are pending again.
@@ -27,6 +30,9 @@ class Statistics:
         released: Runs whose claims were released without counting an attempt. `SchedulerReport.released` includes the
             snoozed.
         cancelled: Runs whose jobs a client cancelled. Cancelled pending jobs are not counted.
+        ended_by_name: The ends of runs by name and by what came of them, each run in one place: `completed`, `retried`
+            (failed, and pending again), `discarded`, `failed` (no attempts are left), `snoozed`, `released` or
+            `cancelled`.
         claims_lost: Runs that were cancelled because their claims were lost or could not be renewed in time. If such a
             claim could be released after all, the run is counted as released, too.
         schedules_ended: Recurring jobs that failed for good, as their stored cron expression or time zone is invalid
@@ -35,18 +41,24 @@ class Statistics:
         unclaimable: Pending jobs that became failed without a run, as the server refuses every claim on them.
         broken: Documents that this scheduler has met and skips; see `Health.broken`.
         renewals: Renewed claims; each one counts at every heartbeat.
+        renewal_failures: Attempts to renew claims that the database did not answer or refused as a whole.
+        held: Claims that this scheduler holds, and renews: their runs have not ended, or are not settled yet.
         running: Runs whose handlers have not ended.
         running_by_name: The same by name, without names that have no running job.
         unsettled: Runs whose handlers have ended, and whose settlements are not written yet.
         free_slots: How many more runs could start now.
         claim_batches, largest_claim_batch: The number of commands that claimed something, and the most jobs in one.
         settlement_batches, largest_settlement_batch: The same for settlements.
+        batches: The sizes of the commands for a "claim", a "settlement", a "renewal" and a "rescue"; see Batches.
         start_lag_average, start_lag_max: From the request of a claim to the start of its handler; 0 if none has
             started.
+        loop_blocked: How many times something blocked an event loop for longer than a second: that of the scheduler,
+            or on asyncio that of the program. Not counted in virtual time.
     """
 
     uptime: float
     claimed: int
+    candidates_lost: int
     completed: int
     failed: int
     retried: int
@@ -54,12 +66,15 @@ class Statistics:
     snoozed: int
     released: int
     cancelled: int
+    ended_by_name: Mapping[str, Mapping[str, int]]
     claims_lost: int
     schedules_ended: int
     rescued: int
     unclaimable: int
     broken: int
     renewals: int
+    renewal_failures: int
+    held: int
     running: int
     running_by_name: Mapping[str, int]
     unsettled: int
@@ -68,13 +83,19 @@ class Statistics:
     largest_claim_batch: int
     settlement_batches: int
     largest_settlement_batch: int
+    batches: Mapping[str, Batches]
     start_lag_average: float
     start_lag_max: float
+    loop_blocked: int
 
 
 @dataclass(slots=True)
 class Tally:
-    """How runs ended. Written by the reporter, on the run; the meaning of each is in Statistics."""
+    """How runs ended. Written by the reporter, on the run; the meaning of each is in Statistics.
+
+    Attributes:
+        ends: How many runs of a name ended in a way, by both.
+    """
 
     completed: int = 0
     failed: int = 0
@@ -86,13 +107,24 @@ class Tally:
     claims_lost: int = 0
     schedules_ended: int = 0
     unclaimable: int = 0
+    ends: dict[tuple[str, str], int] = field(default_factory=dict)
+
+    def count_end(self, name: str, how: str) -> None:
+        self.ends[name, how] = self.ends.get((name, how), 0) + 1
+
+    def ended_by_name(self) -> Mapping[str, Mapping[str, int]]:
+        """Return `ends` in two levels. From any thread: `copy` takes them at one moment."""
+        found: dict[str, dict[str, int]] = {}
+        for (name, how), number in self.ends.copy().items():
+            found.setdefault(name, {})[how] = number
+        return found
 
 
-def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
+def statistics_of(engine: JobEngine, tally: Tally, contention: Contention, broken: int) -> Statistics:
     running = engine.slots.running_by_group()
     number_running = sum(running.values())
     return Statistics(
-        **engine_numbers(engine, number_running),
+        **engine_numbers(engine, number_running, contention),
         completed=tally.completed,
         failed=tally.failed,
         retried=tally.retried,
@@ -100,6 +132,7 @@ def statistics_of(engine: JobEngine, tally: Tally, broken: int) -> Statistics:
         snoozed=tally.snoozed,
         released=tally.released,
         cancelled=tally.cancelled,
+        ended_by_name=tally.ended_by_name(),
         claims_lost=tally.claims_lost,
         schedules_ended=tally.schedules_ended,
         unclaimable=tally.unclaimable,
