@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import threading
-import time
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any, Final
 
 import anyio
 import pytest
 
+from tests.support.waiting import wait_until
 from trio_monque.store.types import Collection, Database
 
 Run = Callable[[Callable[[], Awaitable[None]]], None]
@@ -50,7 +50,5 @@ def run(request: pytest.FixtureRequest) -> Iterator[Run]:
         anyio.run(main, backend=backend, backend_options=options)
 
     yield go
-    until = time.monotonic() + SECONDS_FOR_THREADS
-    while threads_left() and time.monotonic() < until:
-        time.sleep(0.01)  # They end by themselves, right after their last word.
-    assert not threads_left()
+    # They end by themselves, right after their last word.
+    wait_until(lambda: not threads_left(), f"the end of {', '.join(THREADS)}", SECONDS_FOR_THREADS)

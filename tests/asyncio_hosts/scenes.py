@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import anyio
 
-from trio_monque import RunningJob, Workers
+from trio_monque import Monque, RunningJob, Workers
 from trio_monque.store.types import Collection, Database
 
 T = TypeVar("T")
@@ -33,6 +33,18 @@ def statuses(db: Database, name: str) -> list[str]:
 def only_document(db: Database) -> dict[str, Any]:
     (document,) = db["monque_jobs"].find()
     return dict(document)
+
+
+def heartbeat_of_instance(db: Database) -> object:
+    """When the only scheduler last wrote its heartbeat. A blocked event loop does not keep it from that."""
+    (instance,) = Monque(db).sync_in_loop.instances()
+    return instance.last_heartbeat
+
+
+def heartbeat_of_job(db: Database, name: str) -> object:
+    """When the claim on the only job of that name was last renewed."""
+    (document,) = db["monque_jobs"].find({"name": name}, {"lastHeartbeat": 1})
+    return document["lastHeartbeat"]
 
 
 class LongJobs:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import logging
 import threading
 import time
@@ -11,27 +10,29 @@ from typing import Any
 import pytest
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
-from tests.asyncio_hosts.scenes import QUICK, only_document, statuses, until
+from tests.asyncio_hosts.scenes import QUICK, heartbeat_of_instance, heartbeat_of_job, only_document, statuses, until
+from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Workers, open_scheduler
 from trio_monque.store.types import Database
 
 pytestmark = ON_ASYNCIO
 
-SHORT_LEASE: Any = {"heartbeat_interval": 0.3, "cleanup_timeout": 0.1}
+SHORT_LEASE: Any = {"heartbeat_interval": 0.5, "cleanup_timeout": 0.1}
+"""A second and a half: long enough that a busy machine does not lose it by itself."""
+OF_CLOCKS = 0.01
+"""Seconds by which a moment may differ that was converted from one clock to another."""
 
 
 @pytest.mark.full
 def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
     db: Database, run: Run, caplog: pytest.LogCaptureFixture
 ) -> None:
-    workers, beats = Workers(), list[object]()
+    workers = Workers()
 
     @workers.register("rude")
     async def rude(job: RunningJob[Any]) -> None:
-        for _ in range(2):
-            beats.append(db["monque_jobs"].find_one({}, {"lastHeartbeat": 1}))
-            time.sleep(1.2)  # noqa: ASYNC251  # Longer than a lease, which is three intervals.
-        beats.append(db["monque_jobs"].find_one({}, {"lastHeartbeat": 1}))
+        # Longer than a lease, which is three intervals.
+        wait_for_changes(lambda: heartbeat_of_job(db, "rude"), 5, "the heartbeat of the job")
 
     async def main() -> None:
         async with open_scheduler(db, workers, **SHORT_LEASE) as scheduler:
@@ -42,7 +43,6 @@ def test_a_handler_that_blocks_the_loop_for_longer_than_a_lease_keeps_its_claim(
         assert scheduler.report.loop_blocked == 1
 
     run(main)
-    assert len({str(beat) for beat in beats}) == 3
     assert "in rude" in caplog.text
     assert "by the handler of rude" in caplog.text
 
@@ -55,15 +55,14 @@ def test_nothing_is_claimed_while_the_loop_does_not_answer(db: Database, run: Ru
         ran.append(1)
 
     async def main() -> None:
-        async with open_scheduler(db, workers, **QUICK) as scheduler:
+        async with open_scheduler(db, workers, **QUICK, **SHORT_LEASE) as scheduler:
             held, is_healthy, reasons = list[int](), list[bool](), list[str]()
 
             def from_elsewhere() -> None:
-                while scheduler.is_healthy():
-                    time.sleep(0.01)
+                wait_until(lambda: not scheduler.is_healthy(), "the scheduler notices that the loop does not answer")
                 reasons.extend(scheduler.health().reasons)
                 Monque(db).sync.enqueue_many([NewJob(name="a") for _ in range(20)])
-                time.sleep(0.5)  # Five polls.
+                wait_for_changes(lambda: heartbeat_of_instance(db), 2, "the heartbeat of the scheduler")  # Five polls.
                 held.append(db["monque_jobs"].count_documents({"status": {"$ne": "pending"}}))
                 is_healthy.append(scheduler.is_healthy())
 
@@ -90,10 +89,8 @@ def test_a_run_whose_handler_never_began_is_released_and_has_not_failed(db: Data
 
             def claimed_at_once() -> None:
                 Monque(db).sync.enqueue("quick")
-                while statuses(db, "quick") != ["processing"]:
-                    time.sleep(0.005)
-                while statuses(db, "quick") != ["pending"]:
-                    time.sleep(0.005)
+                for status in ("processing", "pending"):
+                    wait_until(lambda status=status: statuses(db, "quick") == [status], status)  # type: ignore[misc]
 
             thread = threading.Thread(target=claimed_at_once)
             thread.start()
@@ -109,35 +106,38 @@ def test_a_run_whose_handler_never_began_is_released_and_has_not_failed(db: Data
 
 
 def test_the_time_limit_of_a_handler_that_begins_late_counts_from_its_beginning(db: Database, run: Run) -> None:
-    workers, left = Workers(), list[float]()
+    workers, blocked_until, deadlines = Workers(), list[float](), list[tuple[float, float]]()
 
-    @workers.register("late", timeout=5.0)
+    @workers.register("late", timeout=5.0, max_attempts=1)
     async def late(job: RunningJob[Any]) -> None:
-        await asyncio.sleep(0.1)  # The scheduler's thread moves the deadline meanwhile.
-        left.append(job.deadline - asyncio.get_running_loop().time())
+        began = time.monotonic()
+        # The scheduler's thread moves the deadline.
+        await until(lambda: blocked_until[0] + 5.0 <= job.deadline + OF_CLOCKS)
+        deadlines.append((job.deadline, began + 5.0))
 
     async def main() -> None:
-        async with open_scheduler(db, workers, **QUICK) as scheduler:
+        async with open_scheduler(db, workers, **QUICK, **SHORT_LEASE) as scheduler:
 
             def until_claimed() -> None:
                 Monque(db).sync.enqueue("late")
-                while statuses(db, "late") != ["processing"]:
-                    time.sleep(0.005)
-                time.sleep(0.4)
+                wait_until(lambda: statuses(db, "late") == ["processing"], "the claim")
+                wait_for_changes(lambda: heartbeat_of_job(db, "late"), 2, "the heartbeat of the job")
 
             thread = threading.Thread(target=until_claimed)
             thread.start()
             thread.join()
-            await until(lambda: left)
-            assert scheduler.is_healthy()
+            blocked_until.append(time.monotonic())
+            await until(lambda: deadlines)
+            await until(scheduler.is_healthy)
 
     run(main)
-    assert 4.7 < left[0] <= 4.95
+    ((deadline, latest),) = deadlines
+    assert deadline <= latest + OF_CLOCKS
 
 
 def test_a_blocked_loop_is_logged_with_what_blocks_it(db: Database, run: Run, caplog: pytest.LogCaptureFixture) -> None:
     def block() -> None:
-        time.sleep(1.5)
+        wait_until(lambda: "in block" in caplog.text, "the log names what blocks the loop")
 
     async def main() -> None:
         async with open_scheduler(db, Workers()):
@@ -145,4 +145,3 @@ def test_a_blocked_loop_is_logged_with_what_blocks_it(db: Database, run: Run, ca
 
     with caplog.at_level(logging.ERROR, "trio_monque"):
         run(main)
-    assert "in block" in caplog.text

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-import time
 from functools import partial
 from typing import Any
 
@@ -14,6 +13,7 @@ import pytest
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
 from tests.asyncio_hosts.scenes import QUICK, until
 from tests.support.documents import DONE, OPEN, fill, states
+from tests.support.waiting import wait_until
 from trio_monque import Claim, Health, open_claims, run_claims
 from trio_monque.claims import ClaimsStatistics, RunningClaims
 from trio_monque.store.types import Collection
@@ -68,11 +68,10 @@ def test_loop_that_does_not_answer_is_a_reason_and_is_counted_in_the_report(
         async with open_claims(things, OPEN, concurrency=2, **QUICK) as claims:
 
             def until_it_is_counted() -> None:
-                while claims.is_healthy() or not complaints(claims.health()):
-                    time.sleep(0.01)
+                wait_until(lambda: not claims.is_healthy() and complaints(claims.health()), "the complaint")
                 seen.append(claims.health())
                 counted.append(claims.statistics())
-                time.sleep(1.0)  # Blocked for longer than a second.
+                wait_until(lambda: "Claims are renewed meanwhile" in caplog.text, "the block is counted")
 
             async with await anext(claims) as claim:
                 thread = threading.Thread(target=until_it_is_counted)

@@ -13,23 +13,29 @@ import pytest
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run, runtimes_left
 from tests.asyncio_hosts.scenes import BEATS, LONG, QUICK, are_free, until
 from tests.support.documents import DONE, OPEN, fill, lock_of, states, take_away
+from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Claim, open_claims
-from trio_monque.errors import (
-    ClaimLostError,
-)
+from trio_monque.errors import ClaimLostError
 from trio_monque.store.types import Collection
+
+OF_CLOCKS = 0.01
+"""Seconds by which a moment may differ that was converted from one clock to another."""
+
+
+def block_until_a_claim_waits(things: Collection) -> None:
+    """Block the loop of the task that asked for it, until the claim was handed over as far as that is possible."""
+    wait_until(lambda: (lock_of(things) or {"by": None})["by"], "the claim")
+    wait_for_changes(lambda: lock_of(things)["until"], 2, "the lock, by renewals")
 
 
 @ON_ASYNCIO
 def test_a_claim_for_a_task_that_was_cancelled_natively_is_released(things: Collection, run: Run) -> None:
     async def main() -> None:
-        async with open_claims(things, OPEN, **QUICK) as claims:
+        async with open_claims(things, OPEN, heartbeat_interval=0.5, **QUICK) as claims:
             task = asyncio.create_task(anext(claims))
-            await anyio.sleep(0.05)
+            await asyncio.sleep(0)
             fill(things, 1)
-            while not (lock_of(things) or {"by": None})["by"]:
-                time.sleep(0.01)  # noqa: ASYNC251  # The claim is answered while the task cannot get it.
-            time.sleep(0.1)  # noqa: ASYNC251
+            block_until_a_claim_waits(things)
             task.cancel()
             with pytest.raises(asyncio.CancelledError):
                 await task
@@ -46,20 +52,21 @@ def test_a_claim_for_a_task_that_was_cancelled_natively_is_released(things: Coll
 @ON_ASYNCIO
 def test_a_claim_that_a_blocked_loop_gets_late_has_its_whole_time(things: Collection, run: Run) -> None:
     async def main() -> None:
-        async with open_claims(things, OPEN, timeout=0.3, **QUICK) as claims:
+        blocked_until = list[float]()
+        async with open_claims(things, OPEN, timeout=10.0, heartbeat_interval=0.5, **QUICK) as claims:
             async with anyio.create_task_group() as tasks:
 
                 async def work() -> None:
                     async with await anext(claims) as claim:
-                        assert claim.deadline - anyio.current_time() > 0.2
+                        await until(lambda: claim.deadline > blocked_until[0] + 10.0 - OF_CLOCKS)
+                        assert claim.deadline < time.monotonic() + 10.0 + OF_CLOCKS
                         await claim.finish(DONE)
 
                 tasks.start_soon(work)
-                await anyio.sleep(0.05)
+                await asyncio.sleep(0)
                 fill(things, 1)
-                while not (lock_of(things) or {"by": None})["by"]:
-                    time.sleep(0.01)  # noqa: ASYNC251
-                time.sleep(0.4)  # noqa: ASYNC251
+                block_until_a_claim_waits(things)
+                blocked_until.append(time.monotonic())
 
     run(main)
     assert states(things) == ["done"]
@@ -86,8 +93,7 @@ def test_the_end_of_the_program_releases_what_is_worked_on(things: Collection, r
         await until(lambda: log)
 
     run(main)
-    while runtimes_left():
-        time.sleep(0.01)
+    wait_until(lambda: not runtimes_left(), "the runtime ends")
     assert log == ["entered", "left"]
     assert are_free(things)
 
@@ -95,15 +101,17 @@ def test_the_end_of_the_program_releases_what_is_worked_on(things: Collection, r
 @ON_ASYNCIO
 def test_a_block_that_python_closes_counts_no_attempt(things: Collection, run: Run) -> None:
     fill(things, 1)
+    log = list[str]()
 
     async def work(claim: Claim[Any]) -> None:
         async with claim:
+            log.append("entered")
             await anyio.sleep(LONG)
 
     async def main() -> None:
         async with open_claims(things, OPEN, **QUICK) as claims:
             working = asyncio.create_task(work(await anext(claims)))
-            await anyio.sleep(0.05)
+            await until(lambda: log)
             await anyio.to_thread.run_sync(working.get_coro().close)
             async with await anext(claims) as claim:
                 assert claim.attempt == 1

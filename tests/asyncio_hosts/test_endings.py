@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import gc
+import logging
 import threading
 import time
 import weakref
@@ -15,10 +16,11 @@ import pytest
 from pymongo import MongoClient
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run, runtimes_left
-from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, statuses, until
+from tests.asyncio_hosts.scenes import LONG, QUICK, LongJobs, heartbeat_of_instance, heartbeat_of_job, statuses, until
 from tests.support.interference import Slow
 from tests.support.internals import interference_of, source_of
 from tests.support.thoroughly import in_full
+from tests.support.waiting import wait_for_changes
 from trio_monque import RunningJob, Scheduler, Workers, open_claims, open_scheduler, run_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.events import JobCompleted
@@ -33,7 +35,14 @@ OF_THE_MACHINE = 5.0
 
 
 @pytest.mark.parametrize("natively", [True, False])
-def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(run: Run, unused_port: int, natively: bool) -> None:
+def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(
+    run: Run, unused_port: int, natively: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, "pymongo.serverSelection")
+
+    async def has_sent_a_command() -> None:
+        await until(lambda: "Waiting for suitable server" in caplog.text)
+
     async def main() -> None:
         with MongoClient[Any]("localhost", unused_port, serverSelectionTimeoutMS=60_000) as nothing:
 
@@ -44,16 +53,17 @@ def test_start_at_a_server_that_does_not_answer_is_cancelled_soon(run: Run, unus
             began_at = time.monotonic()
             if natively:
                 task = asyncio.create_task(service())
-                await asyncio.sleep(0.2)
+                await has_sent_a_command()
                 task.cancel()
                 await asyncio.sleep(0.05)
                 task.cancel()
                 with pytest.raises(asyncio.CancelledError):
                     await task
             else:
-                with anyio.move_on_after(0.2) as scope:
-                    await service()
-                assert scope.cancelled_caught
+                async with anyio.create_task_group() as tasks:
+                    tasks.start_soon(service)
+                    await has_sent_a_command()
+                    tasks.cancel_scope.cancel()
             assert time.monotonic() - began_at < HARD_END + OF_THE_MACHINE
             assert not runtimes_left()
 
@@ -198,13 +208,10 @@ def test_loop_that_is_stopped_and_run_again_goes_on(db: Database, request: pytes
             await stack.aclose()
 
         scheduler = loop.run_until_complete(begin())
-        beats = set[object]()
-        while len(beats) < 5:
-            beats.add(db["monque_jobs"].find_one({"status": "processing"}, {"lastHeartbeat": 1})["lastHeartbeat"])  # type: ignore[index]
-            time.sleep(0.05)
+        wait_for_changes(lambda: heartbeat_of_job(db, "a"), 4, "the heartbeat of the job")
         assert not scheduler.is_healthy()
         scheduler.sync.enqueue("a")
-        time.sleep(0.3)
+        wait_for_changes(lambda: heartbeat_of_instance(db), 2, "the heartbeat of the scheduler")
         assert sorted(statuses(db, "a")) == ["pending", "processing"]
         loop.run_until_complete(end())
         assert scheduler.report is not None

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -13,8 +11,9 @@ import pytest
 from tests.asyncio_hosts.competition import competing
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, UVLOOP, Run
 from tests.asyncio_hosts.programs import Program, running
-from tests.asyncio_hosts.scenes import only_document, statuses, until
+from tests.asyncio_hosts.scenes import heartbeat_of_job, only_document, statuses, until
 from tests.faults.processes import frozen
+from tests.support.waiting import wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.errors import ClaimLostError
@@ -23,19 +22,6 @@ from trio_monque.store.types import Database
 SHORT_LEASE: Any = {"heartbeat_interval": 0.5, "cleanup_timeout": 0.1, "poll_interval": 0.1}
 """A second and a half: long enough that a busy machine does not lose it by itself."""
 RENEWALS_IN_TWO_LEASES = 7
-
-
-def block_until(condition: Callable[[], object], seconds: float = 20.0) -> None:
-    """Keep the thread, and the event loop that runs in it."""
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.02)
-
-
-def heartbeat_of(db: Database, name: str) -> object:
-    (document,) = db["monque_jobs"].find({"name": name}, {"lastHeartbeat": 1})
-    return document["lastHeartbeat"]
 
 
 class BlockedLoop:
@@ -62,17 +48,17 @@ class BlockedLoop:
     async def _blocks(self, job: RunningJob[Any]) -> None:
         self.log.append(("ours", "blocks"))
         await until(self.may_block.is_set)
-        block_until(lambda: not self.scheduler[0].is_healthy())
+        wait_until(lambda: not self.scheduler[0].is_healthy(), "the scheduler notices that this blocks the loop")
         Monque(self._db).sync_in_loop.enqueue_many([NewJob(name="new") for _ in range(5)])
-        beats = {name: {heartbeat_of(self._db, name)} for name in ("blocks", "waits", "thread")}
+        beats = {name: {heartbeat_of_job(self._db, name)} for name in ("blocks", "waits", "thread")}
 
         def all_were_renewed_for_two_leases() -> bool:
             for name, seen in beats.items():
-                seen.add(heartbeat_of(self._db, name))
+                seen.add(heartbeat_of_job(self._db, name))
             return all(len(seen) >= RENEWALS_IN_TWO_LEASES for seen in beats.values())
 
-        block_until(all_were_renewed_for_two_leases)
-        block_until(lambda: statuses(self._db, "new") == ["completed"] * 5)
+        wait_until(all_were_renewed_for_two_leases, "all claims are renewed for two leases", pause=0.02)
+        wait_until(lambda: statuses(self._db, "new") == ["completed"] * 5, "another scheduler runs the new jobs")
         self.has_blocked.set()
 
     async def _waits(self, job: RunningJob[Any]) -> None:
@@ -123,7 +109,7 @@ def test_handler_that_blocks_beyond_the_lock_timeout_is_fenced(db: Database, run
     async def blocks(job: RunningJob[Any]) -> str:
         log.append("blocks")
         await until(may_block.is_set)
-        block_until(lambda: statuses(db, "blocks") == ["completed"])
+        wait_until(lambda: statuses(db, "blocks") == ["completed"], "another scheduler completes the job")
         log.append(str(job.cancel_reason))
         try:
             await job.save("late")
@@ -195,7 +181,7 @@ def test_process_that_was_frozen_for_longer_than_its_lease_is_fenced(
         process.wait_for("tick None")
         with competing(db, theirs, **SHORT_LEASE), frozen(process.pid):
             said_before = len(process.lines)
-            block_until(lambda: statuses(db, "ticks") == ["completed"])
+            wait_until(lambda: statuses(db, "ticks") == ["completed"], "another scheduler completes the job")
             before = only_document(db)
         process.wait_for("refused")
         after_thaw = process.lines[said_before:]

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import threading
-import time
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -14,8 +13,9 @@ import pytest
 import trio
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
-from tests.asyncio_hosts.scenes import statuses, until
+from tests.asyncio_hosts.scenes import heartbeat_of_instance, statuses, until
 from tests.support.internals import has_looked_for_jobs
+from tests.support.waiting import wait_for_changes, wait_until
 from trio_monque import Monque, NewJob, RunningJob, Scheduler, Workers, open_scheduler
 from trio_monque.events import JobCompleted
 from trio_monque.store.types import Database
@@ -33,8 +33,7 @@ async def caught_up(scheduler: Scheduler) -> None:
 async def in_plain_thread(enqueue: Callable[[], object]) -> None:
     thread = threading.Thread(target=enqueue)
     thread.start()
-    while thread.is_alive():
-        await asyncio.sleep(0.005)
+    await until(lambda: not thread.is_alive())
 
 
 ELSEWHERE: dict[str, Callable[[Monque], Awaitable[object]]] = {
@@ -142,13 +141,12 @@ def test_jobs_that_came_while_the_loop_was_blocked_start_when_it_goes_on(db: Dat
         ran.append(job.data)
 
     async def main() -> None:
-        async with open_scheduler(db, workers, **ONCE_AN_HOUR) as scheduler:
+        async with open_scheduler(db, workers, heartbeat_interval=0.3, **ONCE_AN_HOUR) as scheduler:
             await caught_up(scheduler)
             for block in range(2):
-                while scheduler.is_healthy():
-                    time.sleep(0.01)  # noqa: ASYNC251  # Blocks the loop.
+                wait_until(lambda: not scheduler.is_healthy(), "the scheduler notices that this blocks the loop")
                 Monque(db).sync_in_loop.enqueue_many([NewJob(name="a", data=block) for _ in range(5)])
-                time.sleep(0.3)  # noqa: ASYNC251
+                wait_for_changes(lambda: heartbeat_of_instance(db), 2, "the heartbeat of the scheduler")
                 assert statuses(db, "a").count("pending") == 5
                 await until(lambda block=block: len(ran) == 5 * (block + 1))  # type: ignore[misc]
                 await until(scheduler.is_healthy)

@@ -13,6 +13,7 @@ import trio
 
 from tests.bridge.support import AppRunner, Engine, open_engine, until
 from tests.support.internals import canary_of, thread_of
+from tests.support.waiting import wait_until
 from trio_monque.bridge import app_loop_watch
 from trio_monque.bridge.mailbox import Mailbox
 
@@ -25,20 +26,12 @@ def hasty(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(app_loop_watch, "BLOCKED_AFTER", 0.05)
 
 
-def block_until(condition: Callable[[], object]) -> None:
-    """Blocks the loop that calls it."""
-    deadline = time.monotonic() + 20
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.001)  # This is what a handler must not do.
-
-
 @pytest.mark.usefixtures("hasty")
 def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
     async def rude(engine: Engine) -> list[bool]:
         seen = [engine.app_loop.is_answering]
-        block_until(lambda: not engine.app_loop.is_answering)
-        block_until(lambda: engine.app_loop.blocked)
+        wait_until(lambda: not engine.app_loop.is_answering, "the watch notices the block")
+        wait_until(lambda: engine.app_loop.blocked, "the block is counted")
         seen.append(engine.app_loop.is_answering)
         return [*seen, engine.app_loop.lag >= 0.05]
 
@@ -65,7 +58,7 @@ def test_handler_that_blocks_the_loop_is_named_with_its_stack(app: AppRunner, ca
 def test_block_by_something_else_names_no_handler(app: AppRunner, caplog: pytest.LogCaptureFixture) -> None:
     async def main() -> None:
         async with open_engine() as engine:
-            block_until(lambda: engine.app_loop.blocked)
+            wait_until(lambda: engine.app_loop.blocked, "the block is counted")
 
     app.run(main)
     assert "by something outside of the handlers." in caplog.text
@@ -86,7 +79,7 @@ def test_runtime_goes_on_while_the_loop_is_blocked(app: AppRunner) -> None:
                     turns += 1
 
             engine.runtime.post(lambda: engine.nursery.start_soon(renew))
-            block_until(lambda: engine.app_loop.blocked and turns > 20)
+            wait_until(lambda: engine.app_loop.blocked and turns > 20, "turns of the runtime")
 
     app.run(main)
 
@@ -97,7 +90,7 @@ def test_answer_reaches_the_runtime_although_its_turn_of_the_loop_blocks(app: Ap
     answered, delivered = list[str](), list[str]()
 
     def block() -> None:
-        block_until(lambda: answered)
+        wait_until(lambda: answered, "the answer")
         delivered.append("while blocked")
 
     async def answer() -> str:
@@ -202,13 +195,13 @@ def test_loop_that_is_closed_cuts_and_resumes_the_callers(app: AppRunner, is_clo
         loop.close()
     else:
         engine.runtime.post(lambda: log.append("still there"))
-        block_until(lambda: not engine.app_loop.is_answering)
+        wait_until(lambda: not engine.app_loop.is_answering, "the watch notices the block")
         assert log == ["began", "still there"]
         task.cancel()
         with pytest.raises(asyncio.CancelledError):
             loop.run_until_complete(task)
         loop.close()
-    block_until(lambda: not thread_of(engine.runtime).is_alive())
+    wait_until(lambda: not thread_of(engine.runtime).is_alive(), "the runtime ends")
     assert (log[0], log[-1]) == ("began", "resumed")
     assert engine.log == ["cut"]
     canary_of(engine.app_loop)._log_destroy_pending = False

@@ -19,8 +19,8 @@ from urllib.request import Request, urlopen
 import click
 import pytest
 
-from tests.faults.processes import wait_until
 from tests.support.programs import uri_of_database
+from tests.support.waiting import wait_until
 from trio_monque import Health, Monque
 from trio_monque.cli import main
 from trio_monque.cli.run.health import LIVE_WITHIN, health_pages, report_of_worker

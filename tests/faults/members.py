@@ -22,10 +22,11 @@ import pytest
 from pymongo import MongoClient
 from pymongo.errors import PyMongoError
 
+from tests.support.waiting import wait_until
 from trio_monque.embedded import EmbeddedServer, embedded_mongod, launcher
 from trio_monque.embedded.process import ServerCommand
 
-from .processes import frozen, state_of, wait_until
+from .processes import frozen, state_of
 
 HOST: Final = "127.0.0.1"
 ELECTION_TIMEOUT: Final = 1.5

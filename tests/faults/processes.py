@@ -7,26 +7,16 @@ import os
 import signal
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
+from tests.support.waiting import wait_until
+
 from .forks import REPOSITORY, ForkedProcess
 from .records import Reader, Record
-
-
-def wait_until(condition: Callable[[], object], what: str, seconds: float = 20.0, *, pause: float = 0.005) -> None:
-    """Returns when the condition holds; looks at it every `pause` seconds.
-
-    Other processes and a server send no notice of what they do: the test must poll.
-    """
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, f"not within {seconds} s: {what}"
-        time.sleep(pause)
 
 
 @contextmanager

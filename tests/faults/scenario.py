@@ -15,13 +15,14 @@ from typing import Any, Final
 
 from pymongo import MongoClient
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
 from . import processes
 from .history import read_history
 from .mixture import Enqueuer, is_over
-from .processes import WorkerProcess, wait_until, worker_process
+from .processes import WorkerProcess, worker_process
 from .promises import Evidence, Rule, broken
 from .records import Recorder, read
 from .standstills import Witness

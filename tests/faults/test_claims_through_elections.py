@@ -10,12 +10,12 @@ from typing import Final
 
 import pytest
 
+from tests.support.waiting import wait_until
 from trio_monque.store.types import Database
 
 from .document_scenario import DocumentScenario
 from .documents import COLLECTION, documents
 from .members import ReplicaSet
-from .processes import wait_until
 from .scenario import SEED
 from .standstills import Witness
 from .torments import IN_TURN, UNAIDED

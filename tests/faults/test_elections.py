@@ -16,12 +16,12 @@ from typing import Any, Final
 import pytest
 from pymongo import MongoClient
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
 from .members import ReplicaSet
 from .mixture import MANY, in_threads
-from .processes import wait_until
 from .promises import broken
 from .scenario import JOBS, SEED, Scenario
 from .standstills import Witness

@@ -6,10 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
-from .processes import OwnServer, frozen, wait_until, worker_process
+from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans
 from .rescuer import rescuing
 from .worker import TICK

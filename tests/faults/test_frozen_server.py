@@ -16,10 +16,11 @@ from typing import Any, Final
 import pytest
 from pymongo.uri_parser import parse_uri
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
-from .processes import OwnServer, WorkerProcess, frozen, wait_until, worker_process
+from .processes import OwnServer, WorkerProcess, frozen, worker_process
 from .records import Span, attempts_grow, gaps, read, spans
 from .relay import Relay, relay
 from .rescuer import Rescuer, rescuing

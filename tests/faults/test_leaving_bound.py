@@ -16,11 +16,12 @@ import pytest
 import trio
 from trio.testing import wait_all_tasks_blocked
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque, open_scheduler
 from trio_monque.scheduler.reporting import SchedulerReport
 from trio_monque.store.types import Database
 
-from .processes import OwnServer, frozen, wait_until, worker_process
+from .processes import OwnServer, frozen, worker_process
 from .records import attempts_grow, gaps, read, spans
 from .rescuer import CLAIM, rescuing
 from .standstills import Witness

@@ -7,10 +7,11 @@ from typing import Any
 
 import pytest
 
+from tests.support.waiting import wait_until
 from trio_monque import Monque
 from trio_monque.store.types import Database
 
-from .processes import OwnServer, wait_until, worker_process
+from .processes import OwnServer, worker_process
 from .records import read
 
 INNOCENTS = 10

@@ -21,8 +21,8 @@ from typing import Any, Final
 
 import pytest
 
-from tests.faults.processes import wait_until
 from tests.faults.records import Record, attempts_grow, gaps, read, spans
+from tests.support.waiting import wait_until
 from tests.support.web_servers import WebServer
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store.types import Database

@@ -7,8 +7,9 @@ from typing import Final
 
 from pymongo.write_concern import WriteConcern
 
+from tests.support.waiting import wait_until
+
 from .members import ReplicaSet
-from .processes import wait_until
 
 # Of a client whose driver repeats nothing.
 UNAIDED: Final = "&retryWrites=false&retryReads=false"

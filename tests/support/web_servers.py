@@ -18,6 +18,7 @@ from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
 from tests.support.programs import ROOT
+from tests.support.waiting import wait_until
 
 SECONDS: Final = 30.0
 """Bound of each wait for an answer or a line."""
@@ -82,10 +83,8 @@ class Program:
         assert self.process.stdout is not None
         self.lines += self.process.stdout.readlines()
         status = self.process.wait(SECONDS)
-        until = time.monotonic() + SECONDS_FOR_HELPERS
-        while left := list(_alive_in_group(self.process.pid)):
-            assert time.monotonic() < until, f"the program has left processes behind: {left}\n{self.printed}"
-            time.sleep(0.01)
+        what = f"the program leaves no process behind\n{self.printed}"
+        wait_until(lambda: not list(_alive_in_group(self.process.pid)), what, SECONDS_FOR_HELPERS)
         return status
 
     def kill(self) -> None:
