@@ -25,7 +25,7 @@ from .run_process import run_process
 def test_page_has_the_help_of_every_command() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == updated(page), "run python -m docs.command_help"
-    for command in ("run", "server", "demo"):
+    for command in ("run", "doctor", "server", "demo"):
         assert f"Usage: trio-monque {command} [OPTIONS]" in page
     assert "[1<=x" in page
 

@@ -15,6 +15,7 @@ from click.shell_completion import shell_complete
 from ..errors import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
 from .demo.command import demo
+from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
 from .run.command import run
 from .server import server
@@ -37,6 +38,7 @@ Examples:
   trio-monque demo                  see it work, without a server
   trio-monque server                a MongoDB server for development
   trio-monque run jobs:workers --uri mongodb://localhost:27017/shop
+  trio-monque doctor --uri mongodb://localhost:27017/shop
 """
 
 
@@ -53,6 +55,7 @@ def program(context: click.Context) -> None:
 
 program.add_command(run)
 program.add_command(demo)
+program.add_command(doctor)
 program.add_command(server)
 
 

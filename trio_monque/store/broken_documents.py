@@ -59,17 +59,23 @@ class Look:
 @command("look for broken documents", writes=False)
 def sift(jobs: JobCollection, look: Look, limit: int) -> list[BrokenDocument]:
     """Return the broken documents in the next batch (a thousand documents, or 16 MB); at most `limit`."""
-    found: list[BrokenDocument] = []
     batch = look.next_batch(jobs)
+    found = broken_among(jobs, batch, limit)
+    if not batch or len(found) == limit:
+        look.end()
+    return found
+
+
+def broken_among(jobs: JobCollection, batch: bytes, limit: int) -> list[BrokenDocument]:
+    """Return the broken ones among these documents, at most `limit`. A part of a command."""
+    found: list[BrokenDocument] = []
     for raw, document in _documents(jobs, batch):
+        if len(found) == limit:
+            break
         problem = _problem(jobs, document) or doubled_fields.problem_of(raw) or _refusal(jobs, raw)
         if problem is not None:
             shown = _shown(raw)
             found.append(BrokenDocument(shown.get("_id"), problem, shown))
-            if len(found) == limit:
-                break
-    if not batch or len(found) == limit:
-        look.end()
     return found
 
 

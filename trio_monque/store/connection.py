@@ -135,7 +135,7 @@ def connect(uri: str, *, database: str, timeout: float = 5.0) -> Iterator[Databa
         MonqueConnectionError: The string is wrong, or the server does not answer; says which.
     """
     milliseconds = round(timeout * 1000)
-    client = _client_of(
+    client = client_of(
         uri,
         serverSelectionTimeoutMS=milliseconds,
         connectTimeoutMS=milliseconds,  # It bounds the DNS query of mongodb+srv, too: by default 20 s.
@@ -164,7 +164,7 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
         MonqueConnectionError: The string is wrong.
         InvalidOptionError: There is no database of this name, or no name.
     """
-    client = _client_of(uri)
+    client = client_of(uri)
     try:
         try:
             database = client.get_default_database() if name is None else client[name]
@@ -179,7 +179,8 @@ def open_database(uri: str, name: str | None) -> Iterator[Database]:
         client.close()
 
 
-def _client_of(uri: str, **options: Any) -> MongoClient[Any]:
+def client_of(uri: str, **options: Any) -> MongoClient[Any]:
+    """Return a client of these servers. Raises MonqueConnectionError, without secrets, if the string is wrong."""
     try:
         return MongoClient(uri, **options)
     except (driver.PyMongoError, ValueError, TypeError, OSError) as error:  # OSError: a missing certificate file.

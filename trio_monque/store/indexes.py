@@ -102,7 +102,7 @@ def of_retention(retention: Retention) -> IndexModel:
 _BAD_VALUE: Final = 2
 
 # BadValue, NoQueryExecutionPlans: the errors for a hint that names a missing index.
-_NO_SUCH_INDEX: Final = frozenset({_BAD_VALUE, 291})
+NO_SUCH_INDEX: Final = frozenset({_BAD_VALUE, 291})
 
 
 # IndexOptionsConflict, IndexKeySpecsConflict: another index has that name, or these keys.
@@ -149,7 +149,7 @@ def relied_on() -> Iterator[None]:
         codes = {error.code}
         if isinstance(error, driver.BulkWriteError):
             codes = {entry["code"] for entry in error.details["writeErrors"]}
-        if codes & _NO_SUCH_INDEX:
+        if codes & NO_SUCH_INDEX:
             raise IndexesGoneError(
                 "the jobs collection has lost its indexes, again and again: some program drops, renames or replaces it",
                 transient=True,

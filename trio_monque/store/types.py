@@ -6,6 +6,7 @@ from typing import Any
 
 from bson import ObjectId
 from bson.codec_options import CodecOptions
+from pymongo import IndexModel
 from pymongo import MongoClient as _MongoClient
 from pymongo.client_session import ClientSession
 from pymongo.collection import Collection as _Collection
@@ -26,6 +27,7 @@ __all__ = [
     "ConnectionFailure",
     "Database",
     "DriverError",
+    "IndexModel",
     "MongoClient",
     "ObjectId",
     "TypedCollection",

@@ -1,0 +1,317 @@
+"""`trio-monque doctor` names each fault that is planted in a real database, in one sentence, with advice."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from contextlib import ExitStack
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import pytest
+from bson import ObjectId
+from pymongo import MongoClient
+
+from tests.support.fail_points import refusing_server
+from tests.support.full_documents import put_full
+from tests.support.node_peer import INDEXES, NodePeer
+from tests.support.programs import uri_of_database
+from tests.support.standalone import restricted_server, standalone_server
+from tests.support.store import claim_due, handle, insert, stamp
+from trio_monque import Monque, clock
+from trio_monque.cli.program import run_program
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store import indexes
+from trio_monque.store.types import Database
+
+from .doctor_support import Doctor, enter, now
+
+
+@pytest.fixture
+def doctor(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Doctor:
+    indexes.ensure(handle(db))
+    return Doctor(uri_of_database(mongod.uri, db.name), capsys)
+
+
+def test_nothing_needs_attention_in_a_working_fleet(
+    doctor: Doctor, db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter(db, "worker-1", "send")
+    Monque(db).sync.enqueue("send", "a")
+    Monque(db).sync.schedule("0 9 * * *", "send", unique_key="daily", timezone="Europe/Berlin")
+    assert doctor.looks().findings == []
+    assert run_program(["doctor", "--uri", doctor.uri]) == 0
+    assert capsys.readouterr().out == f"{db.name}.monque_jobs: nothing needs attention.\n"
+
+
+def test_text_has_the_worst_first_and_the_numbers_last(
+    doctor: Doctor, db: Database, capsys: pytest.CaptureFixture[str]
+) -> None:
+    enter(db, "worker-1", heartbeat_ago=600)
+    db["monque_jobs"].drop_index("trio_monque_created")
+    db["monque_jobs"].create_index("data.order")
+    assert run_program(["doctor", "--uri", doctor.uri]) == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == "problem: The index trio_monque_created is missing."
+    assert lines[1].startswith("  Start a worker, or call")
+    assert [line.partition(":")[0] for line in lines if ": " in line and not line.startswith(" ")][:-1] == [
+        "problem",
+        "problem",
+        "warning",
+        "note",
+    ]
+    assert lines[-1] == f"{db.name}.monque_jobs: 2 problems, 1 warning, 1 note."
+
+
+@pytest.mark.full
+def test_server_that_cannot_be_reached_is_an_error(unused_port: int, capsys: pytest.CaptureFixture[str]) -> None:
+    uri = f"mongodb://127.0.0.1:{unused_port}/shop"
+    assert run_program(["doctor", "--uri", uri]) == 2
+    assert "check that the server runs" in capsys.readouterr().err
+
+
+def test_wrong_collection(doctor: Doctor, db: Database) -> None:
+    found = doctor.looks("--collection", "orders")
+    assert found.sentences("no-collection") == [f"The database {db.name} has no collection orders."]
+    assert found.status == 1
+
+
+# --- Ten faults ---
+
+
+def test_missing_index(doctor: Doctor, db: Database) -> None:
+    Monque(db).sync.enqueue("send")
+    enter(db, "worker-1", "send")
+    db["monque_jobs"].drop_index("trio_monque_claim")
+    found = doctor.looks()
+    assert found.sentences("missing-index") == ["The index trio_monque_claim is missing."]
+    assert found.status == 1
+
+
+def test_index_that_is_missing_leaves_a_query_unserved(doctor: Doctor, db: Database) -> None:
+    db["monque_jobs"].drop_index("trio_monque_listing")
+    db["monque_jobs"].insert_one({})
+    assert doctor.looks().sentences("unserved-query") == [
+        "No index serves the list of jobs by next_run_at: the server reads the whole collection, or sorts it."
+    ]
+
+
+def test_index_of_another_definition(doctor: Doctor, db: Database) -> None:
+    db["monque_jobs"].drop_index("trio_monque_claim")
+    db["monque_jobs"].create_index(["name", "status", "nextRunAt"], name="trio_monque_claim")
+    db["monque_jobs"].drop_index("trio_monque_created")
+    db["monque_jobs"].create_index(["createdAt", "_id"], name="mine")
+    found = doctor.looks()
+    assert found.sentences("other-index-definition") == [
+        "The index trio_monque_claim has another definition than this version of the library makes."
+    ]
+    assert found.sentences("index-under-other-name") == [
+        "The index mine has the definition of trio_monque_created, so that one cannot be created."
+    ]
+    assert "missing-index" not in found.kinds
+
+
+def test_name_that_no_live_instance_runs(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send-mail", "report")
+    enter(db, "worker-2", "send-mial", heartbeat_ago=600)
+    for _ in range(3):
+        Monque(db).sync.enqueue("send-mial")
+    Monque(db).sync.enqueue("unlike", delay=3600)
+    assert doctor.looks().sentences("unknown-name") == [
+        "3 jobs of the name 'send-mial' are pending, and no live instance runs that name; one runs 'send-mail'.",
+        "1 jobs of the name 'unlike' are pending, and no live instance runs that name.",
+    ]
+
+
+def test_dead_instance(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send", heartbeat_ago=600)
+    (sentence,) = doctor.looks().sentences("dead-instance")
+    assert sentence.startswith("Instance worker-1 (process 4711 on web-1) sent its last heartbeat 60")
+    assert sentence.endswith(" s ago: it died, is frozen, or does not reach the database.")
+
+
+def test_poison_and_failing_jobs(doctor: Doctor, db: Database) -> None:
+    jobs = db["monque_jobs"]
+    killer, given_up, once, failing = (insert(handle(db), "render").id for _ in range(4))
+    changed: dict[Any, dict[str, Any]] = {
+        killer: {"rescues": 2},
+        given_up: {"status": "failed", "failReason": "died 4 times while running"},
+        once: {"rescues": 1},
+        failing: {"failCount": 7, "failReason": "ValueError: no\nimage"},
+    }
+    for job_id, fields in changed.items():
+        jobs.update_one({"_id": job_id}, {"$set": {"updatedAt": now(), **fields}})
+    found = doctor.looks()
+    assert set(found.sentences("poison-job")) == {
+        f"Job {killer} of the name 'render' (pending) may kill its process: 2 claims on it in a row died.",
+        f"Job {given_up} of the name 'render' (failed) may kill its process: 4 claims on it in a row died.",
+    }
+    assert found.sentences("failing-job") == [
+        f"Job {failing} of the name 'render' (pending) has failed 7 times in a row, last with: ValueError: no\\nimage"
+    ]
+    assert found.sentences("rescued-jobs") == [
+        "3 jobs were taken from dead instances within the last day, and have not completed since."
+    ]
+
+
+def test_change_stream_that_cannot_be_opened(capsys: pytest.CaptureFixture[str]) -> None:
+    with refusing_server() as server, server.client() as client:
+        indexes.ensure(handle(client["x"]))
+        doctor = Doctor(f"{uri_of_database(server.uri, 'x')}&appname={server.app}", capsys)
+        assert doctor.looks().status == 0
+        with server.refusing(13, ["aggregate"]):
+            (sentence,) = doctor.looks().sentences("no-change-stream")
+    assert sentence.startswith(
+        "The change stream cannot be opened, so workers poll: could not open the change stream: Failing command"
+    )
+
+
+def test_clock_that_is_a_minute_off(doctor: Doctor, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "wall_clock", lambda: datetime.now(UTC) - timedelta(minutes=1))
+    (sentence,) = doctor.looks().sentences("clock-off")
+    assert sentence == "The clock of this machine is 60.0 s behind the server's."
+
+
+def test_oversized_document(doctor: Doctor, db: Database) -> None:
+    full, nearly = put_full(db["monque_jobs"], 0), put_full(db["monque_jobs"], 10_000)
+    found = doctor.looks()
+    assert found.sentences("oversized-document") == [
+        f"Job {full} of the name 'greet' has 16,777,216 bytes, and leaves no room for a claim: it never runs."
+    ]
+    assert found.sentences("nearly-full-document") == [
+        f"Job {nearly} of the name 'greet' has 16,767,216 of 16,777,216 bytes: its result or its errors may not fit."
+    ]
+
+
+def test_standalone_server_with_a_full_pool(capsys: pytest.CaptureFixture[str]) -> None:
+    with standalone_server("--maxConns", "20") as uri, ExitStack() as open_clients:
+        indexes.ensure(handle(open_clients.enter_context(MongoClient[Any](uri))["x"]))
+        found = Doctor(f"{uri}x?maxPoolSize=5", capsys).looks()
+    assert found.sentences("standalone-server") == [
+        "The server is a standalone server: it has no change streams, no transactions and no failover."
+    ]
+    assert found.sentences("small-pool") == ["The pool of the client has 5 connections, and a scheduler needs 17."]
+    (sentence,) = found.sentences("server-full")
+    assert sentence.startswith("The pool of connections of the server is nearly full: it has ")
+    (sentence,) = found.sentences("no-change-stream")
+    assert "could not open the change stream" in sentence
+
+
+# --- Others ---
+
+
+def test_running_jobs_without_a_renewal_are_named_with_the_reason(doctor: Doctor, db: Database) -> None:
+    jobs = handle(db)
+    frozen, gone = (insert(jobs, name).id for name in ("a", "b"))
+    long_ago = now() - timedelta(minutes=5)
+    claim_due(jobs, {"a": 1}, stamp("worker-1", long_ago), long_ago)
+    claim_due(jobs, {"b": 1}, stamp("worker-2", long_ago), long_ago)
+    insert(jobs, "c")
+    claim_due(jobs, {"c": 1}, stamp("worker-3", now()), now())
+    db["monque_jobs"].insert_one(
+        {**(db["monque_jobs"].find_one({"name": "b"}) or {}), "_id": ObjectId(), "claimedBy": None}
+    )
+    enter(db, "worker-1", heartbeat_ago=300)
+    found = doctor.looks()
+    first, second = sorted(re.sub(r"3\d\d s", "300 s", sentence) for sentence in found.sentences("stuck-jobs"))
+    assert first == (
+        "1 jobs are stuck in `processing`: their holder worker-1 has not renewed its claims for 300 s, as its process "
+        f"4711 on web-1 has sent no heartbeat for 300 s: it died or is frozen (for example job {frozen})."
+    )
+    assert second == (
+        "1 jobs are stuck in `processing`: their holder worker-2 has not renewed its claims for 300 s, as it has no "
+        f"entry among the instances: it has ended (for example job {gone})."
+    )
+    assert len(found.sentences("no-holder")) == 1
+
+
+def test_peer_in_node_and_its_indexes(doctor: Doctor, db: Database) -> None:
+    peer = NodePeer(db["monque_jobs"])
+    db["monque_jobs"].create_indexes([one for one in INDEXES if not one.document.get("unique")])
+    peer.enqueue("send")
+    peer.claim("send")
+    found = doctor.looks()
+    assert len(found.sentences("node-indexes")) == 1
+    assert "10 indexes of Monque for Node" in found.sentences("node-indexes")[0]
+    assert len(found.sentences("node-peer")) == 1
+    assert found.status == 0  # Notes only.
+    peer.hold("send", 2, now() - timedelta(minutes=10))
+    (sentence,) = doctor.looks().sentences("stuck-node-jobs")
+    assert sentence.startswith("2 jobs are in `processing` under node-1, which is not an instance of this library")
+
+
+def test_indexes_of_others(doctor: Doctor, db: Database) -> None:
+    jobs = db["monque_jobs"]
+    jobs.create_index("a")
+    jobs.create_index("b", unique=True, sparse=True)
+    jobs.create_index("createdAt", expireAfterSeconds=60)
+    found = doctor.looks()
+    assert [kind for kind in found.kinds if kind.endswith("index")] == [
+        "unique-index",
+        "expiring-index",
+        "surplus-index",
+    ]
+    assert "after 60 s" in found.sentences("expiring-index")[0]
+
+
+def test_schedules_that_cannot_be_understood(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "daily", "node")
+    daily = Monque(db).sync.schedule("@daily", "daily", unique_key="d")
+    Monque(db).sync.schedule("@hourly", "daily", unique_key="e")
+    db["monque_jobs"].update_one({"_id": daily.id}, {"$set": {"timezone": "Mars/Olympus"}})
+    node = NodePeer(db["monque_jobs"]).enqueue(
+        "node", repeatInterval="0 0 9 * * *", nextRunAt=now() + timedelta(hours=1)
+    )
+    first, second = sorted(doctor.looks().sentences("bad-schedule"), key=lambda one: "Mars" not in one)
+    assert str(daily.id) in first
+    assert "'Mars/Olympus' is unknown" in first
+    assert str(node) in second
+
+
+def test_backlog_and_paused_name(doctor: Doctor, db: Database) -> None:
+    enter(db, "worker-1", "send", "report")
+    for name in ("send", "report"):
+        insert(handle(db), name)
+    Monque(db).sync.pause("report")
+    found = doctor.looks()
+    (sentence,) = found.sentences("backlog")
+    assert sentence.startswith("1 jobs of the name 'send' are due, the oldest for ")
+    assert found.sentences("paused-name") == ["The name 'report' is paused, and 1 jobs of it are due."]
+
+
+def test_jobs_without_any_instance(doctor: Doctor, db: Database) -> None:
+    insert(handle(db), "send")
+    found = doctor.looks()
+    assert found.sentences("no-instance") == ["No instance is alive, so no job runs; 1 jobs are pending."]
+    assert "unknown-name" not in found.kinds
+
+
+def broken_documents(job: dict[str, Any]) -> Iterator[dict[str, Any]]:
+    yield {**job, "name": 3}
+    yield {**job, "nextRunAt": "tomorrow"}
+    yield {field: value for field, value in job.items() if field != "createdAt"}
+    yield {**job, "failCount": None}
+    yield {**job, "claimedBy": "worker-1"}
+    yield {**job, "status": "done"}
+
+
+def test_broken_documents(doctor: Doctor, db: Database) -> None:
+    insert(handle(db), "send")
+    enter(db, "worker-1", "send")
+    job = db["monque_jobs"].find_one() or {}
+    broken = [{**one, "_id": ObjectId()} for one in broken_documents(job)]
+    db["monque_jobs"].insert_many(broken)
+    unknown_status = broken.pop()
+
+    def named(*arguments: str) -> set[str]:
+        return {sentence.split("'")[1] for sentence in doctor.looks(*arguments).sentences("broken-document")}
+
+    assert named() == {str(one["_id"]) for one in broken}
+    assert named("--all-documents") == {str(one["_id"]) for one in (*broken, unknown_status)}
+
+
+def test_user_with_few_rights_gets_what_can_be_answered(capsys: pytest.CaptureFixture[str]) -> None:
+    with restricted_server() as uri:
+        found = Doctor(uri, capsys).looks()
+    assert "standalone-server" in found.kinds
+    assert "not authorized" in found.sentences("no-change-stream")[0]

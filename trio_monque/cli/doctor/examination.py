@@ -1,0 +1,160 @@
+"""Asks the database all questions of the doctor, one after the other, and keeps the answers as facts.
+
+A question that the database does not answer is left out, and named. One that needs a missing index is not asked: it
+would read the whole collection.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Final, TypeVar
+
+from ...client.context import ClientContext
+from ...client.monque import Monque
+from ...errors import MonqueConnectionError
+from ...jobs.instance import Instance, is_alive
+from ...jobs.views import BrokenDocument
+from ...options import client_config
+from ...store import indexes
+from ...store import instances as stored
+from ...store.diagnosis import backlog, claims, documents, server
+from ...store.diagnosis import indexes as diagnosis
+from ...store.diagnosis import jobs as of_jobs
+from ...store.types import Database, IndexModel
+from .facts import Facts, IndexFacts, JobFacts, ServerFacts
+
+T = TypeVar("T")
+
+MOST_EXPLAINED: Final = 5
+"""Names whose look for due jobs is explained: those with the most due jobs."""
+
+MOST_SECONDS_TO_REACH: Final = 5.0
+"""Seconds in which some server must have answered."""
+
+_DATA_BEARING: Final = ("PRIMARY", "SECONDARY")
+
+
+class Examination:
+    """One examination of a collection of jobs.
+
+    Args:
+        uri: The connection string, to reach single members.
+        database: The database.
+        collection: The name of the collection.
+    """
+
+    def __init__(self, uri: str, database: Database, collection: str) -> None:
+        self._uri = uri
+        self._database = database
+        # Nothing is written, so the indexes are not created.
+        config = client_config({"collection_name": collection, "skip_index_creation": True})
+        self._context = ClientContext.of(database, config)
+        self._jobs = self._context.jobs
+        self._present: frozenset[str] = frozenset()
+        self._unanswered: list[str] = []
+
+    def facts(self, *, all_documents: bool = False) -> Facts:
+        """Ask all questions.
+
+        Args:
+            all_documents: Read every document to find broken ones.
+
+        Raises:
+            MonqueConnectionError: The database cannot be reached.
+        """
+        reaching = replace(self._jobs, operation_timeout=MOST_SECONDS_TO_REACH)
+        found = Facts(server=ServerFacts(server=server.look_at_server(reaching)))
+        if not found.server.server.has_primary:
+            return found
+        found = replace(found, server=self._server(found.server))
+        there = self._ask(partial(diagnosis.look_at_indexes, self._jobs))
+        if there is not None:
+            self._present = there.present
+            jobs = self._of_jobs(all_documents=all_documents) if there.has_collection else None
+            plans = [] if jobs is None else self._plans(jobs)
+            of_indexes = IndexFacts(
+                database=self._database.name, collection=self._jobs.collection.name, indexes=there, plans=plans
+            )
+            found = replace(found, indexes=of_indexes, jobs=jobs)
+        return replace(found, unanswered=tuple(self._unanswered))
+
+    def _server(self, found: ServerFacts) -> ServerFacts:
+        # The primary first: the others are compared with it.
+        members = sorted(found.server.members, key=lambda one: one.state)
+        addresses = [_split(one.address) for one in members if one.is_up and one.state in _DATA_BEARING]
+        ahead: Mapping[str, float] | None = None
+        if len(addresses) > 1 and not found.server.is_direct:
+            ahead = self._ask(partial(server.members_ahead, self._uri, addresses))
+        return replace(
+            found,
+            ahead=self._ask(partial(server.seconds_ahead, self._jobs)),
+            members_ahead=ahead or {},
+            connections=self._ask(partial(server.look_at_connections, self._jobs)),
+            stream_problem=server.problem_of_change_stream(self._jobs),
+        )
+
+    def _of_jobs(self, *, all_documents: bool) -> JobFacts:
+        jobs, now = self._jobs, self._context.now()
+        names = self._list(partial(backlog.pending_names, jobs), indexes.CLAIM)
+        return JobFacts(
+            now=now,
+            instances=self._list(self._instances),
+            paused=self._ask(partial(stored.paused, jobs)) or frozenset(),
+            holders=self._list(partial(claims.look_at_claims, jobs, now), indexes.HELD),
+            backlogs=self._list(partial(backlog.backlogs, jobs, names, now), indexes.CLAIM),
+            troubled=self._list(partial(of_jobs.troubled_jobs, jobs, now), indexes.UPDATED, indexes.HELD),
+            schedules=self._list(partial(of_jobs.bad_schedules, jobs), indexes.UPDATED, indexes.UNIQUE_KEY),
+            full=self._list(partial(documents.full_documents, jobs, names), indexes.CLAIM),
+            broken=self._all_broken() if all_documents else self._broken(names),
+        )
+
+    def _instances(self) -> Sequence[Instance]:
+        now = self._context.now()
+        return [
+            replace(one, is_live=is_alive(one.last_heartbeat, one.heartbeat_interval, now))
+            for one in stored.read_all(self._jobs)
+        ]
+
+    def _broken(self, names: Sequence[str]) -> Sequence[BrokenDocument]:
+        found = [*self._list(partial(documents.broken_at_the_heads, self._jobs, names), indexes.CLAIM)]
+        for index in (indexes.CLAIM, indexes.LISTING, indexes.CREATED):
+            found += self._list(partial(documents.wrong_by_index, self._jobs, index), index)
+        # One document may be wrong in several ways. The id of such a document may be unhashable.
+        return list({repr(one.document_id): one for one in found}.values())
+
+    def _all_broken(self) -> Sequence[BrokenDocument]:
+        client = Monque(self._database, collection_name=self._jobs.collection.name, skip_index_creation=True)
+        return self._list(client.sync.get_broken_documents)
+
+    def _plans(self, jobs: JobFacts) -> Sequence[diagnosis.Plan]:
+        most = sorted(jobs.backlogs, key=lambda one: -one.due)[:MOST_EXPLAINED]
+        queries = diagnosis.explained_queries([one.name for one in most], jobs.now)
+        plans = (
+            self._ask(partial(diagnosis.explain, self._jobs, query, index, search))
+            for query, (index, search) in queries.items()
+        )
+        return [plan for plan in plans if plan is not None]
+
+    def _list(self, question: Callable[[], Sequence[T]], *needed: IndexModel) -> Sequence[T]:
+        """Return the answer; nothing if the database did not give one, or if an index that it needs is missing."""
+        if not self._present.issuperset(map(indexes.name_of, needed)):
+            return []
+        return self._ask(question) or []
+
+    def _ask(self, question: Callable[[], T]) -> T | None:
+        """Return the answer. After a second failure, return None and remember the error."""
+        for is_last in (False, True):
+            try:
+                return question()
+            except MonqueConnectionError as error:
+                if is_last or not error.transient:
+                    self._unanswered.append(str(error))
+                    return None
+        raise AssertionError
+
+
+def _split(address: str) -> tuple[str, int]:
+    host, _, port = address.rpartition(":")
+    return host.strip("[]"), int(port)

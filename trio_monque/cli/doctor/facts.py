@@ -1,0 +1,92 @@
+"""What the doctor knows of a database, without judgement."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from ...jobs.instance import Instance
+from ...jobs.views import BrokenDocument
+from ...store.diagnosis.backlog import Backlog
+from ...store.diagnosis.claims import Holder
+from ...store.diagnosis.documents import FullDocument
+from ...store.diagnosis.indexes import Indexes, Plan
+from ...store.diagnosis.jobs import BadSchedule, TroubledJob
+from ...store.diagnosis.server import Connections, Server
+
+
+@dataclass(frozen=True, kw_only=True)
+class ServerFacts:
+    """Of the server.
+
+    Attributes:
+        server: What it reports about itself.
+        ahead: Seconds by which this machine's clock is ahead of the primary's; None if unknown.
+        members_ahead: Seconds by which the clock of each member is ahead of the first one's.
+        connections: Of the client and of the server; None if unknown.
+        stream_problem: Why the change stream cannot be opened; None if it can.
+    """
+
+    server: Server
+    ahead: float | None = None
+    members_ahead: Mapping[str, float] = field(default_factory=dict)
+    connections: Connections | None = None
+    stream_problem: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexFacts:
+    """Of the indexes, and of the queries that they serve.
+
+    Attributes:
+        database, collection: Where they are.
+        indexes: Which there are.
+        plans: How the server answers this library's queries.
+    """
+
+    database: str
+    collection: str
+    indexes: Indexes
+    plans: Sequence[Plan] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobFacts:
+    """Of the jobs and of the instances that run them.
+
+    Attributes:
+        now: The server's time.
+        instances: All that have an entry, dead ones too.
+        paused: The names that are paused.
+        holders: Who holds running jobs.
+        backlogs: Pending jobs by name.
+        troubled: Jobs that died, or failed again and again.
+        schedules: Those that cannot be understood.
+        full: Jobs that are nearly as large as MongoDB allows, or more.
+        broken: Documents that are not jobs.
+    """
+
+    now: datetime
+    instances: Sequence[Instance] = ()
+    paused: frozenset[str] = frozenset()
+    holders: Sequence[Holder] = ()
+    backlogs: Sequence[Backlog] = ()
+    troubled: Sequence[TroubledJob] = ()
+    schedules: Sequence[BadSchedule] = ()
+    full: Sequence[FullDocument] = ()
+    broken: Sequence[BrokenDocument] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Facts:
+    """All of them. What was not looked at, because there is no primary or no collection, is None.
+
+    Attributes:
+        unanswered: Why questions were not answered.
+    """
+
+    server: ServerFacts
+    indexes: IndexFacts | None = None
+    jobs: JobFacts | None = None
+    unanswered: Sequence[str] = ()

@@ -1,0 +1,344 @@
+"""What the doctor can find: each kind with its sentence and its advice, which stand nowhere else.
+
+The page docs/how-to/troubleshoot.md has the same texts. `{fields}` are filled in by the functions that judge.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import StrEnum
+from typing import Any, Final
+
+
+class Severity(StrEnum):
+    """How much a finding matters. All but notes make the exit status 1."""
+
+    PROBLEM = "problem"
+    """Jobs do not run, or may be lost, until it is repaired."""
+    WARNING = "warning"
+    """Jobs run, but late, at a higher price, or with less safety; or they soon will not."""
+    NOTE = "note"
+    """Good to know."""
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """One thing that the doctor can find.
+
+    Attributes:
+        name: Identifies it, also in JSON.
+        severity: See Severity.
+        sentence: What is wrong.
+        advice: What to do.
+    """
+
+    name: str
+    severity: Severity
+    sentence: str
+    advice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A kind with the values of one case."""
+
+    kind: Kind
+    fields: Mapping[str, Any]
+
+    @property
+    def sentence(self) -> str:
+        return self.kind.sentence.format_map(self.fields)
+
+    @property
+    def advice(self) -> str:
+        return self.kind.advice.format_map(self.fields)
+
+
+_KINDS: Final[dict[str, Kind]] = {}
+
+
+def _kind(name: str, severity: Severity, sentence: str, advice: str) -> Kind:
+    assert name not in _KINDS, name
+    _KINDS[name] = Kind(name, severity, sentence, advice)
+    return _KINDS[name]
+
+
+KINDS: Final[Mapping[str, Kind]] = _KINDS
+"""All kinds, by name, in the order of the page."""
+
+# --- The server ---
+
+OLD_SERVER: Final = _kind(
+    "old-server",
+    Severity.PROBLEM,
+    "The server runs MongoDB {version}, and this library is made for {oldest} or later.",
+    "Upgrade the server.",
+)
+STANDALONE: Final = _kind(
+    "standalone-server",
+    Severity.WARNING,
+    "The server is a standalone server: it has no change streams, no transactions and no failover.",
+    "Start it with --replSet rs0 and run rs.initiate() once: one server can be a replica set. Until then, workers "
+    "poll, and a job starts up to `poll_interval` late.",
+)
+NO_PRIMARY: Final = _kind(
+    "no-primary",
+    Severity.PROBLEM,
+    "The replica set has no primary: nothing can be enqueued, claimed or settled. Its members: {members}.",
+    "Start the members that are down, until a majority of them is up; then they elect a primary by themselves. "
+    "Running jobs are cancelled before their leases end, and run again afterwards.",
+)
+NO_MAJORITY: Final = _kind(
+    "no-majority",
+    Severity.PROBLEM,
+    "Only {up} members of the replica set hold data and are up, and a majority write needs {needed}: no claim and no "
+    "end of a job is acknowledged. Its members: {members}.",
+    "Start the members that are down. An arbiter holds no data, and acknowledges nothing.",
+)
+MEMBER_DOWN: Final = _kind(
+    "member-down",
+    Severity.WARNING,
+    "Member {member} of the replica set is in state {state}.",
+    "Start it, or look at its log: with fewer members, the next failure may stop all writes.",
+)
+MEMBERS_HIDDEN: Final = _kind(
+    "members-hidden",
+    Severity.NOTE,
+    "This user may not ask for the state of the members, so the doctor did not look at them.",
+    "Grant the role clusterMonitor to the user of the doctor, if you want to know.",
+)
+DIRECT_CONNECTION: Final = _kind(
+    "direct-connection",
+    Severity.WARNING,
+    "The connection string names one member only (directConnection=true): after an election, no primary is found.",
+    "Remove directConnection from it, and name the set: mongodb://host1,host2,host3/?replicaSet=NAME.",
+)
+CLOCK_OFF: Final = _kind(
+    "clock-off",
+    Severity.WARNING,
+    "The clock of this machine is {seconds} s {direction} the server's.",
+    "Set the clock, for example with NTP. The library itself goes by the server's clock; but a `run_at` that a "
+    "program here computes is wrong by that much, and so are Monque for Node and programs with locks of their own.",
+)
+MEMBER_CLOCK_OFF: Final = _kind(
+    "member-clock-off",
+    Severity.WARNING,
+    "The clock of member {member} is {seconds} s {direction} that of {other}.",
+    "Set the clocks of the servers, for example with NTP: if that member becomes primary, jobs become due that much "
+    "earlier or later.",
+)
+SMALL_POOL: Final = _kind(
+    "small-pool",
+    Severity.PROBLEM,
+    "The pool of the client has {size} connections, and a scheduler needs {needed}.",
+    "Set maxPoolSize={needed} or more in the connection string, or remove it: no scheduler starts with less.",
+)
+SERVER_FULL: Final = _kind(
+    "server-full",
+    Severity.PROBLEM,
+    "The pool of connections of the server is nearly full: it has {used}, and accepts {available} more.",
+    "Raise net.maxIncomingConnections of the server (or the limit of its plan), or let fewer programs connect: a "
+    "scheduler needs up to {needed}.",
+)
+NO_CHANGE_STREAM: Final = _kind(
+    "no-change-stream",
+    Severity.WARNING,
+    "The change stream cannot be opened, so workers poll: {problem}",
+    "Give the user the right to read the whole database (role `read`), or pass `change_stream=False` and a "
+    "`poll_interval` that suits you. On a standalone server, see standalone-server.",
+)
+
+# --- Indexes ---
+
+NO_COLLECTION: Final = _kind(
+    "no-collection",
+    Severity.PROBLEM,
+    "The database {database} has no collection {collection}.",
+    "Check --database and --collection. If they are right, no program has enqueued a job or run a worker yet.",
+)
+MISSING_INDEX: Final = _kind(
+    "missing-index",
+    Severity.PROBLEM,
+    "The index {index} is missing.",
+    "Start a worker, or call `Monque(db).sync.enqueue(...)`: both create it, unless `skip_index_creation` is set. On "
+    "a large collection, do so at a quiet time.",
+)
+OTHER_DEFINITION: Final = _kind(
+    "other-index-definition",
+    Severity.PROBLEM,
+    "The index {index} has another definition than this version of the library makes.",
+    "No worker starts with it. When no worker runs, drop it, in mongosh by db.{collection}.dropIndex('{index}'), and "
+    "start a worker: it creates the right one.",
+)
+INDEX_UNDER_OTHER_NAME: Final = _kind(
+    "index-under-other-name",
+    Severity.PROBLEM,
+    "The index {other} has the definition of {index}, so that one cannot be created.",
+    "No worker starts with it. When no worker runs, drop it, in mongosh by db.{collection}.dropIndex('{other}'), and "
+    "start a worker: it creates the same index under its own name.",
+)
+NODE_INDEXES: Final = _kind(
+    "node-indexes",
+    Severity.NOTE,
+    "The collection has {count} indexes of Monque for Node: with all ten, a claim and its end cost the server more "
+    "than twice as much.",
+    "If no Node program uses this collection any more, drop them: {names}.",
+)
+SURPLUS_INDEX: Final = _kind(
+    "surplus-index",
+    Severity.NOTE,
+    "The index {index} belongs to neither this library nor Monque for Node, and makes every claim and its end dearer.",
+    "Drop it if no query of yours needs it.",
+)
+UNIQUE_INDEX: Final = _kind(
+    "unique-index",
+    Severity.WARNING,
+    "The unique index {index} belongs to neither this library nor Monque for Node: the server may refuse jobs.",
+    "Drop it. To have one job for a key, use `unique_key`.",
+)
+EXPIRING_INDEX: Final = _kind(
+    "expiring-index",
+    Severity.WARNING,
+    "The index {index} makes the server delete documents after {seconds} s, pending and running jobs too.",
+    "Drop it, and use `retention` of a scheduler, which deletes ended jobs only.",
+)
+UNSERVED_QUERY: Final = _kind(
+    "unserved-query",
+    Severity.PROBLEM,
+    "No index serves {query}: the server reads the whole collection, or sorts it.",
+    "Create the missing index: see missing-index.",
+)
+COSTLY_QUERY: Final = _kind(
+    "costly-query",
+    Severity.WARNING,
+    "The server reads {examined} documents to find {returned} in {query}.",
+    "Look for documents that no worker can claim: `trio-monque doctor --all-documents` names them. Repair or delete "
+    "them.",
+)
+
+# --- The fleet ---
+
+NO_INSTANCE: Final = _kind(
+    "no-instance",
+    Severity.WARNING,
+    "No instance is alive, so no job runs; {pending} jobs are pending.",
+    "Start a worker process: trio-monque run MODULE:ATTRIBUTE.",
+)
+DEAD_INSTANCE: Final = _kind(
+    "dead-instance",
+    Severity.WARNING,
+    "Instance {instance} (process {pid} on {host}) sent its last heartbeat {ago} s ago: it died, is frozen, or does "
+    "not reach the database.",
+    "See what became of that process, and start another one if it is gone. Live instances rescue its jobs within a "
+    "lease, and remove its entry after ten of its heartbeat intervals.",
+)
+STUCK_JOBS: Final = _kind(
+    "stuck-jobs",
+    Severity.PROBLEM,
+    "{count} jobs are stuck in `processing`: their holder {instance} has not renewed its claims for {silent} s, as "
+    "{reason} (for example job {job}).",
+    "A live instance makes them pending again when it has seen no renewal for {lease} s; if none is alive, start a "
+    "worker. If the process still exists, look why it stands still: it may be stopped, suspended, or without a "
+    "network.",
+)
+NO_HOLDER: Final = _kind(
+    "no-holder",
+    Severity.PROBLEM,
+    "{count} jobs are in `processing` without a holder (for example job {job}).",
+    "Another program wrote them so. A live instance makes them pending again when they are older than its "
+    "`lock_timeout`.",
+)
+STUCK_NODE_JOBS: Final = _kind(
+    "stuck-node-jobs",
+    Severity.WARNING,
+    "{count} jobs are in `processing` under {instance}, which is not an instance of this library and has not renewed "
+    "its claims for {silent} s (for example job {job}).",
+    "If that process is gone, nothing needs to be done: a live instance takes its jobs when their claims are older "
+    "than its `lock_timeout` (by default half an hour).",
+)
+NODE_PEER: Final = _kind(
+    "node-peer",
+    Severity.NOTE,
+    "{instance} holds {count} jobs, and is not an instance of this library: Monque for Node works on this collection "
+    "too.",
+    "Its `lockTimeout` must be at least the `lock_timeout` here, and it ignores pauses, time zones and the limits of "
+    "single jobs. See the page on sharing a collection with Node.",
+)
+
+# --- Jobs ---
+
+UNKNOWN_NAME: Final = _kind(
+    "unknown-name",
+    Severity.PROBLEM,
+    "{pending} jobs of the name {name!r} are pending, and no live instance runs that name{suggestion}.",
+    "Start a worker for it. If the name is misspelt, correct it where the jobs are enqueued, and cancel these.",
+)
+PAUSED_NAME: Final = _kind(
+    "paused-name",
+    Severity.WARNING,
+    "The name {name!r} is paused, and {due} jobs of it are due.",
+    "Resume it when its jobs may run: `await monque.resume({name!r})`.",
+)
+BACKLOG: Final = _kind(
+    "backlog",
+    Severity.WARNING,
+    "{due} jobs of the name {name!r} are due, the oldest for {ago} s.",
+    "The fleet does not keep up: start further worker processes, or raise `concurrency` of that worker. If its jobs "
+    "do not start at all, look at the log of a worker.",
+)
+POISON_JOB: Final = _kind(
+    "poison-job",
+    Severity.PROBLEM,
+    "Job {job} of the name {name!r} ({status}) may kill its process: {deaths} claims on it in a row died.",
+    "Look at what the job does to its process: memory, native code, a call that exits. Then retry it, or delete it. "
+    "After `max_rescues` deaths it is `failed` by itself.",
+)
+FAILING_JOB: Final = _kind(
+    "failing-job",
+    Severity.WARNING,
+    "Job {job} of the name {name!r} ({status}) has failed {failures} times in a row, last with: {reason}",
+    "Repair what the error names, and then retry the job if it is `failed`; or cancel or delete it.",
+)
+RESCUED_JOBS: Final = _kind(
+    "rescued-jobs",
+    Severity.NOTE,
+    "{count} jobs were taken from dead instances within the last day, and have not completed since.",
+    "One death after a restart is ordinary. If there are many, look why processes end: the log of the system, or "
+    "limits of memory.",
+)
+BAD_SCHEDULE: Final = _kind(
+    "bad-schedule",
+    Severity.PROBLEM,
+    "The schedule of job {job} of the name {name!r} ({status}) cannot be understood: {problem}",
+    "Declare the schedule again with a right line, and cancel or delete this job: it fails when its next occurrence "
+    "is to be computed.",
+)
+BROKEN_DOCUMENT: Final = _kind(
+    "broken-document",
+    Severity.PROBLEM,
+    "Document {document} cannot be run: {problem}.",
+    "Repair the document or delete it. Until then schedulers skip it; they look at it again every minute.",
+)
+OVERSIZED_DOCUMENT: Final = _kind(
+    "oversized-document",
+    Severity.PROBLEM,
+    "Job {job} of the name {name!r} has {size} bytes, and leaves no room for a claim: it never runs.",
+    "Store its data elsewhere (a file, GridFS) and enqueue a reference to it; delete this job.",
+)
+NEARLY_FULL_DOCUMENT: Final = _kind(
+    "nearly-full-document",
+    Severity.WARNING,
+    "Job {job} of the name {name!r} has {size} of 16,777,216 bytes: its result or its errors may not fit.",
+    "Store its data elsewhere (a file, GridFS) and enqueue a reference to it.",
+)
+
+# --- The doctor itself ---
+
+UNANSWERED: Final = _kind(
+    "unanswered",
+    Severity.WARNING,
+    "The database did not answer one question: {problem}",
+    "Run the doctor again when the server is less busy, or with a user who has the right. What depends on this "
+    "answer was not looked at.",
+)

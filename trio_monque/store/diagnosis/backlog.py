@@ -1,0 +1,94 @@
+"""Pending jobs by name: how many, how many of them are due, and since when the oldest one is."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Any, Final
+
+from ...jobs.job import JobStatus
+from .. import indexes
+from ..codec import LENIENT
+from ..commands import command, in_chunks
+from ..fields import FIELD
+from ..job_collection import JobCollection
+from ..queries import names_at_rest
+from .limits import briefly
+
+MOST_NAMES: Final = 200
+"""Names that are looked at: those that come first in the alphabet."""
+
+MOST_COUNTED: Final = 100_000
+"""Pending jobs of all names that are counted: a tenth of a second."""
+
+_NAMES_AT_ONCE: Final = 50
+_NAME, _STATUS, _DUE = FIELD["name"], FIELD["status"], FIELD["next_run_at"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Backlog:
+    """The pending jobs of one name.
+
+    Attributes:
+        name: The name.
+        pending: How many there are, the earliest ones first; a lower bound if `is_capped`.
+        due: How many of these are due.
+        oldest: When the first one is or was due; None if its date is not a date.
+        is_capped: There are more than were counted.
+    """
+
+    name: str
+    pending: int
+    due: int
+    oldest: datetime | None
+    is_capped: bool = False
+
+
+@command("look for the names of pending jobs", writes=False)
+def pending_names(jobs: JobCollection) -> Sequence[str]:
+    """Return the names that have pending jobs, MOST_NAMES at most. Needs the claim index."""
+    return briefly(lambda: names_at_rest(jobs, [JobStatus.PENDING], MOST_NAMES))
+
+
+@command("count pending jobs by name", writes=False)
+def backlogs(jobs: JobCollection, names: Sequence[str], now: datetime) -> Sequence[Backlog]:
+    """Return the pending jobs of these names, from the claim index alone."""
+    most = MOST_COUNTED // max(len(names), 1)
+    collection = jobs.collection.with_options(codec_options=LENIENT)
+    found = []
+    for chunk in in_chunks(names, _NAMES_AT_ONCE):
+        first, *others = (_of_name(name, most, now) for name in chunk)
+        parts = [{"$unionWith": {"coll": collection.name, "pipeline": part}} for part in others]
+        counting = partial(collection.aggregate, [*first, *parts], hint=indexes.name_of(indexes.CLAIM))
+        found += [_backlog(row, most) for row in briefly(counting)]
+    return found
+
+
+def _of_name(name: str, most: int, now: datetime) -> list[dict[str, Any]]:
+    is_due = {"$and": [{"$eq": [{"$type": f"${_DUE}"}, "date"]}, {"$lte": [f"${_DUE}", now]}]}
+    return [
+        {"$match": {_NAME: name, _STATUS: JobStatus.PENDING.value}},
+        {"$sort": {_DUE: 1}},
+        {"$limit": most + 1},
+        {
+            "$group": {
+                "_id": {"$literal": name},
+                "pending": {"$sum": 1},
+                "due": {"$sum": {"$cond": [is_due, 1, 0]}},
+                "oldest": {"$first": f"${_DUE}"},
+            }
+        },
+    ]
+
+
+def _backlog(row: Mapping[str, Any], most: int) -> Backlog:
+    oldest = row["oldest"]
+    return Backlog(
+        name=row["_id"],
+        pending=min(row["pending"], most),
+        due=min(row["due"], most),
+        oldest=oldest if isinstance(oldest, datetime) else None,
+        is_capped=row["pending"] > most,
+    )

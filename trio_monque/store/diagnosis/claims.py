@@ -1,0 +1,92 @@
+"""The jobs that are in `processing`, by their holders: who holds them, and since when the claims were not renewed."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from functools import partial
+from typing import Final
+
+from bson import ObjectId
+
+from ...jobs.fences import is_ours, sign_of_life
+from ...jobs.instance import is_alive
+from ...jobs.job import Job
+from ...jobs.rescue_policy import lease_of
+from .. import indexes
+from ..commands import command
+from ..job_collection import JobCollection
+from ..rescuing import CLAIM_VIEW, CLAIMED, IN_ORDER
+from .limits import briefly
+
+MOST_CLAIMS: Final = 5_000
+"""Running jobs that are looked at: some 50 ms of the server's time."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Holder:
+    """What one instance, or a process of another library, holds.
+
+    Attributes:
+        instance_id: The `claimedBy` of the jobs; None for jobs in `processing` without a holder.
+        is_ours: This library made the claims.
+        held: How many jobs it holds.
+        silent: How many of these claims count as not renewed: for more than two of their heartbeat intervals.
+        silent_since: The earliest last sign of life among these.
+        lease: Seconds after which another instance may take them.
+        example: One of them.
+        claimed_at: The earliest claim.
+    """
+
+    instance_id: str | None
+    is_ours: bool
+    held: int
+    silent: int
+    silent_since: datetime | None
+    lease: float
+    example: ObjectId
+    claimed_at: datetime
+
+
+@command("look at the running jobs", writes=False)
+def look_at_claims(jobs: JobCollection, now: datetime) -> Sequence[Holder]:
+    """Return the holders of running jobs, of at most MOST_CLAIMS jobs. Needs the index for running jobs."""
+    found = jobs.decoded(
+        lambda collection: indexes.hinted(
+            indexes.HELD,
+            lambda hint: briefly(
+                partial(collection.find, CLAIMED, CLAIM_VIEW, sort=IN_ORDER, limit=MOST_CLAIMS, hint=hint)
+            ),
+        )
+    )
+    by_holder: dict[tuple[str | None, bool], list[Job]] = defaultdict(list)
+    for job in found:
+        by_holder[job.claimed_by, is_ours(job)].append(job)
+    return [_holder(key[0], held, now) for key, held in by_holder.items()]
+
+
+def _holder(instance_id: str | None, held: Sequence[Job], now: datetime) -> Holder:
+    silent = sorted((sign for job in held if (sign := _silent_since(job, now)) is not None), key=lambda one: one[0])
+    since, job = silent[0] if silent else (None, held[0])
+    return Holder(
+        instance_id=instance_id,
+        is_ours=is_ours(held[0]),
+        held=len(held),
+        silent=len(silent),
+        silent_since=since,
+        lease=lease_of(job),
+        example=job.id,
+        claimed_at=min(_claimed_at(job) for job in held),
+    )
+
+
+def _silent_since(job: Job, now: datetime) -> tuple[datetime, Job] | None:
+    (sign,) = sign_of_life(job).values()
+    last = sign or _claimed_at(job)
+    return None if is_alive(last, job.heartbeat_interval, now) else (last, job)
+
+
+def _claimed_at(job: Job) -> datetime:
+    return job.locked_at or job.updated_at

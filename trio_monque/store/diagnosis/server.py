@@ -1,0 +1,192 @@
+"""What a server is: its version, its members, their clocks, its connections, and whether a change stream opens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from enum import StrEnum
+from typing import Any, Final, TypeVar
+
+from pymongo import ReadPreference
+from pymongo import errors as driver
+
+from ...clock import ClockReadings, steady_clock
+from ...errors import MonqueConnectionError
+from ..change_stream import open_watch
+from ..codec import OWN_OPTIONS
+from ..commands import command
+from ..connection import client_of, measure_clock_offset
+from ..job_collection import JobCollection
+
+T = TypeVar("T")
+
+_UNAUTHORIZED: Final = 13
+_SECONDS_FOR_ONE_MEMBER: Final = 3.0
+
+# Sections of serverStatus that are large, and not needed.
+_BRIEF: Final = dict.fromkeys(("metrics", "repl", "wiredTiger", "locks", "tcmalloc", "sharding"), 0)
+
+
+class Topology(StrEnum):
+    """How the servers that a connection string names belong together."""
+
+    STANDALONE = "standalone server"
+    REPLICA_SET = "replica set"
+    SHARDED = "sharded cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Member:
+    """A member of a replica set, as the member that was asked sees it.
+
+    Attributes:
+        address: Its host and port.
+        state: Such as "PRIMARY" or "SECONDARY".
+        is_up: It can be reached.
+    """
+
+    address: str
+    state: str
+    is_up: bool
+
+
+@dataclass(frozen=True, kw_only=True)
+class Server:
+    """What the server reports about itself.
+
+    Attributes:
+        version: Such as "6.0.27".
+        topology: See Topology.
+        has_primary: Some server accepts writes.
+        is_direct: The connection string asks for one member only, although there are others.
+        members: The members; empty if the user may not ask for them, or if there is no replica set.
+        majority: The number of members that a majority write needs; None if unknown.
+    """
+
+    version: str
+    topology: Topology
+    has_primary: bool
+    is_direct: bool = False
+    members: Sequence[Member] = ()
+    majority: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """Connections in number.
+
+    Attributes:
+        largest_pool: `maxPoolSize` of the client; None for no limit.
+        used, available: Those that the server has, and those that it would still accept; None if unknown.
+    """
+
+    largest_pool: int | None
+    used: int | None = None
+    available: int | None = None
+
+
+@command("ask the server what it is", writes=False)
+def look_at_server(jobs: JobCollection) -> Server:
+    """Return what any member reports, also if there is no primary."""
+    client = jobs.collection.database.client
+    hello = _ask(jobs, "hello")
+    if "setName" in hello:
+        topology = Topology.REPLICA_SET
+    else:
+        topology = Topology.SHARDED if hello.get("msg") == "isdbgrid" else Topology.STANDALONE
+    # A secondary that is asked knows the primary, if there is one.
+    has_primary = bool(hello.get("isWritablePrimary")) or "primary" in hello
+    version = str(_ask(jobs, "buildInfo")["version"])
+    if topology is not Topology.REPLICA_SET:
+        return Server(version=version, topology=topology, has_primary=has_primary)
+    status = _permitted(lambda: _ask(jobs, "replSetGetStatus")) or {}
+    return Server(
+        version=version,
+        topology=topology,
+        has_primary=has_primary,
+        is_direct=client.topology_description.topology_type_name == "Single",
+        members=[
+            Member(address=str(one["name"]), state=str(one["stateStr"]), is_up=one.get("health") == 1)
+            for one in status.get("members", ())
+        ],
+        majority=status.get("writeMajorityCount"),
+    )
+
+
+@command("ask the server for its connections", writes=False)
+def look_at_connections(jobs: JobCollection) -> Connections:
+    """Return the size of the client's pool, and the connections of the server if the user may ask for them."""
+    size = jobs.collection.database.client.options.pool_options.max_pool_size
+    largest = int(size) if size and size != float("inf") else None
+    found = _permitted(lambda: _ask(jobs, "serverStatus", **_BRIEF)["connections"])
+    if found is None:
+        return Connections(largest_pool=largest)
+    return Connections(largest_pool=largest, used=int(found["current"]), available=int(found["available"]))
+
+
+def _ask(jobs: JobCollection, name: str, **arguments: Any) -> dict[str, Any]:
+    admin = jobs.collection.database.client.get_database("admin")
+    preference = ReadPreference.PRIMARY_PREFERRED
+    return admin.command(name, read_preference=preference, codec_options=OWN_OPTIONS, **arguments)
+
+
+def _permitted(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except driver.OperationFailure as error:
+        if error.code != _UNAUTHORIZED:
+            raise
+        return None
+
+
+# --- Clocks ---
+
+
+def seconds_ahead(jobs: JobCollection) -> float | None:
+    """Return by how many seconds this machine's time of day is ahead of the primary's; None if it answers too late."""
+    offset = measure_clock_offset(jobs)
+    readings = ClockReadings.now()
+    return None if offset is None else readings.wall - (readings.steady + offset)
+
+
+def members_ahead(uri: str, addresses: Sequence[tuple[str, int]]) -> Mapping[str, float]:
+    """Return by how many seconds the clock of each member is ahead of the first one's. Others are left out.
+
+    A member that does not answer within a few seconds is left out.
+    """
+    wanted: tuple[str, int] = ("", 0)
+    client = client_of(
+        uri,
+        server_selector=lambda servers: [one for one in servers if one.address == wanted],
+        serverSelectionTimeoutMS=round(_SECONDS_FOR_ONE_MEMBER * 1000),
+    )
+    offsets: dict[str, float] = {}
+    with client:
+        for wanted in addresses:
+            database = client.get_database("admin")
+            for _ in range(2):  # The first one opens the connection, and so is slow.
+                try:
+                    sent = steady_clock()
+                    answer = database.command(
+                        "hello", read_preference=ReadPreference.NEAREST, codec_options=OWN_OPTIONS
+                    )
+                    received = steady_clock()
+                except driver.PyMongoError:
+                    break
+                moment: datetime = answer["localTime"]
+                offsets["{}:{}".format(*wanted)] = moment.timestamp() - (sent + received) / 2
+    first = next(iter(offsets.values()), 0.0)
+    return {address: offset - first for address, offset in offsets.items()}
+
+
+# --- The change stream ---
+
+
+def problem_of_change_stream(jobs: JobCollection) -> str | None:
+    """Open the change stream of a scheduler and close it; return why that failed, or None."""
+    try:
+        open_watch(jobs, "doctor").close()
+    except MonqueConnectionError as error:
+        return str(error)
+    return None
