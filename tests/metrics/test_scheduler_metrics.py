@@ -4,16 +4,25 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from collections import Counter
+from contextlib import AsyncExitStack
+from functools import partial
 
 import pytest
 import trio
 from prometheus_client import CollectorRegistry
+from pymongo import MongoClient
+from pymongo.errors import AutoReconnect
 from trio.testing import MockClock
 
-from trio_monque import Discard, Monque, RunningJob, Snooze, Workers
+from tests.support.interception import Interceptor, Recorder, is_claim
+from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
 from trio_monque.metrics import CollectionMetrics, SchedulerMetrics
-from trio_monque.testing import SchedulerOpener, advance
+from trio_monque.store.types import Collection, Database
+from trio_monque.testing import SchedulerOpener, advance, crash, fail_next
 
 from .scrapes import Scrape
 
@@ -63,7 +72,8 @@ async def test_scrape_shows_what_a_scheduler_did_and_does(
             assert scrape.by("verdict", "runs_total", name="gives-up") == {"discarded": 1}
             assert scrape.by("verdict", "runs_total", name="snoozes") == {"snoozed": 1}
             assert scrape.by("verdict", "runs_total", name="takes-a-minute") == {"completed": 2}
-            assert scrape.by("name", "running_jobs") == {"takes-a-minute": 2}
+            running = scrape.by("name", "running_jobs")
+            assert running == {"takes-a-minute": 2, "fails": 0, "gives-up": 0, "snoozes": 0}
             assert scrape.value("held_claims") == 2
             assert scrape.value("claims_total") == 8
             assert scrape.value("healthy") == 1
@@ -93,6 +103,97 @@ async def test_scrape_shows_what_a_scheduler_did_and_does(
             assert scrape.value("renewals_total") == scheduler.statistics().renewals > 0
             await advance(1000)
         assert Scrape(registry).samples == []
+
+
+async def test_claims_that_cannot_be_renewed_are_counted(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pauses, "REAL_TIME_BUDGET", 0.0)  # The outage takes virtual time.
+    registry = CollectorRegistry()
+    async with open_test_scheduler(workers, heartbeat_interval=10) as scheduler:
+        with SchedulerMetrics(scheduler, registry=registry, collection_interval=None):
+            await scheduler.enqueue("takes-a-minute")
+            await advance(1)
+            with fail_next(scheduler, AutoReconnect("gone"), command="renew claims", times=None) as fault:
+                await advance(40)
+            scrape = await scraped(registry)
+            assert scrape.value("renewal_failures_total") == len(fault.hits) > 1
+            assert scrape.value("claims_lost_total") == 1
+            assert scrape.value("healthy") == 0
+            assert scrape.values("jobs") == []
+            assert scrape.values("event_loop_lag_seconds") == []
+            await advance(60)
+            assert (await scraped(registry)).value("healthy") == 1
+
+
+async def test_job_that_another_instance_takes_first_is_counted_as_lost(
+    mongod: EmbeddedServer, db: Database, jobs: Collection, autojump_clock: MockClock
+) -> None:
+    interceptor, registry = Interceptor(), CollectorRegistry()
+    with MongoClient(mongod.uri, event_listeners=[interceptor], tz_aware=True) as client:  # type: ignore[var-annotated]
+        async with SchedulerOpener(client[db.name])(workers) as scheduler:
+            with SchedulerMetrics(scheduler, registry=registry):
+                interceptor.before(is_claim, lambda: jobs.update_one({}, {"$set": {"status": "completed"}}))
+                await Monque(db).enqueue_many([NewJob(name="gives-up")] * 3)
+                await advance(1)
+                scrape = await scraped(registry)
+                assert scrape.value("claim_candidates_lost_total") == 1
+                assert scrape.value("claims_total") == 2
+
+
+async def test_job_of_a_dead_instance_is_stuck_until_another_rescues_it(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    registry = CollectorRegistry()
+    async with AsyncExitStack() as stack:
+        dying = await stack.enter_async_context(open_test_scheduler(workers, heartbeat_interval=10))
+        await dying.enqueue("takes-a-minute")
+        await advance(5)
+        await crash(dying)
+        other = await stack.enter_async_context(open_test_scheduler(Workers(), recover_stale_jobs=False))
+        with SchedulerMetrics(other, registry=registry, collection_interval=0):
+            assert (await scraped(registry)).value("stuck_jobs", name="takes-a-minute") == 0
+            await advance(30)
+            assert (await scraped(registry)).value("stuck_jobs", name="takes-a-minute") == 1
+        rescuer = await stack.enter_async_context(open_test_scheduler(workers, heartbeat_interval=10))
+        with SchedulerMetrics(rescuer, registry=registry, collection_interval=0):
+            await advance(35)
+            scrape = await scraped(registry)
+            assert scrape.value("stuck_jobs", name="takes-a-minute") == 0
+            assert scrape.value("rescues_total") == 1
+            assert scrape.value("batch_size_count", operation="rescue") == 1
+            assert scrape.value("running_jobs", name="takes-a-minute") == 1
+            # It waited for its first start only once.
+            assert scrape.values("job_wait_seconds_count") == []
+
+
+async def commands_of_some_hours(mongod: EmbeddedServer, database: str, *, metrics: bool) -> list[str]:
+    """The commands of a scheduler, in order, as a seed decides it."""
+    recorder = Recorder()
+    with MongoClient(mongod.uri, event_listeners=[recorder], tz_aware=True) as client:  # type: ignore[var-annotated]
+        async with AsyncExitStack() as stack:
+            opener = SchedulerOpener(client[database])
+            scheduler = await stack.enter_async_context(opener(workers, deterministic=True, seed=1))
+            if metrics:
+                await stack.enter_async_context(SchedulerMetrics(scheduler, registry=CollectorRegistry()))
+            for name in ("takes-a-minute", "fails", "gives-up", "snoozes"):
+                for delay in range(5):
+                    await scheduler.enqueue(name, delay=delay)
+            await advance(6 * 3600)
+    return [name for name, _ in recorder.commands if name != "hello"]
+
+
+def test_scheduler_with_metrics_sends_not_one_command_more_than_one_without(
+    mongod: EmbeddedServer, db: Database
+) -> None:
+    counts = []
+    for metrics in (False, True):
+        clock = MockClock(autojump_threshold=0)
+        sent = trio.run(partial(commands_of_some_hours, mongod, f"{db.name}", metrics=metrics), clock=clock)
+        db.client.drop_database(db)
+        counts.append(Counter(sent))
+    assert counts[0] == counts[1]
+    assert counts[0].total() > 50
 
 
 async def test_names_beyond_the_cap_are_counted_together(

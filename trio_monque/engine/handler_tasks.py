@@ -14,8 +14,13 @@ class HandlerTasks(Protocol):
 
     Attributes:
         is_answering: Whether a handler that is called now would begin. While it is False, nothing is claimed.
+        lag: Seconds that their loop, if it is another than the engine's, took to answer or has not answered yet;
+            otherwise None.
         blocked: How many times their loop, if it is another than the engine's, was blocked for longer than a second.
     """
+
+    @property
+    def lag(self) -> float | None: ...
 
     @property
     def blocked(self) -> int: ...
@@ -36,6 +41,7 @@ class TrioTasks:
     """Handlers that run in the tasks of their runs."""
 
     is_answering = True
+    lag = None
     blocked = 0  # The watchdog of the engine counts.
 
     def frames_of(self, task: trio.lowlevel.Task) -> str:

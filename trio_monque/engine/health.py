@@ -44,6 +44,7 @@ class Examined:
         loops: Those that have begun, in the order of their beginning.
         event_loop_lag: Seconds; None without a watchdog.
         answered_at: When the source last answered any of the loops.
+        handler_loop_lag: The same as `event_loop_lag` for the loop of the handlers; None if that is the engine's.
     """
 
     now: float
@@ -52,6 +53,7 @@ class Examined:
     is_draining: bool
     event_loop_lag: float | None
     answered_at: float
+    handler_loop_lag: float | None = None
 
 
 @dataclass(frozen=True, slots=True)

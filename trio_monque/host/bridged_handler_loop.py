@@ -57,6 +57,10 @@ class BridgedHandlerLoop:
         return self._app_loop.is_answering
 
     @property
+    def lag(self) -> float:
+        return self._app_loop.lag
+
+    @property
     def blocked(self) -> int:
         return self._app_loop.blocked
 

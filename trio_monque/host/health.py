@@ -54,6 +54,8 @@ class Health:
         loops: The loops that have started, in the order of their start.
         event_loop_lag: How long the event loop has not answered the watchdog, or how long its last answer took. None in
             virtual time, where the watchdog does not run.
+        application_loop_lag: In a program on asyncio: the same for its event loop, which runs the handlers. Otherwise
+            None.
         broken: The number of documents that this instance has met and skips. This alone is healthy, as it works on all
             others. For a scheduler: broken documents, pending jobs that have an owner, and jobs on which the server
             refuses every claim; `get_broken_documents` lists them. For claims: documents in which the server refuses a
@@ -69,6 +71,7 @@ class Health:
     draining: bool
     loops: tuple[LoopHealth, ...]
     event_loop_lag: float | None
+    application_loop_lag: float | None = None
     broken: int
     last_database_contact: datetime | None
     last_database_contact_age: float | None
@@ -84,6 +87,7 @@ def health_of(found: Examined, now: datetime, *, broken: int, warnings: tuple[st
         draining=found.is_draining,
         loops=tuple(_loop_health(loop, found.now, now) for loop in found.loops),
         event_loop_lag=found.event_loop_lag,
+        application_loop_lag=found.handler_loop_lag,
         broken=broken,
         last_database_contact=_moment(found.answered_at, found.now, now) if has_begun else None,
         last_database_contact_age=found.now - found.answered_at if has_begun else None,

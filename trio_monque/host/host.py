@@ -124,8 +124,9 @@ class Host(Generic[ClaimT, ReportT]):
         From any thread: it only reads memory.
         """
         found = self.engine.vitals.examine(self._life.name)
-        further = (*self._reporter.complaints(found.now), *self.engine.handlers.complaints())
-        return replace(found, reasons=(*found.reasons, *further))
+        handlers = self.engine.handlers
+        further = (*self._reporter.complaints(found.now), *handlers.complaints())
+        return replace(found, reasons=(*found.reasons, *further), handler_loop_lag=handlers.lag)
 
     async def run(self, started: Callable[[], None]) -> ReportT:
         """Start, run to the end, and return the report. Calls `started` when the engine works.

@@ -52,32 +52,33 @@ class LatestAnswer(Generic[T]):
     def get(self) -> T | None:
         """Begin a new question if the last one is old, and return the last answer; None without one.
 
-        Wait for the new answer, for a second at most. On an event loop do not wait: all its tasks would.
+        Wait for the answer that is on its way, for a second at most. On an event loop do not wait: all its tasks would.
         """
-        asked = self._begin()
-        if asked is not None and not is_in_event_loop():
-            asked.wait(LONGEST_WAIT)
+        answered = self._begin()
+        if answered is not None and not is_in_event_loop():
+            answered.wait(LONGEST_WAIT)
         return self._answer
 
     def _begin(self) -> threading.Event | None:
+        """Begin a question if one is due. Return an event for the answer that is on its way; None if none is."""
         with self._lock:
             now = time.monotonic()
-            if self._under_way is not None or now - self._asked_at < self._interval:
+            if self._under_way is not None:
+                return self._under_way
+            if now - self._asked_at < self._interval:
                 return None
-            self._asked_at, self._under_way = now, threading.Event()
+            self._asked_at, self._under_way = now, (answered := threading.Event())
             # A daemon: at the end of the program, Python would wait for a database that does not answer.
-            thread = threading.Thread(
-                target=self._work, args=(self._under_way, now), name="trio_monque metrics", daemon=True
-            )
+            thread = threading.Thread(target=self._work, args=(answered, now), name="trio_monque metrics", daemon=True)
             try:
                 thread.start()
             except RuntimeError as error:  # No more threads.
                 self._under_way = None
                 self._failed(error)
                 return None
-            return self._under_way
+            return answered
 
-    def _work(self, done: threading.Event, asked_at: float) -> None:
+    def _work(self, answered: threading.Event, asked_at: float) -> None:
         try:
             answer = self._ask()
         except Exception as error:  # noqa: BLE001  # No caller gets it: it is counted and logged.
@@ -86,7 +87,7 @@ class LatestAnswer(Generic[T]):
             self._answer, self._answered_at, self._has_failed = answer, asked_at, False
         finally:
             self._under_way = None
-            done.set()
+            answered.set()
 
     def _failed(self, error: Exception) -> None:
         self.failures += 1

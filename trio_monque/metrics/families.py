@@ -126,7 +126,10 @@ CLAIMS_LOST: Final = Family(
     "counter", "claims_lost", "Claims that were not renewed in time, or that others took. Their runs were cancelled."
 )
 LOOP_LAG: Final = Family(
-    "gauge", "event_loop_lag_seconds", "How long the event loop of the instance took to answer. Not in virtual time."
+    "gauge",
+    "event_loop_lag_seconds",
+    "How long an event loop took to answer: that of the instance, or in a program on asyncio that of the application.",
+    ("of",),
 )
 LOOP_BLOCKED: Final = Family(
     "counter", "event_loop_blocked", "How many times something blocked an event loop for longer than a second."

@@ -34,8 +34,9 @@ def instance_samples(numbers: Statistics | ClaimsStatistics, health: Health, cla
     yield Sample(of.RENEWED, numbers.renewals)
     yield Sample(of.RENEWAL_FAILURES, numbers.renewal_failures)
     yield Sample(of.CLAIMS_LOST, claims_lost)
-    if health.event_loop_lag is not None:
-        yield Sample(of.LOOP_LAG, health.event_loop_lag)
+    for loop_of, lag in (("instance", health.event_loop_lag), ("application", health.application_loop_lag)):
+        if lag is not None:
+            yield Sample(of.LOOP_LAG, lag, (loop_of,))
     yield Sample(of.LOOP_BLOCKED, numbers.loop_blocked)
     for loop in health.loops:
         yield Sample(of.INTERNAL_LAG, loop.lag, (loop.name,))

@@ -96,8 +96,8 @@ class SchedulerMetrics(Metrics):
         yield self._info
         yield from instance_samples(numbers, self._scheduler.health(), numbers.claims_lost)
         running: Counter[str] = Counter()
-        for name, number in numbers.running_by_name.items():
-            running[label_of(name)] += number
+        for name in dict.fromkeys((*numbers.running_by_name, *numbers.ended_by_name)):
+            running[label_of(name)] += numbers.running_by_name.get(name, 0)
         yield from (Sample(RUNNING, number, (label,)) for label, number in running.items())
         ended: Counter[tuple[str, str]] = Counter()
         for name, verdicts in numbers.ended_by_name.items():
