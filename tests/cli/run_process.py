@@ -41,6 +41,31 @@ async def wait(job):
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
 
 
+@workers.register("until-file")
+async def until_file(job):
+    """Until there is a file of this name, also while the scheduler drains."""
+    print("waiting for a file", flush=True)
+    while not Path(job.data).exists():
+        await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+
+
+@workers.register("count")
+async def count(job):
+    await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+    print("counted", job.data, flush=True)
+
+
+@workers.register("swallow")
+async def swallow(job):
+    """Never ends."""
+    print("swallowing", flush=True)
+    while True:
+        try:
+            await (asyncio.sleep(60) if on_asyncio() else trio.sleep(60))
+        except (trio.Cancelled, asyncio.CancelledError):
+            pass
+
+
 @workers.register("block")
 async def block(job):
     """Blocks the event loop until there is a file `go on`."""
@@ -152,21 +177,24 @@ def write_program(folder: Path) -> None:
 
 
 class RunProcess:
-    """A worker process.
+    """A worker process, or the parent of several.
 
     Attributes:
+        pid: Its process id.
         lines: What it has printed to standard output, as far as it was read.
     """
 
     def __init__(self, process: subprocess.Popen[str]) -> None:
         self._process = process
+        self.pid = process.pid
         self.lines: list[str] = []
 
     def wait_for(self, line: str) -> None:
+        """Read the output until there is a line that begins so."""
         assert self._process.stdout is not None
         for one in self._process.stdout:
             self.lines.append(one.rstrip("\n"))
-            if self.lines[-1] == line:
+            if self.lines[-1].startswith(line):
                 return
         raise AssertionError(f"no line {line!r} in {self.lines}: {self.wait_ended()}")
 
@@ -198,6 +226,7 @@ def run_process(folder: Path, *arguments: str, **variables: str) -> Iterator[Run
         [sys.executable, "-m", "trio_monque", "run", *arguments],
         env=environment(**variables),
         cwd=folder,
+        start_new_session=True,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,

@@ -13,23 +13,21 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-from urllib.error import HTTPError
-from urllib.request import Request, urlopen
 
 import click
 import pytest
 
 from tests.support.programs import uri_of_database
-from tests.support.waiting import wait_until
 from trio_monque import Health, Monque
 from trio_monque.cli import main
-from trio_monque.cli.run.health import LIVE_WITHIN, health_pages, report_of_worker
+from trio_monque.cli.run.health import LIVE_WITHIN, ProcessReport, health_pages, report_of_processes, report_of_worker
 from trio_monque.cli.run.http_server import Address, AddressType, served
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.scheduler import LoopHealth
 from trio_monque.store.types import Database
 
-from .run_process import RunProcess, run_process, write_program
+from .probe import Probe, ask
+from .run_process import run_process, write_program
 
 
 @pytest.fixture
@@ -41,30 +39,6 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def uri(mongod: EmbeddedServer, db: Database) -> str:
     return uri_of_database(mongod.uri, db.name)
-
-
-class Probe:
-    """Asks the endpoints as Kubernetes does."""
-
-    def __init__(self, worker: RunProcess) -> None:
-        line = worker.wait_for_log("serves /livez /readyz /healthz /health at http://127.0.0.1:")
-        (self.url,) = re.findall(r"http://\S+", line)
-
-    def ask(self, path: str, method: str = "GET") -> tuple[int, str]:
-        return ask(self.url + path, method)
-
-    def wait_for(self, path: str, status: int) -> str:
-        wait_until(lambda: self.ask(path)[0] == status, f"{path} answers {status}")
-        return self.ask(path)[1]
-
-
-def ask(url: str, method: str = "GET") -> tuple[int, str]:
-    try:
-        with urlopen(Request(url, method=method), timeout=5) as answer:
-            return answer.status, answer.read().decode()
-    except HTTPError as error:
-        with error:
-            return error.code, error.read().decode()
 
 
 @pytest.mark.parametrize(
@@ -207,6 +181,36 @@ def test_report_of_a_worker() -> None:
     silent = "the event loop has not answered for 5.1 s"
     assert (draining.not_live, draining.unhealthy) == ((silent,), (silent,))
     assert draining.not_ready == (silent, "the scheduler drains")
+
+
+def test_report_of_several_processes_has_the_faults_of_each() -> None:
+    good = report_of_worker("shop-1", make_health(), 0.0)
+    draining = report_of_worker("shop-2", make_health(draining=True), 0.0)
+    report = report_of_processes([ProcessReport(1, 11, good, 0.0), ProcessReport(2, 12, draining, 0.0)])
+    assert (report.not_live, report.unhealthy) == ((), ())
+    assert report.not_ready == ("process 2: the scheduler drains",)
+    assert [(one["number"], one["pid"], one["instance"], one["ready"]) for one in report.details["processes"]] == [
+        (1, 11, "shop-1", True),
+        (2, 12, "shop-2", False),
+    ]
+    blocked = report_of_worker("shop-1", make_health(), LIVE_WITHIN + 1)
+    without_answers = [
+        ProcessReport(2),
+        ProcessReport(3, 13),
+        ProcessReport(4, 14, None, 0.8),
+        ProcessReport(5, 15, None, 6.0),
+    ]
+    report = report_of_processes([ProcessReport(1, 11, blocked, 0.0), *without_answers])
+    assert report.not_live == (
+        "process 1: the event loop has not answered for 6.0 s",
+        "process 5: the process has not answered for 6.0 s",
+    )
+    assert report.unhealthy == report.not_ready
+    assert report.not_ready[1:4] == (
+        "process 2: the process does not run",
+        "process 3: the process starts",
+        "process 4: the process has not answered for 0.8 s",
+    )
 
 
 def make_health(**values: Any) -> Health:

@@ -1,5 +1,6 @@
 """The command line: `trio-monque`, or `python -m trio_monque`. Each command has a file or folder."""
 
+import signal
 import sys
 from collections.abc import Sequence
 
@@ -17,4 +18,9 @@ def main(argv: Sequence[str] | None = None) -> int:
             raise
         print('trio-monque: the command needs click: python -m pip install "trio-monque[cli]"', file=sys.stderr)
         return FAILED
-    return run_program(argv)
+    status = run_program(argv)
+    if argv is None:
+        # The process ends: a second Ctrl-C would only interrupt the end of the interpreter, with a traceback.
+        for number in (signal.SIGINT, signal.SIGTERM):
+            signal.signal(number, signal.SIG_IGN)
+    return status

@@ -82,7 +82,8 @@ def _run(argv: Sequence[str] | None) -> int:
     try:
         # Not `program.main`: it ends the process with status 1 where the reader of the output has left, and prints
         # errors with their secrets.
-        with program.make_context(PROGRAM, list(sys.argv[1:] if argv is None else argv)) as context:
+        arguments = list(sys.argv[1:] if argv is None else argv)
+        with program.make_context(PROGRAM, list(arguments), obj=arguments) as context:
             return int(program.invoke(context) or SUCCEEDED)
     except click.exceptions.Exit as ended:  # After --help or --version.
         return ended.exit_code

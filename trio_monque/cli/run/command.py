@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import os
 from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import Final
 
 import click
+import trio
 
 from ...errors import MonqueError
 from ...options import SchedulerOptions
@@ -14,7 +16,9 @@ from ..connection import Connection, connection_options
 from ..log_output import log_options
 from .health import health_pages
 from .http_server import Address, AddressType, served
+from .parent_link import SUPERVISED, run_child
 from .scheduler_options import scheduler_options
+from .supervisor import Supervisor
 from .target import Selection
 from .worker import Work, run_worker
 from .worker_state import WorkerState
@@ -26,6 +30,7 @@ Examples:
   trio-monque run shop.jobs:workers --uri mongodb://localhost:27017/shop
   trio-monque run shop.jobs:workers --uri-file /run/secrets/mongodb --only send
   trio-monque run shop.jobs:open_workers shop.mail:workers --loop asyncio
+  trio-monque run shop.jobs:workers --processes 4 --health 0.0.0.0:9000
 """
 
 
@@ -36,11 +41,18 @@ Examples:
 @click.option("--except", "without", multiple=True, metavar="NAME", help="Do not run jobs of this name.")
 @click.option("--loop", type=click.Choice(LOOPS), default="trio", help="The event loop of async handlers.")
 @click.option(
+    "--processes",
+    type=click.IntRange(1),
+    metavar="N",
+    help="Run this number of worker processes, and restart those that die.",
+)
+@click.option(
     "--health",
     type=AddressType(),
     metavar="HOST:PORT",
     help="Serve /livez, /readyz and /healthz there over HTTP. Without HOST: on 127.0.0.1 only.",
 )
+@click.option(SUPERVISED, type=(int, str), hidden=True)
 @log_options
 @scheduler_options
 def run(
@@ -51,7 +63,9 @@ def run(
     only: tuple[str, ...],
     without: tuple[str, ...],
     loop: str,
+    processes: int | None,
     health: Address | None,
+    supervised: tuple[int, str] | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
 
@@ -68,11 +82,24 @@ def run(
            not answer in time
       2    could not start, or crashed; standard error has the reason
       130  interrupted before the scheduler started, or after it ended
+    With --processes, it is the worst one of all: 0, 130, 1, 2 from good to bad.
     """
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
-    work, state = Work(targets, Selection(only, without), connection, loop, options), WorkerState()
+    if supervised is not None:
+        descriptor, name = supervised
+        if "instance_id" in options:
+            options["instance_id"] = f"{options['instance_id']}-{name}"
+        return run_child(Work(targets, Selection(only, without), connection, loop, options), descriptor)
+    if processes is not None and os.name != "posix":
+        raise MonqueError("--processes needs Linux, macOS or another Unix: start several worker processes yourself")
     with ExitStack() as stack:
+        if processes is not None:
+            supervisor = Supervisor(click.get_current_context().find_root().obj, processes)
+            if health is not None:
+                stack.enter_context(served(health_pages(supervisor.report), health, "--health"))
+            return trio.run(supervisor.run)
+        state = WorkerState()
         if health is not None:
             stack.enter_context(served(health_pages(state.report), health, "--health"))
-        return run_worker(work, state)
+        return run_worker(Work(targets, Selection(only, without), connection, loop, options), state)

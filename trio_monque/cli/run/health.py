@@ -63,6 +63,52 @@ def report_of_worker(instance: str | None, health: Health | None, silent_for: fl
     )
 
 
+@dataclass(frozen=True)
+class ProcessReport:
+    """What a parent knows of one worker process.
+
+    Attributes:
+        number: Its place, from 1.
+        pid: Its process id; None while none runs in this place.
+        report: Its answer; None if it has not come in time.
+        silent_for: Seconds for which a question waits for its answer; None if it has never answered.
+    """
+
+    number: int
+    pid: int | None = None
+    report: HealthReport | None = None
+    silent_for: float | None = None
+
+    def known(self) -> HealthReport:
+        """Return its answer, or what follows from the fact that there is none."""
+        if self.report is not None:
+            return self.report
+        not_live: tuple[str, ...] = ()
+        if self.pid is None:
+            reason = "the process does not run"
+        elif self.silent_for is None:
+            reason = "the process starts"
+        else:
+            reason = f"the process has not answered for {self.silent_for:.1f} s"
+            not_live = (reason,) if self.silent_for > LIVE_WITHIN else ()
+        return HealthReport(not_live=not_live, unhealthy=(reason,), not_ready=(reason,), details={})
+
+
+def report_of_processes(processes: Sequence[ProcessReport]) -> HealthReport:
+    """Return the report of several worker processes: good if it is good for each of them."""
+    known = [(one.number, one.pid, one.known()) for one in processes]
+
+    def each(reasons: Callable[[HealthReport], tuple[str, ...]]) -> tuple[str, ...]:
+        return tuple(f"process {number}: {reason}" for number, _, report in known for reason in reasons(report))
+
+    return HealthReport(
+        not_live=each(lambda report: report.not_live),
+        unhealthy=each(lambda report: report.unhealthy),
+        not_ready=each(lambda report: report.not_ready),
+        details={"processes": [{"number": number, "pid": pid, **_as_object(report)} for number, pid, report in known]},
+    )
+
+
 def plain(health: Health) -> Mapping[str, Any]:
     """Return the health as values of JSON: moments in ISO format, and null for infinity."""
     return {name: _plain(value) for name, value in asdict(health).items()}
@@ -96,11 +142,16 @@ def _as_text(good: str, reasons: tuple[str, ...]) -> Page:
 
 
 def _as_json(report: HealthReport) -> Page:
-    body = {
+    return Page(
+        _BAD if report.unhealthy else "200 OK", "application/json", json.dumps(_as_object(report), indent=2) + "\n"
+    )
+
+
+def _as_object(report: HealthReport) -> dict[str, Any]:
+    return {
         "live": not report.not_live,
         "ready": not report.not_ready,
         "healthy": not report.unhealthy,
         "reasons": report.unhealthy,
         **report.details,
     }
-    return Page(_BAD if report.unhealthy else "200 OK", "application/json", json.dumps(body) + "\n")

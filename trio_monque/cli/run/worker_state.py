@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from typing import Final
 
 import trio
@@ -18,12 +19,16 @@ _BEAT: Final = 0.5
 class WorkerState(trio.TaskStatus[Scheduler]):
     """Knows the scheduler of this process, and when its event loop answered last. Any thread may ask for the report.
 
+    Args:
+        announce_start: Called when the scheduler has started.
+
     Attributes:
         scheduler: None until it has started.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, announce_start: Callable[[], None] = lambda: None) -> None:
         self.scheduler: Scheduler | None = None
+        self._announce_start = announce_start
         self._answered_at = 0.0
 
     def started(self, value: Scheduler | None = None) -> None:
@@ -35,6 +40,7 @@ class WorkerState(trio.TaskStatus[Scheduler]):
         else:
             self._beat_on_asyncio()
         self.scheduler = value
+        self._announce_start()
 
     def report(self) -> HealthReport:
         """Return the health of this process at this moment."""

@@ -1,0 +1,92 @@
+"""A worker process and its parent: it answers the questions of its parent, and leaves in order if the parent dies."""
+
+from __future__ import annotations
+
+import logging
+import math
+import os
+import signal
+import threading
+import time
+from contextlib import suppress
+from multiprocessing.connection import Connection
+from typing import Any, Final
+
+from ...log import logger_of
+from ...options import SchedulerOptions, scheduler_config
+from ..exit_statuses import FAILED
+from .worker import Work, run_worker
+from .worker_state import WorkerState
+
+logger = logger_of("cli")
+
+SUPERVISED: Final = "--supervised"
+"""The option that makes a worker process the child of another one. Its values: a file descriptor, a name."""
+
+HEALTH: Final = "health"
+"""A question: what is the health of this process?"""
+
+STARTED: Final = -1
+"""The number of the only message that is not an answer: the scheduler has started."""
+
+_FOR_RESOURCES: Final = 10.0
+"""Seconds that a process without a parent has for the end of its resources, beyond the end of its scheduler."""
+
+
+def run_child(work: Work, descriptor: int) -> int:
+    """Run a worker process that is the child of another one, and return its exit status."""
+    link = ParentLink(descriptor, work.options)
+    state = WorkerState(link.announce_start)
+    link.serve(state)
+    return run_worker(work, state)
+
+
+class ParentLink:
+    """The socket that a worker process shares with its parent. If it ends, the parent has died.
+
+    This works everywhere and for every death of the parent; PR_SET_PDEATHSIG works on Linux only, and there follows
+    the thread of the parent that started this process.
+    """
+
+    def __init__(self, descriptor: int, options: SchedulerOptions) -> None:
+        os.set_inheritable(descriptor, False)  # noqa: FBT003
+        config = scheduler_config(options)
+        self._leave_within = config.shutdown_timeout + config.cleanup_timeout + 2.0 + _FOR_RESOURCES
+        self._connection = Connection(descriptor)
+        self._lock = threading.Lock()
+
+    def announce_start(self) -> None:
+        self._send(STARTED, None)
+
+    def serve(self, state: WorkerState) -> None:
+        """Answer questions about this state from a thread, until the process ends."""
+        threading.Thread(target=self._serve, args=(state,), name="trio_monque parent link", daemon=True).start()
+
+    def _serve(self, state: WorkerState) -> None:
+        while True:
+            try:
+                number, what = self._connection.recv()
+            except (EOFError, OSError):
+                self._leave(state)
+                return
+            if what == HEALTH:
+                self._send(number, state.report())
+
+    def _send(self, number: int, answer: Any) -> None:
+        with self._lock, suppress(OSError):  # The parent has died: the next `recv` fails as well.
+            self._connection.send((number, answer))
+
+    def _leave(self, state: WorkerState) -> None:
+        logger.warning("the parent process has ended; this worker process drains and ends")
+        if state.scheduler is None:
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
+        else:
+            # Not a signal: it would be the second one, which cuts, if the parent has passed one on before its death.
+            state.scheduler.drain()
+        if self._leave_within < math.inf:
+            time.sleep(self._leave_within)
+            # A handler swallows its cancellation, or something blocks the event loop. There is no parent left whose
+            # process manager would kill this process.
+            logger.critical("did not end within %.0f s after its parent; ending this process", self._leave_within)
+            logging.shutdown()
+            os._exit(FAILED)
