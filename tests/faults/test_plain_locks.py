@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from datetime import UTC, datetime
 from functools import partial
@@ -33,7 +33,7 @@ pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
 
 DOCUMENTS: Final = 1500
 TRIALS: Final = 20
-LATER: Final = 2.0
+LATER: Final = 3.0
 """Seconds of a first back-off: it ends while the plain programs work."""
 
 PLAIN: Final = ("plain one", "plain two")
@@ -96,26 +96,46 @@ def gets_on(scenario: DocumentScenario, name: str) -> bool:
     return results_of(scenario, name) >= TRIALS
 
 
-def is_over(scenario: DocumentScenario, name: str) -> bool:
-    """Whether what that program holds is free by its own lock."""
-    held = {f"{LOCK}.by": name, f"{LOCK}.until": {"$gte": datetime.now(UTC)}}
+def held_by_plain_programs(scenario: DocumentScenario) -> dict[str, Any]:
+    """The document that each of them holds, if any."""
+    return {one[LOCK]["by"]: one["_id"] for one in scenario.db[COLLECTION].find({f"{LOCK}.by": {"$in": PLAIN}})}
+
+
+def are_over(scenario: DocumentScenario) -> bool:
+    """Whether what they hold is free by their own locks."""
+    held = {f"{LOCK}.by": {"$in": PLAIN}, f"{LOCK}.until": {"$gte": datetime.now(UTC)}}
     return scenario.db[COLLECTION].find_one(held) is None
 
 
 @contextmanager
-def stopped(scenario: DocumentScenario, program: subprocess.Popen[bytes], name: str) -> Iterator[None]:
-    """While it holds a document."""
-    with ExitStack() as until_thawed:
+def stopped(scenario: DocumentScenario, programs: Sequence[subprocess.Popen[bytes]]) -> Iterator[Sequence[Any]]:
+    """From when their locks are over, while each of the plain programs still holds a document.
 
-        def is_stopped() -> bool:
+    A program may have sent the result when it is frozen. What the server has not done until the lock is over, it has
+    not got.
+    """
+    with ExitStack() as until_thawed:
+        left = list[Any]()
+
+        def are_stopped() -> bool:
             with ExitStack() as perhaps:
-                perhaps.enter_context(frozen(program.pid))
-                if is_holding := scenario.held_under(name) == 1:
+                for program in programs:
+                    perhaps.enter_context(frozen(program.pid))
+                held = held_by_plain_programs(scenario)
+
+                def is_known() -> bool:
+                    return held_by_plain_programs(scenario) != held or are_over(scenario)
+
+                if is_holding := held.keys() == set(PLAIN):
+                    scenario.wait(is_known, "their locks are over")
+                    is_holding = held_by_plain_programs(scenario) == held
+                if is_holding:
+                    left.extend(held.values())
                     until_thawed.push(perhaps.pop_all())
             return is_holding
 
-        scenario.wait(is_stopped, f"{name} holds a document")
-        yield
+        scenario.wait(are_stopped, "each of the plain programs holds a document")
+        yield left
 
 
 def test_programs_that_know_only_plain_locks_and_ours_take_nothing_that_the_other_holds(
@@ -135,17 +155,15 @@ def test_programs_that_know_only_plain_locks_and_ours_take_nothing_that_the_othe
         scenario.wait_completed(TRIALS)
         with frozen(programs[0].pid), frozen(programs[1].pid):
             scenario.fill(later)
-            trio.run(partial(fail_all, scenario, "later", base_retry_interval=LATER))
             scenario.fill(documents(scenario.random, DOCUMENTS))
+            # Last: the plain programs must go on within the back-off.
+            trio.run(partial(fail_all, scenario, "later", base_retry_interval=LATER))
         for worker in (one, two):
             worker.open()
         for name in (*PLAIN, "one", "two"):
             scenario.wait(partial(gets_on, scenario, name), f"{name} gets on")
-        with stopped(scenario, programs[1], PLAIN[1]):
-            with stopped(scenario, programs[0], PLAIN[0]):
-                programs[0].kill()
-                left = collection.distinct("_id", {f"{LOCK}.by": {"$in": PLAIN}})
-            scenario.wait(lambda: all(is_over(scenario, name) for name in PLAIN), "their locks are over")
+        with stopped(scenario, programs) as left:
+            programs[0].kill()
             # The earlier holders may be gone: there is no need to wait for live locks of plain programs.
             last.open()
             done = {"_id": {"$in": left}, "state": "done"}
