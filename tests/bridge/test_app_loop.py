@@ -319,6 +319,59 @@ async def _answer() -> int:
     return 42
 
 
+def test_task_that_the_application_cancels_before_its_first_step_answers(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            log: list[str] = []
+
+            async def handler() -> None:
+                log.append("ran")
+
+            def cancelling(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+                task = asyncio.Task(coroutine, loop=loop, **options)
+                if "AppCall._run" in repr(coroutine):
+                    task.cancel("by the application")
+                return task
+
+            asyncio.get_running_loop().set_task_factory(cancelling)
+            with pytest.raises(StrayCancelledError, match="before it called the function") as raised:
+                await engine.call(handler)
+            assert isinstance(raised.value.__cause__, asyncio.CancelledError)
+            asyncio.get_running_loop().set_task_factory(None)
+            assert await engine.call(_answer) == 42
+            assert log == []
+
+    app.run(main)
+
+
+def test_task_that_is_cancelled_with_all_others_before_its_first_step_cuts_its_caller(app: AppRunner) -> None:
+    ended: list[type[BaseException]] = []
+
+    async def main() -> None:
+        async with open_engine() as engine:
+
+            def leaving(loop: asyncio.AbstractEventLoop, coroutine: Any, **options: Any) -> asyncio.Task[Any]:
+                task = asyncio.Task(coroutine, loop=loop, **options)
+                if "AppCall._run" in repr(coroutine):
+                    for one in asyncio.all_tasks():
+                        one.cancel()
+                return task
+
+            async def call() -> None:
+                try:
+                    await engine.app_loop.call(_answer)
+                except BaseException as error:
+                    ended.append(type(error))
+                    raise
+
+            asyncio.get_running_loop().set_task_factory(leaving)
+            await engine.in_runtime(call)
+
+    with pytest.raises(asyncio.CancelledError):
+        app.run(main)
+    assert ended == [trio.Cancelled]
+
+
 def test_group_keeps_its_errors_and_loses_its_cancellations(app: AppRunner) -> None:
     async def mixed() -> None:
         raise BaseExceptionGroup("mixed", [ValueError("v"), asyncio.CancelledError()])
@@ -501,5 +554,48 @@ def test_stack_and_label_of_a_call(app: AppRunner) -> None:
             for name in ("in handler", "in deep_inside", "in wait"):
                 assert name in waiting
             assert engine.app_loop.stack_of(tasks[0]) is None
+
+    app.run(main)
+
+
+class _Compiled:
+    """An awaitable as an extension module may make it: it has the attributes of a coroutine, and no frame of Python."""
+
+    cr_frame = "no frame"
+
+    def __init__(self, awaitable: Any) -> None:
+        self._steps = awaitable.__await__()
+
+    def __await__(self) -> _Compiled:
+        return self
+
+    def __iter__(self) -> _Compiled:
+        return self
+
+    def __next__(self) -> Any:
+        return next(self._steps)
+
+
+def test_stack_ends_at_an_awaitable_without_a_frame(app: AppRunner) -> None:
+    async def main() -> None:
+        async with open_engine() as engine:
+            tasks: list[trio.lowlevel.Task] = []
+            has_begun, wait = asyncio.Event(), asyncio.Event()
+
+            async def call() -> None:
+                tasks.append(trio.lowlevel.current_task())
+                await engine.app_loop.call(handler)
+
+            async def handler() -> None:
+                has_begun.set()
+                await _Compiled(wait.wait())  # type: ignore[misc]
+
+            called = asyncio.create_task(engine.in_runtime(call))
+            await has_begun.wait()
+            stack = engine.app_loop.stack_of(tasks[0])
+            wait.set()
+            await called
+            assert stack is not None
+            assert "in handler" in stack.splitlines()[-2]
 
     app.run(main)

@@ -9,6 +9,8 @@ Races that this file closes:
 - All tasks of the loop are cancelled, as `asyncio.run` does at its end. That is not an error of the function, so the
   runtime is cut. So it is if Python closes the coroutine of a task that the loop has left behind. A GeneratorExit that
   the function raises by itself is an error of the function: otherwise one job could end each scheduler that runs it.
+- The application cancels the task before its first step, as a task factory or a sweep over all tasks may do. Nothing of
+  the task has run then, so the end of the task answers. Without that, the caller would wait until the runtime ends.
 - The loop is closed, or never runs again. Its tasks never end, so `lost` resumes the caller.
 
 Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches asyncio.
@@ -38,7 +40,7 @@ T = TypeVar("T")
 class StrayCancelledError(RuntimeError):
     """A function on the application loop raised asyncio.CancelledError, and nothing had cancelled it.
 
-    The CancelledError is the `__cause__`.
+    Or the application cancelled the task before it called the function. The CancelledError is the `__cause__`.
     """
 
 
@@ -61,7 +63,7 @@ class _Without(Enum):
     """How a call ended that has neither a result nor an error."""
 
     CANCELLED = auto()  # By its caller.
-    APPLICATION = auto()  # The application cancelled all its tasks, or left its loop for ever.
+    APPLICATION = auto()  # The application cancelled all its tasks, or will never run its loop again.
 
 
 _call_of_context: ContextVar[AppCall[Any] | None] = ContextVar("monque_bridge_call", default=None)
@@ -168,10 +170,11 @@ class AppCall(Generic[T]):
                 # A copy for each call, so that nothing leaks from one to the next. Not `create_task(context=...)`: a
                 # task factory of the application may not know it.
                 self.task = self._app_loop.context.copy().run(self._app_loop.loop.create_task, coroutine)
+                self.task.add_done_callback(self._task_ended)
             except BaseException:
                 coroutine.close()
                 raise
-        except BaseException as error:  # A Ctrl-C too: without an answer, the caller would wait for ever.
+        except BaseException as error:  # A Ctrl-C too: without an answer, the caller would never go on.
             self._take_ticket()
             self._answer(outcome.Error(error))
             if not isinstance(error, Exception):
@@ -216,9 +219,20 @@ class AppCall(Generic[T]):
             return _Without.CANCELLED
         if self._app_loop.is_leaving:
             return self._left_by_application()
-        stray = StrayCancelledError("the function ended in asyncio.CancelledError, although nothing had cancelled it")
-        stray.__cause__ = error
-        return outcome.Error(stray)
+        return _stray("the function ended in asyncio.CancelledError, although nothing had cancelled it", error)
+
+    def _task_ended(self, task: asyncio.Task[None]) -> None:
+        # The ticket is still there only if the task was cancelled before its first step. Otherwise the caller was
+        # cancelled first, or `_run` has answered.
+        if not self._take_ticket():
+            return
+        if self._app_loop.is_leaving:
+            self._answer(self._left_by_application())
+            return
+        try:
+            task.result()
+        except BaseException as error:  # noqa: BLE001  # A CancelledError, with the message of who cancelled.
+            self._answer(_stray("the application cancelled the task before it called the function", error))
 
     def _left_by_application(self) -> _Without:
         self._app_loop.cut()  # Before the answer, in the same mailbox: the caller is cancelled when it goes on.
@@ -250,6 +264,12 @@ def call_of(task: asyncio.Task[Any]) -> AppCall[Any] | None:
     return task.get_context().get(_call_of_context) if hasattr(task, "get_context") else None
 
 
+def _stray(message: str, cause: BaseException) -> outcome.Error:
+    stray = StrayCancelledError(message)
+    stray.__cause__ = cause
+    return outcome.Error(stray)
+
+
 def _frames_of(awaited: Any) -> list[FrameType]:
     """From the outermost coroutine to what it awaits: the task itself knows its outermost frame only."""
     frames: list[FrameType] = []
@@ -257,7 +277,9 @@ def _frames_of(awaited: Any) -> list[FrameType]:
         kind = next((kind for kind in ("cr", "gi", "ag") if hasattr(awaited, f"{kind}_frame")), None)
         if kind is None:
             break
-        if (frame := getattr(awaited, f"{kind}_frame")) is not None:
-            frames.append(frame)
+        frame = getattr(awaited, f"{kind}_frame")
+        if not isinstance(frame, FrameType):  # It has ended, or is compiled and only looks like a coroutine.
+            break
+        frames.append(frame)
         awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
     return frames

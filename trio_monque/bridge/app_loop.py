@@ -148,7 +148,8 @@ class AppLoop:
             label: What the call works on, for log lines.
 
         Raises:
-            StrayCancelledError: The function raised CancelledError, and nothing had cancelled it.
+            StrayCancelledError: The function raised CancelledError, and nothing had cancelled it; or the application
+                cancelled the task before it called the function.
             MonqueError: The loop has ended without the function, and the caller was not cancelled because of that.
         """
         waiter = trio.lowlevel.current_task()
@@ -222,7 +223,7 @@ async def _wait(future: asyncio.Future[None]) -> None:
 
 
 async def _wait_for_cut() -> NoReturn:
-    """The cut is on its way, as a cancellation of the caller. But a caller with a shield would wait for ever."""
+    """The cut is on its way, as a cancellation of the caller. But a caller with a shield would never go on."""
     with trio.move_on_after(LONGEST_WAIT_FOR_CUT):
         await trio.sleep_forever()
     raise MonqueError("the event loop of the application has ended, or has cancelled all its tasks")
