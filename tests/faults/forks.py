@@ -19,6 +19,8 @@ from typing import Any, Final
 
 import pytest
 
+from .stacks import show_tasks_on_signal
+
 REPOSITORY: Final = Path(__file__).parents[2]
 MODULES: Final = tuple(f"tests.faults.{name}" for name in ("worker", "mixed_worker", "claims_worker", "clocked_worker"))
 
@@ -29,6 +31,7 @@ def _work(module: str, order: Mapping[str, Any], log: Path, begin: Connection) -
     with log.open("wb") as file:
         for stream in (1, 2):
             os.dup2(file.fileno(), stream)
+    show_tasks_on_signal()
     # Or all of them would draw the same.
     random.seed()
     begin.recv()

@@ -55,6 +55,9 @@ class Handlers:
         for _ in range(job.data["steps"]):
             await trio.sleep(job.data["step"])
             self._write(job, "passed")
+        while (until := job.data.get("until")) is not None and not await trio.Path(until).exists():
+            await trio.sleep(job.data["step"])
+            self._write(job, "passed")
         if job.data["snoozes"] and job.saved is None:
             await job.save({"token": job.job.claim_token})
             raise Snooze(after=0.02)

@@ -6,6 +6,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from random import Random
 from typing import Any, Final
 
@@ -82,14 +83,17 @@ class Enqueuer:
         for first in range(0, len(numbers), 500):
             self._many(numbers[first : first + 500])
 
-    def enqueue_long(self, numbers: Sequence[int]) -> None:
-        """Each takes one to two seconds, and has been due for an hour: by any clock of these tests."""
+    def enqueue_long(self, numbers: Sequence[int], until: Path) -> Sequence[ObjectId]:
+        """Each takes a second or two, and until the file is there. Returns their ids.
+
+        They have been due for an hour: by any clock of these tests.
+        """
         due, new = datetime.now(UTC) - timedelta(hours=1), []
         for number in numbers:
             data, max_attempts = self._draw(number)
-            data = {**data, "steps": self._random.randint(12, 20), "step": 0.1}
+            data = {**data, "steps": self._random.randint(12, 20), "step": 0.1, "until": str(until)}
             new.append(NewJob(name=NAME, data=data, max_attempts=max_attempts, run_at=due))
-        self._all(new)
+        return self._all(new)
 
     def enqueue_later(self, numbers: Sequence[int], delay: float) -> Sequence[ObjectId]:
         """Enqueues all at once, due after `delay` seconds. Returns their ids."""

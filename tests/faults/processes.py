@@ -8,7 +8,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -17,6 +17,7 @@ from tests.support.waiting import wait_until
 
 from .forks import REPOSITORY, ForkedProcess
 from .records import Reader, Record
+from .stacks import SHOW_TASKS
 
 
 @contextmanager
@@ -34,6 +35,11 @@ def frozen(pid: int) -> Iterator[None]:
 def state_of(pid: int) -> str:
     """The letter that proc(5) names; raises OSError where there is no such process."""
     return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0]
+
+
+def log_of(name: str, records: Path) -> Path:
+    """What the process writes to its standard streams."""
+    return records.with_name(f"{name}.log")
 
 
 @dataclass(frozen=True)
@@ -76,6 +82,7 @@ class WorkerProcess:
     def __init__(self, process: ForkedProcess | FreshProcess, name: str, records: Path) -> None:
         self.process = process
         self.name = name
+        self.log = log_of(name, records)
         self._records = Reader(records)
 
     @property
@@ -102,9 +109,21 @@ class WorkerProcess:
         self.wait_for("ready")
 
     def end(self) -> None:
-        """In order."""
+        """In order. If it does not end, the error shows what its tasks and threads wait for."""
         self.process.send_signal(signal.SIGTERM)
-        assert self.process.wait(20) == 0
+        try:
+            status = self.process.wait(20)
+        except subprocess.TimeoutExpired:
+            self._abort()
+            raise AssertionError(f"{self.name} does not end:\n{self.log.read_text()[-20_000:]}") from None
+        assert status == 0
+
+    def _abort(self) -> None:
+        for number in (SHOW_TASKS, signal.SIGABRT):  # The second one also where the main thread runs no Python.
+            self.process.send_signal(number)
+            with suppress(subprocess.TimeoutExpired):
+                self.process.wait(5)
+                return
 
 
 @contextmanager
@@ -128,7 +147,7 @@ def worker_process(
         "unfenced": unfenced,
         "options": options,
     }
-    log = records.with_name(f"{name}.log")
+    log = log_of(name, records)
     if is_fresh:
         with log.open("w") as file, FreshProcess(module, order, file) as fresh:
             try:

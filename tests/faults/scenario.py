@@ -43,6 +43,9 @@ ARRIVAL: Final = 0.1
 # stands still altogether is not counted.
 RESCUED_WITHIN: Final = LEASE + REAPER_PASS + 1.0
 
+STANDSTILL: Final = 30.0
+"""Seconds after which a fleet under load that has ended no job is stuck."""
+
 OPTIONS: Final[Mapping[str, Any]] = {
     "concurrency_per_name": 20,
     "heartbeat_interval": HEARTBEAT,
@@ -135,13 +138,28 @@ class Scenario:
         return not begun <= {(record.job, record.attempt) for record in worker.records("end")}
 
     def wait_completed(self, count: int) -> None:
-        done = {"status": "completed"}
-        self.wait(lambda: self.db["monque_jobs"].count_documents(done) >= count, f"{count} jobs are completed")
+        self._wait_while_jobs_end(lambda: self._completed() >= count, f"{count} jobs are completed")
 
-    def wait_over(self, seconds: float = 40.0) -> None:
-        self.wait(lambda: is_over(self.db), "all jobs have ended", seconds)
+    def wait_over(self) -> None:
+        self._wait_while_jobs_end(lambda: is_over(self.db), "all jobs have ended")
 
-    def wait(self, condition: Callable[[], object], what: str, seconds: float = 20.0) -> None:
+    def _completed(self) -> int:
+        return self.db["monque_jobs"].count_documents({"status": "completed"})
+
+    def _wait_while_jobs_end(self, condition: Callable[[], object], what: str) -> None:
+        """However busy the machine is, something must end within a bound; else tell which jobs have not."""
+        ended, deadline = -1, 0.0
+        while not condition():
+            now, before = time.monotonic(), ended
+            if (ended := self._completed()) > before:
+                deadline = now + STANDSTILL
+            if now > deadline:
+                live = {"status": {"$in": ["pending", "processing"]}}
+                some = list(self.db["monque_jobs"].find(live).sort("nextRunAt").limit(10))
+                raise AssertionError(f"nothing ended for {STANDSTILL} s, not yet: {what}; not ended: {some}")
+            time.sleep(0.05)
+
+    def wait(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:
         """Not so often that the question is a part of the load."""
         wait_until(condition, what, seconds, pause=0.05)
 

@@ -23,7 +23,7 @@ from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import RESCUED_WITHIN, SEED
 from .standstills import Witness
 
-pytestmark = [pytest.mark.timeout(180), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 
 ENOUGH: Final = DOCUMENTS // 20
 

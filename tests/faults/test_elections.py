@@ -98,7 +98,7 @@ def run_under(torments: Sequence[Torment], members: ReplicaSet, scenario: Scenar
             for torment in torments:
                 goes_on(AFTER_ENOUGH)
                 torment(members, scenario.db.name, goes_on)
-        scenario.wait_over(60)
+        scenario.wait_over()
         one.end()
         two.end()
 

@@ -21,7 +21,7 @@ from .proxy import FaultyProxy, Way, faulty_proxy
 from .scenario import HEARTBEAT, JOBS, LEASE, Scenario
 from .traffic import WRITES, HalfOfThem
 
-pytestmark = [pytest.mark.timeout(120), pytest.mark.full]
+pytestmark = [pytest.mark.timeout(300), pytest.mark.full]
 
 ENQUEUERS: Final = 4
 EACH_TURN: Final = JOBS // 2

@@ -6,7 +6,7 @@ import pytest
 
 from .scenario import JOBS, RESCUED_WITHIN, Scenario
 
-pytestmark = pytest.mark.timeout(120)
+pytestmark = pytest.mark.timeout(300)
 
 ENOUGH = JOBS // 4
 LATER = JOBS // 4
