@@ -28,6 +28,7 @@ __all__ = [
     "InvalidPayloadError",
     "InvalidUpdateError",
     "JobStateError",
+    "MiddlewareError",
     "MissingIndexError",
     "MonqueConnectionError",
     "MonqueError",
@@ -166,6 +167,13 @@ class WorkerRegistrationError(MonqueError, ValueError):
     def __init__(self, name: str, problem: str) -> None:
         super().__init__(f"worker {shown(name)}: {problem}")
         self.name = name
+
+
+class MiddlewareError(MonqueError, RuntimeError):
+    """Raised in a run whose middleware does not call `run()`, calls it twice, or does not wait for its end.
+
+    It counts as a failed attempt.
+    """
 
 
 # --- A state that does not allow what was asked ---

@@ -67,6 +67,7 @@ from trio_monque.errors import (
     InvalidPayloadError,
     InvalidUpdateError,
     JobStateError,
+    MiddlewareError,
     MissingIndexError,
     MonqueConnectionError,
     MonqueError,

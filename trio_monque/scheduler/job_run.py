@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 from functools import partial
 from typing import Any, Final, cast
 from weakref import WeakKeyDictionary
@@ -23,6 +23,7 @@ from ..jobs.verdicts import CutShort, Succeeded, Verdict, leaves_of
 from ..log import logger_of
 from ..options import SchedulerConfig
 from ..threads import HoldingLimiter, call_in_thread
+from .middleware import around_async
 from .running_job import RunCancelled, RunningJob
 from .worker import Worker
 from .worker_settings import WorkerSettings
@@ -46,11 +47,31 @@ def call_handler(
     """
     if worker.payload is not None:
         running_job.data = worker.loaded(running_job.job.data)
+    loop = running_job._surroundings.loop  # noqa: SLF001
     if worker.is_async:
-        return running_job._surroundings.loop.call_handler(worker.handler, running_job, run)  # noqa: SLF001
+        return loop.call_handler(worker.called, running_job, run)
+    if worker.around_thread:
+        return _thread_in_middleware(worker, running_job, run, threads)
     return _called_in_thread(worker, running_job, run, threads)
 
 
+async def _thread_in_middleware(
+    worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
+) -> object:
+    """Run a plain handler in a thread, inside of async middleware, which is on the loop of async handlers."""
+    loop = running_job._surroundings.loop  # noqa: SLF001
+
+    def call_thread(running_job: RunningJob[Any]) -> Awaitable[object]:
+        return loop.call_beside_engine(_called_in_thread, worker, running_job, run, threads)
+
+    try:
+        return await loop.call_handler(around_async(worker.around_thread, call_thread), running_job, run)
+    except RunCancelled:
+        await trio.lowlevel.checkpoint()  # Raises the cancellation, in the task of the run.
+        raise
+
+
+@trio.lowlevel.enable_ki_protection  # Middleware, which may call this, has none.
 async def _called_in_thread(
     worker: Worker[Any], running_job: RunningJob[Any], run: Run[Job], threads: HoldingLimiter
 ) -> object:
@@ -62,7 +83,7 @@ async def _called_in_thread(
     def call() -> tuple[bool, object]:
         nonlocal has_begun
         has_begun = True
-        return _in_thread(worker.handler, running_job)
+        return _in_thread(worker, running_job)
 
     delay = FIRST_PAUSE
     while True:
@@ -87,19 +108,21 @@ async def _called_in_thread(
     # move that deadline now: the checkpoint would return, and the run would count as succeeded.
     run.scope.cancel(reason=str(run.reason))
     await trio.lowlevel.checkpoint()
-    return None
+    # A middleware shields this, or is on another loop, which the cancellation has not reached yet. It must not take the
+    # end of a handler that was cut for a success.
+    raise RunCancelled
 
 
-def _in_thread(handler: Callable[..., Any], running_job: RunningJob[Any]) -> tuple[bool, object]:
+def _in_thread(worker: Worker[Any], running_job: RunningJob[Any]) -> tuple[bool, object]:
     """Call the handler. Return whether RunCancelled has ended it, and what it returned."""
     try:
-        result = handler(running_job)
+        result = worker.called(running_job)
     except RunCancelled:
         return True, None
     if inspect.iscoroutine(result):
         result.close()
         raise TypeError(
-            f"the handler {handler!r} is a plain function that returned a coroutine, which would never run: "
+            f"the handler {worker.handler!r} is a plain function that returned a coroutine, which would never run: "
             "register the async function itself"
         )
     return False, result

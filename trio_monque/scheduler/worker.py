@@ -15,6 +15,7 @@ from ..jobs.verdicts import Discard, Retry, Snooze
 from ..payloads.payload_type import stored_instance
 from ..payloads.problems import ValueProblem
 from ..safe_text import one_line, without_secrets
+from .middleware import Middleware, around_async, around_plain
 from .running_job import RunningJob, with_any
 from .worker_settings import WorkerSettings
 
@@ -48,6 +49,9 @@ class Worker(Generic[T, Result_co]):
         handler: The function.
         is_async: Whether the handler is async; a plain one runs in a thread.
         settings: The options of the worker.
+        middleware: What is around its runs: the `middleware` of the Workers that it was registered with.
+        around_thread: The async part of it, if the handler is plain: around the call of the thread.
+        called: The handler in the rest of it. A run calls this, on the loop or in its thread.
     """
 
     if not TYPE_CHECKING:
@@ -55,11 +59,21 @@ class Worker(Generic[T, Result_co]):
         def __class_getitem__(cls, arguments):
             return super().__class_getitem__(with_any(arguments, 2))
 
-    def __init__(self, name: str, handler: Callable[..., Any], settings: WorkerSettings) -> None:
+    def __init__(
+        self,
+        name: str,
+        handler: Callable[..., Any],
+        settings: WorkerSettings,
+        middleware: tuple[Middleware, ...] = (),
+    ) -> None:
         self.name = name
         self.handler = handler
         self.is_async = is_async(handler)
         self.settings = settings
+        self.middleware = middleware
+        self.around_thread = () if self.is_async else tuple(one for one in middleware if is_async(one))
+        around = around_async if self.is_async else around_plain
+        self.called: Callable[[RunningJob[Any]], Any] = around(middleware, handler)
         update_wrapper(self, handler)
 
     @property

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from types import MappingProxyType, UnionType
@@ -13,6 +13,7 @@ from ..errors import InvalidOptionError, WorkerRegistrationError
 from ..jobs.cron import check_timezone, normalised
 from ..jobs.new_job import check_on_exhausted, check_order, check_version
 from ..payloads.declared_types import Kind, kind_of, name_of
+from .middleware import Middleware, checked_middleware, problem_with_handler
 from .running_job import Resources, RunningJob
 from .worker import Handler, Worker
 from .worker_settings import RegisterOptions, WorkerOptions, WorkerSettings, checked_settings
@@ -49,9 +50,17 @@ class Workers(Generic[Resources]):
     scheduler then (`scheduler.register`).
 
     `Workers[Pool]()` takes handlers whose `job.resources` is a Pool, and schedulers that are opened with it need one.
+
+    Args:
+        middleware: Functions around each run, outermost first: `async def timing(job, run): await run()`. A plain
+            function, `def timing(job, run): run()`, runs in the thread of a plain handler; those come last.
+
+    Raises:
+        InvalidOptionError: A middleware is not such a function, or an async one comes after a plain one.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, middleware: Iterable[Middleware] = ()) -> None:
+        self._middleware = checked_middleware(middleware)
         self._workers: dict[str, Worker[Any]] = {}
         self._crons: dict[str, CronDeclaration] = {}
         self._resources: dict[Worker[Any], Any] = {}
@@ -183,11 +192,15 @@ class Workers(Generic[Resources]):
     def _add(self, name: str, handler: Callable[..., Any], settings: WorkerSettings, *, replace: bool) -> Worker[Any]:
         if isinstance(handler, Worker):  # One function for several names: the decorators are stacked.
             handler = handler.handler
-        if problem := problem_of_handler(handler, "job") or _problem_of_data(handler, settings):
+        if problem := (
+            problem_of_handler(handler, "job")
+            or _problem_of_data(handler, settings)
+            or problem_with_handler(self._middleware, handler)
+        ):
             raise WorkerRegistrationError(name, problem)
         if name in self._workers and not replace:
             raise WorkerRegistrationError(name, "is registered already: choose another name, or say replace=True")
-        worker: Worker[Any] = Worker(name, handler, settings)
+        worker: Worker[Any] = Worker(name, handler, settings, self._middleware)
         self._workers[name] = worker
         self._crons.pop(name, None)
         return worker
@@ -198,7 +211,7 @@ class Workers(Generic[Resources]):
 
     def subset(self, names: Collection[str]) -> Workers[Resources]:
         """An independent set of the workers with these names, with their schedules. Other names are ignored."""
-        chosen = Workers[Resources]()
+        chosen = Workers[Resources](middleware=self._middleware)
         chosen._workers.update({name: worker for name, worker in self._workers.items() if name in names})
         chosen._crons.update({name: cron for name, cron in self._crons.items() if name in names})
         chosen._resources.update(self._resources)
@@ -206,7 +219,7 @@ class Workers(Generic[Resources]):
 
     def with_resources(self, resources: Resources) -> Workers[Any]:
         """An independent set of the same workers, whose handlers get these resources instead of the scheduler's."""
-        equipped = Workers[Any]()
+        equipped = Workers[Any](middleware=self._middleware)
         equipped._workers.update(self._workers)
         equipped._crons.update(self._crons)
         equipped._resources.update(dict.fromkeys(self._workers.values(), resources))
@@ -215,10 +228,12 @@ class Workers(Generic[Resources]):
     def union(self, *others: Workers[Any]) -> Workers[Any]:
         """An independent set of the workers of all these sets, with their schedules and their own resources.
 
+        Each worker keeps its middleware. A handler that is registered later gets the middleware of the first set.
+
         Raises:
             WorkerRegistrationError: Two of the sets have a worker of the same name.
         """
-        united = Workers[Any]()
+        united = Workers[Any](middleware=self._middleware)
         for one in (self, *others):
             united._add_all(one)
         return united

@@ -65,9 +65,10 @@ def context_without_database(config: ClientConfig, codec_options: CodecOptions[A
 
 def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
     """Workers with this handler, which may be a plain function. Raises WorkerRegistrationError for an invalid one."""
-    workers = Workers()
     if not isinstance(handler, Worker):
+        workers = Workers()
         return workers, workers.register("run_job", handler)
+    workers = Workers(middleware=handler.middleware)
     settings = {field.name: getattr(handler.settings, field.name) for field in fields(handler.settings) if field.init}
     return workers, workers.register(handler.name, handler.handler, **settings)
 
