@@ -30,8 +30,11 @@ T = TypeVar("T")
 MOST_EXPLAINED: Final = 5
 """Names whose look for due jobs is explained: those with the most due jobs."""
 
-MOST_SECONDS_TO_REACH: Final = 5.0
-"""Seconds in which some server must have answered."""
+MOST_SECONDS_TO_ANSWER: Final = 5.0
+"""Seconds that a question may take, with the search for a server."""
+
+MOST_UNANSWERED: Final = 3
+"""Unanswered questions after which no further one is asked: the server may be gone."""
 
 _DATA_BEARING: Final = ("PRIMARY", "SECONDARY")
 
@@ -49,11 +52,14 @@ class Examination:
         self._uri = uri
         self._database = database
         # Nothing is written, so the indexes are not created.
-        config = client_config({"collection_name": collection, "skip_index_creation": True})
+        config = client_config(
+            {"collection_name": collection, "skip_index_creation": True, "operation_timeout": MOST_SECONDS_TO_ANSWER}
+        )
         self._context = ClientContext.of(database, config)
         self._jobs = self._context.jobs
         self._present: frozenset[str] = frozenset()
         self._unanswered: list[str] = []
+        self._has_asked_again = False
 
     def facts(self, *, all_documents: bool = False) -> Facts:
         """Ask all questions.
@@ -64,8 +70,7 @@ class Examination:
         Raises:
             MonqueConnectionError: The database cannot be reached.
         """
-        reaching = replace(self._jobs, operation_timeout=MOST_SECONDS_TO_REACH)
-        found = Facts(server=ServerFacts(server=server.look_at_server(reaching)))
+        found = Facts(server=ServerFacts(server=server.look_at_server(self._jobs)))
         if not found.server.server.has_primary:
             return found
         found = replace(found, server=self._server(found.server))
@@ -78,6 +83,9 @@ class Examination:
                 database=self._database.name, collection=self._jobs.collection.name, indexes=there, plans=plans
             )
             found = replace(found, indexes=of_indexes, jobs=jobs)
+        if self._unanswered:
+            # The primary may have been lost meanwhile. Then that explains the rest.
+            found = replace(found, server=replace(found.server, server=server.look_at_server(self._jobs)))
         return replace(found, unanswered=tuple(self._unanswered))
 
     def _server(self, found: ServerFacts) -> ServerFacts:
@@ -92,7 +100,7 @@ class Examination:
             ahead=self._ask(partial(server.seconds_ahead, self._jobs)),
             members_ahead=ahead or {},
             connections=self._ask(partial(server.look_at_connections, self._jobs)),
-            stream_problem=server.problem_of_change_stream(self._jobs),
+            stream_problem=self._ask(partial(server.problem_of_change_stream, self._jobs)),
         )
 
     def _of_jobs(self, *, all_documents: bool) -> JobFacts:
@@ -144,15 +152,17 @@ class Examination:
         return self._ask(question) or []
 
     def _ask(self, question: Callable[[], T]) -> T | None:
-        """Return the answer. After a second failure, return None and remember the error."""
-        for is_last in (False, True):
+        """Return the answer, or None, and remember the error. The first question that fails is asked again."""
+        while len(self._unanswered) < MOST_UNANSWERED:
             try:
                 return question()
             except MonqueConnectionError as error:
-                if is_last or not error.transient:
+                is_over = not error.transient or self._has_asked_again
+                self._has_asked_again = True
+                if is_over:
                     self._unanswered.append(str(error))
                     return None
-        raise AssertionError
+        return None
 
 
 def _split(address: str) -> tuple[str, int]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
@@ -18,6 +19,7 @@ from ..codec import OWN_OPTIONS
 from ..commands import command
 from ..connection import client_of, measure_clock_offset
 from ..job_collection import JobCollection
+from ..types import MongoClient
 
 T = TypeVar("T")
 
@@ -155,38 +157,45 @@ def members_ahead(uri: str, addresses: Sequence[tuple[str, int]]) -> Mapping[str
 
     A member that does not answer within a few seconds is left out.
     """
-    wanted: tuple[str, int] = ("", 0)
+    wanted: tuple[str, int] | None = None
     client = client_of(
         uri,
-        server_selector=lambda servers: [one for one in servers if one.address == wanted],
+        server_selector=lambda servers: [one for one in servers if wanted in (None, one.address)],
         serverSelectionTimeoutMS=round(_SECONDS_FOR_ONE_MEMBER * 1000),
     )
     offsets: dict[str, float] = {}
     with client:
         for wanted in addresses:
-            database = client.get_database("admin")
-            for _ in range(2):  # The first one opens the connection, and so is slow.
-                try:
-                    sent = steady_clock()
-                    answer = database.command(
-                        "hello", read_preference=ReadPreference.NEAREST, codec_options=OWN_OPTIONS
-                    )
-                    received = steady_clock()
-                except driver.PyMongoError:
-                    break
-                moment: datetime = answer["localTime"]
-                offsets["{}:{}".format(*wanted)] = moment.timestamp() - (sent + received) / 2
+            with suppress(driver.PyMongoError):
+                _ask_for_time(client)  # It opens the connection, and so is slow.
+                offsets["{}:{}".format(*wanted)] = _ask_for_time(client)
+        wanted = None  # To close itself, the client may want any server.
     first = next(iter(offsets.values()), 0.0)
     return {address: offset - first for address, offset in offsets.items()}
+
+
+def _ask_for_time(client: MongoClient) -> float:
+    """Return the seconds from the steady clock to the clock of a server."""
+    sent = steady_clock()
+    database = client.get_database("admin")
+    answer = database.command("hello", read_preference=ReadPreference.NEAREST, codec_options=OWN_OPTIONS)
+    moment: datetime = answer["localTime"]
+    return moment.timestamp() - (sent + steady_clock()) / 2
 
 
 # --- The change stream ---
 
 
 def problem_of_change_stream(jobs: JobCollection) -> str | None:
-    """Open the change stream of a scheduler and close it; return why that failed, or None."""
+    """Open the change stream of a scheduler and close it; return why the server refuses that, or None.
+
+    Raises:
+        MonqueConnectionError: The server does not answer.
+    """
     try:
         open_watch(jobs, "doctor").close()
     except MonqueConnectionError as error:
+        if error.transient:
+            raise
         return str(error)
     return None
