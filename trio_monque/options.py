@@ -129,7 +129,8 @@ class ClientConfig:
         max_payload_size: The largest `data`, in bytes as BSON; None for what a document can hold.
         operation_timeout: How long one database command may take, in seconds.
         skip_index_creation: Do not create the indexes: something else does.
-        stats_cache_ttl: For how many seconds an answer of `get_queue_stats` is given again; 0 for never.
+        stats_cache_ttl: For how many seconds an answer of `get_queue_stats` and of `get_queue_depths` is given again;
+            0 for never.
         write_concern: "majority". Any other voids guarantees 1 to 4 of the README, and is logged.
     """
 

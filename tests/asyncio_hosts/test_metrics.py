@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 from urllib.request import urlopen
@@ -13,6 +13,9 @@ import anyio
 import anyio.to_thread
 import pytest
 from prometheus_client import CollectorRegistry, make_asgi_app, make_wsgi_app, start_http_server
+from prometheus_client.metrics_core import Metric
+from prometheus_client.openmetrics import exposition as open_metrics
+from prometheus_client.openmetrics import parser as open_metrics_parser
 from prometheus_client.parser import text_string_to_metric_families
 
 from tests.asyncio_hosts.conftest import ON_ASYNCIO, Run
@@ -74,6 +77,12 @@ def test_server_shows_every_metric_with_its_type_and_labels(db: Database, things
                         break
                     await anyio.sleep(0.01)
             scrape = Scrape(registry)
+            # Prometheus asks for this format, which is stricter: so is its parser.
+            strict = open_metrics.generate_latest(registry).decode()  # type: ignore[no-untyped-call]
+            parse: Callable[[str], Iterable[Metric]] = open_metrics_parser.text_string_to_metric_families
+            in_strict = list(parse(strict))
+            assert [one.name for one in in_strict] == [one.removesuffix("_info") for one in scrape.families]
+            assert {one.unit for one in in_strict if one.name.endswith("_seconds")} == {"seconds"}
             assert scrape.value("documents_total", verdict="finished", collection=things.full_name) == 1
             assert scrape.value("runs_total", verdict="completed", collection=scheduler.namespace) == 1
             assert scrape.value("held_claims", collection=things.full_name) == 2

@@ -44,19 +44,20 @@ class Family:
 
     @property
     def unit(self) -> str:
-        """What its values count: "seconds", or what the name says."""
+        """The unit of its values: "seconds", or "1" for a number of what the name says."""
         return "seconds" if self.stem.endswith("_seconds") else "1"
 
     def empty(self) -> Metric:
         """Return the metric without samples."""
         name, labels = f"{PREFIX}{self.stem}", ("collection", *self.labels)
+        unit = "seconds" if self.unit == "seconds" else ""
         match self.kind:
             case "gauge":
-                return GaugeMetricFamily(name, self.meaning, labels=labels)
+                return GaugeMetricFamily(name, self.meaning, labels=labels, unit=unit)
             case "counter":
                 return CounterMetricFamily(name, self.meaning, labels=labels)
             case "histogram":
-                return HistogramMetricFamily(name, self.meaning, labels=labels)
+                return HistogramMetricFamily(name, self.meaning, labels=labels, unit=unit)
             case "info":
                 return InfoMetricFamily(name, self.meaning, labels=labels)
 
