@@ -219,6 +219,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "outcome": {"threads", "engine", "bridge"},
     "rich": {"cli"},
     "click": {"cli"},
+    "watchfiles": {"cli"},
     "prometheus_client": {"metrics"},
 }
 

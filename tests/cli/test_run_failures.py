@@ -95,6 +95,11 @@ def test_target_without_workers_ends_in_one_line(run: Run, arguments: list[str],
         (["shop:workers", "--uri", ELSEWHERE, "--lock-timeout", "1"], "--lock-timeout=1.0: is shorter than a lease"),
         (["shop:workers", "--uri", ELSEWHERE, "--instance-id", ""], "--instance-id='': "),
         (["shop:workers", "--uri", ELSEWHERE, "--concurency", "3"], "No such option '--concurency'."),
+        (
+            ["shop:workers", "--uri", ELSEWHERE, "--processes", "2", "--reload"],
+            "give --processes or --reload, not both",
+        ),
+        (["shop:workers", "--uri", ELSEWHERE, "--processes", "0"], "Invalid value for '--processes': 0"),
         (["shop:workers", "--uri", ELSEWHERE, "--loop", "curio"], "Invalid value for '--loop': 'curio'"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, list) else "",
@@ -165,3 +170,13 @@ def test_missing_uvloop_ends_in_one_line(
     monkeypatch.setattr(command, "find_spec", lambda _name: None)
     assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--loop", "uvloop"]) == 2
     assert capsys.readouterr().err == "trio-monque: --loop uvloop needs uvloop: python -m pip install uvloop\n"
+
+
+def test_missing_watchfiles_ends_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, own_log: None, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setitem(sys.modules, "watchfiles", None)
+    monkeypatch.delitem(sys.modules, "trio_monque.cli.run.reloader", raising=False)
+    assert main(["run", "shop:workers", "--uri", ELSEWHERE, "--reload"]) == 2
+    expected = 'trio-monque: --reload needs watchfiles: python -m pip install "trio-monque[cli]"\n'
+    assert capsys.readouterr().err == expected

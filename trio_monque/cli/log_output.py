@@ -37,6 +37,8 @@ def log_options(function: Callable[P, R]) -> Callable[P, R]:
         logging.basicConfig(handlers=[handler], level=level, force=True)
         # The driver logs whole commands at DEBUG, with the payloads of jobs.
         logging.getLogger("pymongo").setLevel(logging.INFO)
+        # It logs how many files have changed; `run --reload` names one.
+        logging.getLogger("watchfiles").setLevel(logging.WARNING)
         return function(*args, **options)
 
     return command

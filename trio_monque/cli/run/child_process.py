@@ -68,17 +68,22 @@ class ChildProcess:
 
     async def wait(self) -> int:
         """Return the return code when it has ended; negative if a signal killed it. Call it once."""
-        async with trio.open_nursery() as nursery:
-            has_left = trio.Event()
-            nursery.start_soon(self._receive, has_left)
-            returncode = await self._process.wait()
-            with trio.move_on_after(_REST_WITHIN):  # A process that it has forked may hold its end open.
-                await has_left.wait()
-            with suppress(OSError):
-                self._socket.shutdown(socket.SHUT_RDWR)
-        with self._lock:
-            self._connection.close()
-        self._socket.close()
+        has_left = trio.Event()
+        try:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._receive, has_left)
+                try:
+                    returncode = await self._process.wait()
+                    with trio.move_on_after(_REST_WITHIN):  # A process that it has forked may hold its end open.
+                        await has_left.wait()
+                finally:
+                    # If the wait was cancelled, this process crashes: its child sees the end of the connection.
+                    with suppress(OSError):
+                        self._socket.shutdown(socket.SHUT_RDWR)
+        finally:
+            with self._lock:
+                self._connection.close()
+            self._socket.close()
         return returncode
 
     def send(self, number: signal.Signals) -> None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from contextlib import ExitStack
 from importlib.util import find_spec
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import click
 import trio
@@ -14,7 +15,8 @@ from ...errors import MonqueError
 from ...options import SchedulerOptions
 from ..connection import Connection, connection_options
 from ..log_output import log_options
-from .health import health_pages
+from .children import Children
+from .health import HealthReport, health_pages
 from .http_server import Address, AddressType, served
 from .parent_link import SUPERVISED, run_child
 from .scheduler_options import scheduler_options
@@ -22,6 +24,9 @@ from .supervisor import Supervisor
 from .target import Selection
 from .worker import Work, run_worker
 from .worker_state import WorkerState
+
+if TYPE_CHECKING:
+    from .reloader import Reloader
 
 LOOPS: Final = ("trio", "asyncio", "uvloop")
 
@@ -47,6 +52,11 @@ Examples:
     help="Run this number of worker processes, and restart those that die.",
 )
 @click.option(
+    "--reload",
+    is_flag=True,
+    help="For development: restart the worker process when a Python file of the program changes.",
+)
+@click.option(
     "--health",
     type=AddressType(),
     metavar="HOST:PORT",
@@ -64,6 +74,7 @@ def run(
     without: tuple[str, ...],
     loop: str,
     processes: int | None,
+    reload: bool,
     health: Address | None,
     supervised: tuple[int, str] | None,
 ) -> int:
@@ -91,15 +102,32 @@ def run(
         if "instance_id" in options:
             options["instance_id"] = f"{options['instance_id']}-{name}"
         return run_child(Work(targets, Selection(only, without), connection, loop, options), descriptor)
-    if processes is not None and os.name != "posix":
-        raise MonqueError("--processes needs Linux, macOS or another Unix: start several worker processes yourself")
     with ExitStack() as stack:
+        if processes is None and not reload:
+            state = WorkerState()
+            _serve(stack, state.report, health)
+            return run_worker(Work(targets, Selection(only, without), connection, loop, options), state)
+        if processes is not None and reload:
+            raise click.UsageError("give --processes or --reload, not both")
+        if os.name != "posix":
+            raise MonqueError("--processes and --reload need Linux, macOS or another Unix")
+        children = Children(click.get_current_context().find_root().obj, processes or 1)
+        _serve(stack, children.report, health)
         if processes is not None:
-            supervisor = Supervisor(click.get_current_context().find_root().obj, processes)
-            if health is not None:
-                stack.enter_context(served(health_pages(supervisor.report), health, "--health"))
-            return trio.run(supervisor.run)
-        state = WorkerState()
-        if health is not None:
-            stack.enter_context(served(health_pages(state.report), health, "--health"))
-        return run_worker(Work(targets, Selection(only, without), connection, loop, options), state)
+            return trio.run(Supervisor(children, processes).run)
+        return trio.run(_reloader(children, targets).run)
+
+
+def _serve(stack: ExitStack, report: Callable[[], HealthReport], health: Address | None) -> None:
+    if health is not None:
+        stack.enter_context(served(health_pages(report), health, "--health"))
+
+
+def _reloader(children: Children, targets: tuple[str, ...]) -> Reloader:
+    try:
+        from .reloader import Reloader, folders_of  # Only here: watchfiles is not needed otherwise, and takes time.
+    except ModuleNotFoundError as error:
+        if error.name != "watchfiles":
+            raise
+        raise MonqueError('--reload needs watchfiles: python -m pip install "trio-monque[cli]"') from None
+    return Reloader(children, folders_of(targets))

@@ -1,0 +1,129 @@
+"""The worker processes of one parent: it starts them, passes signals on to them, and asks them for their health."""
+
+from __future__ import annotations
+
+import signal
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Final
+
+import trio
+
+from ...log import logger_of
+from ..exit_statuses import FAILED
+from .child_process import ChildProcess, start_child
+from .health import HealthReport, ProcessReport, report_of_processes
+from .parent_link import HEALTH
+
+logger = logger_of("cli")
+
+_ANSWER_WITHIN: Final = 0.8
+"""Seconds. Probes of Kubernetes wait for one second."""
+
+
+class Children:
+    """The worker processes of this parent, each in its place.
+
+    Args:
+        arguments: Those of this command, from "run" on.
+        places: How many there are at a time.
+
+    Attributes:
+        ending: Set when the parent has begun to end them all.
+    """
+
+    def __init__(self, arguments: Sequence[str], places: int = 1) -> None:
+        self.ending = trio.Event()
+        self._arguments = arguments
+        self._places = range(1, places + 1)
+        self._running: dict[int, ChildProcess] = {}
+        self._signals = 0
+
+    @contextmanager
+    def signals_received(self) -> Iterator[AsyncIterator[int]]:
+        """Receive SIGTERM and SIGINT, for `pass_on`."""
+        with trio.open_signal_receiver(signal.SIGTERM, signal.SIGINT) as signals:
+            yield signals
+
+    async def pass_on(self, signals: AsyncIterator[int]) -> None:
+        """Pass on each signal, until cancelled."""
+        async for number in signals:
+            self.end(f"{signal.Signals(number).name} was received")
+
+    def end(self, why: str) -> None:
+        """Let running jobs finish (drain); the second time, cut them short."""
+        at = self._signals
+        self._signals += 1
+        self.ending.set()
+        logger.info("%s: %s %d worker processes", why, "draining" if at == 0 else "cutting short", len(self._running))
+        for child in self._running.values():
+            child.send(_signal_for(at))
+
+    def send(self, place: int, number: signal.Signals) -> None:
+        """Send a signal to the process in this place, if one runs there."""
+        if (child := self._running.get(place)) is not None:
+            child.send(number)
+
+    async def run_one(self, place: int, name: str, started: Callable[[], object]) -> tuple[int, float]:
+        """Run a process in this place to its end.
+
+        Args:
+            place: From 1.
+            name: What distinguishes its instance id.
+            started: Called when its scheduler has started.
+
+        Returns:
+            Its return code, and how many seconds it ran.
+        """
+        try:
+            child = await start_child(self._arguments, name)
+        except OSError as error:
+            logger.error("could not start worker process %d: %s", place, error)
+            return FAILED, 0.0
+        logger.info("started worker process %d (pid %d)", place, child.pid)
+        self._running[place] = child
+        for at in range(self._signals):  # They came while it was started.
+            child.send(_signal_for(at))
+        async with trio.open_nursery() as nursery:
+            nursery.start_soon(_call_when_started, child, started)
+            returncode = await child.wait()
+            nursery.cancel_scope.cancel(reason="the process has ended")
+        del self._running[place]
+        return returncode, trio.current_time() - child.began_at
+
+    def report(self) -> HealthReport:
+        """Ask all processes for their health. From any thread; it blocks for a moment."""
+        deadline = time.monotonic() + _ANSWER_WITHIN
+        running = dict(self._running)
+        questions = {place: child.ask(HEALTH) for place, child in running.items()}
+        reports = []
+        for place in self._places:
+            if (child := running.get(place)) is None:
+                reports.append(ProcessReport(place))
+            else:
+                answer = questions[place].answer_by(deadline)
+                reports.append(ProcessReport(place, child.pid, answer, child.silent_for()))
+        return report_of_processes(reports)
+
+
+async def first_of(*events: trio.Event) -> None:
+    """Wait for one of these events."""
+    async with trio.open_nursery() as nursery:
+        for event in events:
+            nursery.start_soon(_wait_and_cancel, event, nursery.cancel_scope)
+
+
+async def _wait_and_cancel(event: trio.Event, scope: trio.CancelScope) -> None:
+    await event.wait()
+    scope.cancel(reason="one of the events has come")
+
+
+async def _call_when_started(child: ChildProcess, started: Callable[[], object]) -> None:
+    await child.started.wait()
+    started()
+
+
+def _signal_for(at: int) -> signal.Signals:
+    """Two signals in turn: of two pending ones with the same number, a process gets only one."""
+    return (signal.SIGTERM, signal.SIGINT)[at % 2]
