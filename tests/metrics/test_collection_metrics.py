@@ -108,13 +108,23 @@ def test_all_who_scrape_share_one_command_for_some_seconds(
 ) -> None:
     recorder = Recorder()
     with MongoClient(mongod.uri, event_listeners=[recorder]) as client:  # type: ignore[var-annotated]
-        monque = Monque(client[db.name])
+        monque = Monque(client[db.name], stats_cache_ttl=0)
         monque.sync.enqueue("mail")
         with CollectionMetrics(monque, registry=registry), ThreadPoolExecutor(8) as pool:
             recorder.commands.clear()
             scrapes = list(pool.map(lambda _: Scrape(registry), range(24)))
         assert [one.value("jobs", status="pending") for one in scrapes] == [1] * 24
         assert [name for name, _ in recorder.commands if name == "aggregate"] == ["aggregate"]
+
+
+def test_name_without_jobs_makes_room_for_another(monque: Monque, registry: CollectorRegistry) -> None:
+    first = monque.sync.enqueue("mail")
+    with CollectionMetrics(monque, registry=registry, most_names=1, interval=0):
+        assert Scrape(registry).by("name", "jobs", status="pending") == {"mail": 1}
+        monque.sync.enqueue("post")
+        assert Scrape(registry).by("name", "jobs", status="pending") == {"mail": 1, "other": 1}
+        monque.sync.delete_job(first.id)
+        assert Scrape(registry).by("name", "jobs", status="pending") == {"post": 1}
 
 
 def test_metrics_that_are_not_scraped_send_nothing(mongod: EmbeddedServer, db: Database) -> None:

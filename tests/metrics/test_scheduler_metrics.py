@@ -7,6 +7,7 @@ import sys
 from collections import Counter
 from contextlib import AsyncExitStack
 from functools import partial
+from typing import Any
 
 import pytest
 import trio
@@ -20,6 +21,7 @@ from trio_monque import Discard, Monque, NewJob, RunningJob, Snooze, Workers
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine import pauses
 from trio_monque.errors import InvalidOptionError
+from trio_monque.events import JobFailed
 from trio_monque.metrics import CollectionMetrics, SchedulerMetrics
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, crash, fail_next
@@ -103,6 +105,46 @@ async def test_scrape_shows_what_a_scheduler_did_and_does(
             assert scrape.value("renewals_total") == scheduler.statistics().renewals > 0
             await advance(1000)
         assert Scrape(registry).samples == []
+
+
+async def test_runs_outside_of_the_block_are_in_the_counters_and_not_in_the_histograms(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    registry = CollectorRegistry()
+    async with open_test_scheduler(workers) as scheduler:
+        metrics = SchedulerMetrics(scheduler, registry=registry)
+        for runs in (1, 2):
+            with metrics:
+                await scheduler.enqueue("gives-up")
+                await advance(1)
+            await scheduler.enqueue("gives-up")
+            await advance(1)
+            with metrics:
+                scrape = await scraped(registry)
+                assert scrape.value("runs_total", name="gives-up") == 2 * runs
+                assert scrape.value("job_run_seconds_count", name="gives-up") == runs
+
+
+async def test_job_that_is_given_up_after_deaths_has_no_time_of_a_run(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    registry = CollectorRegistry()
+    failed: list[JobFailed] = []
+    async with AsyncExitStack() as stack:
+        dying = await stack.enter_async_context(open_test_scheduler(workers, heartbeat_interval=10))
+        await dying.enqueue("takes-a-minute", max_rescues=0)
+        await advance(5)
+        await crash(dying)
+        options: Any = {"listeners": {JobFailed: failed.append}}
+        other = await stack.enter_async_context(open_test_scheduler(workers, heartbeat_interval=10, **options))
+        with SchedulerMetrics(other, registry=registry, collection_interval=0):
+            await other.enqueue("gives-up")
+            await advance(60)
+            scrape = await scraped(registry)
+            assert scrape.value("jobs", name="takes-a-minute", status="failed") == 1
+            assert scrape.values("runs_total", name="takes-a-minute") == []
+            assert list(scrape.by("name", "job_run_seconds_count")) == ["gives-up"]
+    assert {event.job.name: event.duration for event in failed} == {"gives-up": 0.0, "takes-a-minute": None}
 
 
 async def test_claims_that_cannot_be_renewed_are_counted(
