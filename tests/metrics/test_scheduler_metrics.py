@@ -280,6 +280,16 @@ def test_invalid_options_are_refused(monque: Monque, given: dict[str, int]) -> N
         CollectionMetrics(monque, registry=CollectorRegistry(), **given)
 
 
+async def test_invalid_options_of_a_scheduler_are_refused_by_their_names(
+    open_test_scheduler: SchedulerOpener, autojump_clock: MockClock
+) -> None:
+    async with open_test_scheduler() as scheduler:
+        with pytest.raises(InvalidOptionError, match="collection_interval"):
+            SchedulerMetrics(scheduler, registry=CollectorRegistry(), collection_interval=-1)
+        with pytest.raises(InvalidOptionError, match="most_names"):
+            SchedulerMetrics(scheduler, registry=CollectorRegistry(), most_names=0)
+
+
 def test_package_does_not_import_prometheus_client_and_says_which_extra_has_it() -> None:
     program = """
 import sys, trio_monque, trio_monque.cli

@@ -47,6 +47,8 @@ class CollectionMetrics(Metrics):
         most_names: int = 100,
         interval: float = 15.0,
     ) -> None:
+        check_count("most_names", most_names, at_least=1)
+        check_number("interval", interval, at_least=0)
         super().__init__(monque.namespace, registry)
         self._numbers = CollectionNumbers(monque, most_names, interval)
 
@@ -58,8 +60,6 @@ class CollectionNumbers:
     """Asks for the numbers of the collection, and shows the last ones."""
 
     def __init__(self, monque: Monque, most_names: int, interval: float) -> None:
-        check_count("most_names", most_names, at_least=1)
-        check_number("interval", interval, at_least=0)
         self._monque = monque
         # The thread that asks belongs to no trio run: it would take the server's time in a run in virtual time.
         self._virtual = virtual_time()

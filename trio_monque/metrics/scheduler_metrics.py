@@ -9,7 +9,7 @@ from typing import Self
 
 from prometheus_client import CollectorRegistry
 
-from ..checks import check_count
+from ..checks import check_count, check_number
 from ..events import Event, JobCompleted, JobFailed, JobStarted
 from ..jobs.job import Job
 from ..scheduler.scheduler_client import SchedulerClient
@@ -51,8 +51,10 @@ class SchedulerMetrics(Metrics):
         most_names: int = 100,
         collection_interval: float | None = 15.0,
     ) -> None:
-        super().__init__(scheduler.namespace, registry)
         check_count("most_names", most_names, at_least=1)
+        if collection_interval is not None:
+            check_number("collection_interval", collection_interval, at_least=0)
+        super().__init__(scheduler.namespace, registry)
         self._scheduler = scheduler
         self._info = info(scheduler.id, "scheduler")
         self._names = NameLabels(most_names)
