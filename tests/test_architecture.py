@@ -182,6 +182,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "host",
         "scheduler",
+        "metrics",
         "embedded",
     },
     "__main__": {"cli"},
@@ -220,7 +221,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "rich": {"cli"},
     "click": {"cli"},
     "watchfiles": {"cli"},
-    "prometheus_client": {"metrics"},
+    "prometheus_client": {"metrics", "cli"},
 }
 
 

@@ -15,7 +15,7 @@ class Probe:
     """Asks the endpoints as Kubernetes does."""
 
     def __init__(self, worker: RunProcess) -> None:
-        line = worker.wait_for_log("serves /livez /readyz /healthz /health at http://127.0.0.1:")
+        line = worker.wait_for_log("serves /livez /readyz /healthz /health")
         (self.url,) = re.findall(r"http://\S+", line)
 
     def ask(self, path: str, method: str = "GET") -> tuple[int, str]:

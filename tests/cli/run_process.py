@@ -118,6 +118,7 @@ async def when_there_is_a_file():
     print("opening", flush=True)
     while not Path("open").exists():
         await (asyncio.sleep(0.01) if on_asyncio() else trio.sleep(0.01))
+    print("opened", flush=True)
     return workers
 
 

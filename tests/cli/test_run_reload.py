@@ -64,7 +64,7 @@ def test_process_is_restarted_when_a_file_changes(tmp_path: Path, uri: str, db: 
         (shop / "notes.txt").write_text("not Python", encoding="utf-8")
         version.write_text("VERSION = 'the third'\n", encoding="utf-8")
         parent.wait_for("version the third")
-        assert "shop-4" in probe.wait_for("/healthz", 200)
+        assert "shop-1-4" in probe.wait_for("/healthz", 200)
         parent.send(signal.SIGINT)
         parent.wait_for_log("SIGINT was received: draining")
         parent.send(signal.SIGINT)

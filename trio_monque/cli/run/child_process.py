@@ -132,7 +132,7 @@ async def start_child(arguments: Sequence[str], name: str) -> ChildProcess:
 
     Args:
         arguments: Those of this command, from "run" on.
-        name: What distinguishes its instance id from those of the others.
+        name: Its place, and for a later process in this place its number: `1`, `1-2`.
 
     Raises:
         OSError: The system cannot start a process.

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import signal
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Final
+from typing import Any, Final
 
 import trio
 
@@ -14,12 +14,14 @@ from ...log import logger_of
 from ..exit_statuses import FAILED
 from .child_process import ChildProcess, start_child
 from .health import HealthReport, ProcessReport, report_of_processes
-from .parent_link import HEALTH
+from .parent_link import HEALTH, METRICS
 
 logger = logger_of("cli")
 
-_ANSWER_WITHIN: Final = 0.8
+_HEALTH_WITHIN: Final = 0.8
 """Seconds. Probes of Kubernetes wait for one second."""
+_METRICS_WITHIN: Final = 3.0
+"""Seconds. Prometheus waits for ten; the numbers of the collection come within one, or are those of before."""
 
 
 class Children:
@@ -65,17 +67,19 @@ class Children:
         if (child := self._running.get(place)) is not None:
             child.send(number)
 
-    async def run_one(self, place: int, name: str, started: Callable[[], object]) -> tuple[int, float]:
+    async def run_one(self, place: int, start: int, started: Callable[[], object]) -> tuple[int, float]:
         """Run a process in this place to its end.
 
         Args:
             place: From 1.
-            name: What distinguishes its instance id.
+            start: How many processes have been started in this place, with this one.
             started: Called when its scheduler has started.
 
         Returns:
             Its return code, and how many seconds it ran.
         """
+        # After a crash, the id of the dead process is taken until its lease has run out.
+        name = str(place) if start == 1 else f"{place}-{start}"
         try:
             child = await start_child(self._arguments, name)
         except OSError as error:
@@ -94,17 +98,24 @@ class Children:
 
     def report(self) -> HealthReport:
         """Ask all processes for their health. From any thread; it blocks for a moment."""
-        deadline = time.monotonic() + _ANSWER_WITHIN
-        running = dict(self._running)
-        questions = {place: child.ask(HEALTH) for place, child in running.items()}
+        answers, running = self._ask_all(HEALTH, _HEALTH_WITHIN), dict(self._running)
         reports = []
         for place in self._places:
             if (child := running.get(place)) is None:
                 reports.append(ProcessReport(place))
             else:
-                answer = questions[place].answer_by(deadline)
-                reports.append(ProcessReport(place, child.pid, answer, child.silent_for()))
+                reports.append(ProcessReport(place, child.pid, answers.get(place), child.silent_for()))
         return report_of_processes(reports)
+
+    def metrics(self) -> Mapping[int, Any]:
+        """Ask all processes for their metrics; give those that answer, by their places. From any thread; it blocks."""
+        return self._ask_all(METRICS, _METRICS_WITHIN)
+
+    def _ask_all(self, what: str, seconds: float) -> dict[int, Any]:
+        deadline = time.monotonic() + seconds
+        questions = {place: child.ask(what) for place, child in sorted(dict(self._running).items())}
+        answers = {place: question.answer_by(deadline) for place, question in questions.items()}
+        return {place: answer for place, answer in answers.items() if answer is not None}
 
 
 async def first_of(*events: trio.Event) -> None:

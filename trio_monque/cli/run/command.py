@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
-from contextlib import ExitStack
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Final
 
@@ -16,9 +14,9 @@ from ...options import SchedulerOptions
 from ..connection import Connection, connection_options
 from ..log_output import log_options
 from .children import Children
-from .health import HealthReport, health_pages
-from .http_server import Address, AddressType, served
-from .parent_link import SUPERVISED, run_child
+from .endpoints import Endpoints
+from .http_server import Address, AddressType
+from .parent_link import SUPERVISED, ParentLink
 from .scheduler_options import scheduler_options
 from .supervisor import Supervisor
 from .target import Selection
@@ -35,7 +33,7 @@ Examples:
   trio-monque run shop.jobs:workers --uri mongodb://localhost:27017/shop
   trio-monque run shop.jobs:workers --uri-file /run/secrets/mongodb --only send
   trio-monque run shop.jobs:open_workers shop.mail:workers --loop asyncio
-  trio-monque run shop.jobs:workers --processes 4 --health 0.0.0.0:9000
+  trio-monque run shop.jobs:workers --processes 4 --health 9000 --metrics 9000
 """
 
 
@@ -62,6 +60,12 @@ Examples:
     metavar="HOST:PORT",
     help="Serve /livez, /readyz and /healthz there over HTTP. Without HOST: on 127.0.0.1 only.",
 )
+@click.option(
+    "--metrics",
+    type=AddressType(),
+    metavar="HOST:PORT",
+    help="Serve /metrics there for Prometheus. It may be the address of --health.",
+)
 @click.option(SUPERVISED, type=(int, str), hidden=True)
 @log_options
 @scheduler_options
@@ -76,6 +80,7 @@ def run(
     processes: int | None,
     reload: bool,
     health: Address | None,
+    metrics: Address | None,
     supervised: tuple[int, str] | None,
 ) -> int:
     """Run jobs until SIGTERM or Ctrl-C, with the workers that each MODULE:ATTRIBUTE names.
@@ -97,30 +102,33 @@ def run(
     """
     if loop == "uvloop" and find_spec("uvloop") is None:
         raise MonqueError("--loop uvloop needs uvloop: python -m pip install uvloop")
+    work, endpoints = Work(targets, Selection(only, without), connection, loop, options), Endpoints(health, metrics)
     if supervised is not None:
-        descriptor, name = supervised
-        if "instance_id" in options:
-            options["instance_id"] = f"{options['instance_id']}-{name}"
-        return run_child(Work(targets, Selection(only, without), connection, loop, options), descriptor)
-    with ExitStack() as stack:
-        if processes is None and not reload:
-            state = WorkerState()
-            _serve(stack, state.report, health)
-            return run_worker(Work(targets, Selection(only, without), connection, loop, options), state)
-        if processes is not None and reload:
-            raise click.UsageError("give --processes or --reload, not both")
-        if os.name != "posix":
-            raise MonqueError("--processes and --reload need Linux, macOS or another Unix")
-        children = Children(click.get_current_context().find_root().obj, processes or 1)
-        _serve(stack, children.report, health)
+        return _run_child(work, endpoints, *supervised)
+    if processes is None and not reload:
+        state = WorkerState()
+        with endpoints.of_worker(state):
+            return run_worker(work, state)
+    if processes is not None and reload:
+        raise click.UsageError("give --processes or --reload, not both")
+    if os.name != "posix":
+        raise MonqueError("--processes and --reload need Linux, macOS or another Unix")
+    children = Children(click.get_current_context().find_root().obj, processes or 1)
+    with endpoints.of_children(children):
         if processes is not None:
             return trio.run(Supervisor(children, processes).run)
         return trio.run(_reloader(children, targets).run)
 
 
-def _serve(stack: ExitStack, report: Callable[[], HealthReport], health: Address | None) -> None:
-    if health is not None:
-        stack.enter_context(served(health_pages(report), health, "--health"))
+def _run_child(work: Work, endpoints: Endpoints, descriptor: int, name: str) -> int:
+    """Run a worker process whose parent serves the endpoints."""
+    if "instance_id" in work.options:
+        work.options["instance_id"] = f"{work.options['instance_id']}-{name}"
+    state = WorkerState()
+    link = ParentLink(descriptor, work.options, state)
+    with endpoints.asked_for(state, int(name.partition("-")[0])) as answers:
+        link.serve(answers)
+        return run_worker(work, state)
 
 
 def _reloader(children: Children, targets: tuple[str, ...]) -> Reloader:

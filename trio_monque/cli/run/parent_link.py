@@ -8,6 +8,7 @@ import os
 import signal
 import threading
 import time
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from multiprocessing.connection import Connection
 from typing import Any, Final
@@ -15,7 +16,6 @@ from typing import Any, Final
 from ...log import logger_of
 from ...options import SchedulerOptions, scheduler_config
 from ..exit_statuses import FAILED
-from .worker import Work, run_worker
 from .worker_state import WorkerState
 
 logger = logger_of("cli")
@@ -24,21 +24,14 @@ SUPERVISED: Final = "--supervised"
 """The option that makes a worker process the child of another one. Its values: a file descriptor, a name."""
 
 HEALTH: Final = "health"
-"""A question: what is the health of this process?"""
+METRICS: Final = "metrics"
+"""The questions: what is the health of this process, what are its metrics?"""
 
 STARTED: Final = -1
 """The number of the only message that is not an answer: the scheduler has started."""
 
 _FOR_RESOURCES: Final = 10.0
 """Seconds that a process without a parent has for the end of its resources, beyond the end of its scheduler."""
-
-
-def run_child(work: Work, descriptor: int) -> int:
-    """Run a worker process that is the child of another one, and return its exit status."""
-    link = ParentLink(descriptor, work.options)
-    state = WorkerState(link.announce_start)
-    link.serve(state)
-    return run_worker(work, state)
 
 
 class ParentLink:
@@ -48,41 +41,46 @@ class ParentLink:
     the thread of the parent that started this process.
     """
 
-    def __init__(self, descriptor: int, options: SchedulerOptions) -> None:
+    def __init__(self, descriptor: int, options: SchedulerOptions, state: WorkerState) -> None:
         os.set_inheritable(descriptor, False)  # noqa: FBT003
         config = scheduler_config(options)
         self._leave_within = config.shutdown_timeout + config.cleanup_timeout + 2.0 + _FOR_RESOURCES
         self._connection = Connection(descriptor)
         self._lock = threading.Lock()
 
-    def announce_start(self) -> None:
-        self._send(STARTED, None)
+        self._state = state
+        state.on_start.append(lambda _: self._send(STARTED, None))
 
-    def serve(self, state: WorkerState) -> None:
-        """Answer questions about this state from a thread, until the process ends."""
-        threading.Thread(target=self._serve, args=(state,), name="trio_monque parent link", daemon=True).start()
+    def serve(self, answers: Mapping[str, Callable[[], Any]]) -> None:
+        """Answer questions from threads, until the process ends."""
+        threading.Thread(target=self._serve, args=(answers,), name="trio_monque parent link", daemon=True).start()
 
-    def _serve(self, state: WorkerState) -> None:
+    def _serve(self, answers: Mapping[str, Callable[[], Any]]) -> None:
         while True:
             try:
                 number, what = self._connection.recv()
             except (EOFError, OSError):
-                self._leave(state)
+                self._leave()
                 return
-            if what == HEALTH:
-                self._send(number, state.report())
+            # Each in a thread of its own: the metrics may wait for the database, and then the health is worth knowing.
+            thread = threading.Thread(target=self._answer, args=(number, answers[what]), daemon=True)
+            with suppress(RuntimeError):  # There is no thread: this process does not answer, and the parent shows it.
+                thread.start()
+
+    def _answer(self, number: int, answer: Callable[[], Any]) -> None:
+        self._send(number, answer())
 
     def _send(self, number: int, answer: Any) -> None:
         with self._lock, suppress(OSError):  # The parent has died: the next `recv` fails as well.
             self._connection.send((number, answer))
 
-    def _leave(self, state: WorkerState) -> None:
+    def _leave(self) -> None:
         logger.warning("the parent process has ended; this worker process drains and ends")
-        if state.scheduler is None:
+        if self._state.scheduler is None:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGTERM)
         else:
             # Not a signal: it would be the second one, which cuts, if the parent has passed one on before its death.
-            state.scheduler.drain()
+            self._state.scheduler.drain()
         if self._leave_within < math.inf:
             time.sleep(self._leave_within)
             # A handler swallows its cancellation, or something blocks the event loop. There is no parent left whose

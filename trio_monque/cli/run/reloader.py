@@ -58,7 +58,7 @@ class Reloader:
             self._changed = trio.Event()
             async with trio.open_nursery() as nursery:
                 nursery.start_soon(self._end_when_changed, self._changed)
-                returncode, _ = await self._children.run_one(1, str(start), lambda: None)
+                returncode, _ = await self._children.run_one(1, start, lambda: None)
                 nursery.cancel_scope.cancel(reason="the process has ended")
             if not self._changed.is_set() and not self._children.ending.is_set():
                 logger.warning(

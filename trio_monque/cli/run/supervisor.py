@@ -51,9 +51,7 @@ class Supervisor:
         for start in count(1):
             if ending.is_set():
                 return
-            # After a crash, the id of the dead process is taken until its lease has run out.
-            name = str(place) if start == 1 else f"{place}-{start}"
-            returncode, ran_for = await self._children.run_one(place, name, self._any_started.set)
+            returncode, ran_for = await self._children.run_one(place, start, self._any_started.set)
             self._statuses[place] = exit_status(returncode)
             if ending.is_set():
                 return

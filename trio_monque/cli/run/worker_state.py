@@ -19,20 +19,19 @@ _BEAT: Final = 0.5
 class WorkerState(trio.TaskStatus[Scheduler]):
     """Knows the scheduler of this process, and when its event loop answered last. Any thread may ask for the report.
 
-    Args:
-        announce_start: Called when the scheduler has started.
-
     Attributes:
         scheduler: None until it has started.
+        on_start: Called with the scheduler when it has started, in the event loop of the handlers.
     """
 
-    def __init__(self, announce_start: Callable[[], None] = lambda: None) -> None:
+    def __init__(self) -> None:
         self.scheduler: Scheduler | None = None
-        self._announce_start = announce_start
+        self.on_start: list[Callable[[Scheduler], None]] = []
         self._answered_at = 0.0
 
     def started(self, value: Scheduler | None = None) -> None:
         """Called in the event loop of the handlers when the scheduler has started."""
+        assert value is not None
         self._answered_at = time.monotonic()
         # Not in a nursery: an error of the scheduler would be raised in a group.
         if trio.lowlevel.in_trio_task():
@@ -40,7 +39,8 @@ class WorkerState(trio.TaskStatus[Scheduler]):
         else:
             self._beat_on_asyncio()
         self.scheduler = value
-        self._announce_start()
+        for call in self.on_start:
+            call(value)
 
     def report(self) -> HealthReport:
         """Return the health of this process at this moment."""
