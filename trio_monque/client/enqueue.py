@@ -20,6 +20,7 @@ from typing import Any, TypeVar, Unpack
 from ..checks import check_known
 from ..errors import MonqueConnectionError, MonqueError
 from ..jobs.job import Job
+from ..jobs.meta import checked_meta
 from ..jobs.new_job import Draft, JobOptions, Named, NewJob, NewSchedule, check_new, name_of
 from ..jobs.stored_value_limits import TypedWorker, check_payload, plain_data
 from ..store import inserting
@@ -97,6 +98,8 @@ def draft_of(context: ClientContext, new: NewJob | NewSchedule, worker: str | Na
     data = plain_data(worker, new.data)
     if data is not new.data:
         new = replace(new, data=data)
+    if new.meta is not None:
+        new = replace(new, meta=checked_meta(new.meta))
     check_new(new)
     payload = check_payload(data, context.config.max_payload_size, context.jobs.codec.callers)
     return Draft(ObjectId(), new, payload)

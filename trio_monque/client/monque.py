@@ -148,6 +148,8 @@ class Monque:
             max_attempts: After how many failures this job is `failed`, instead of its worker's.
             max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
             timeout: Seconds that one run may take, instead of its worker's.
+            meta: Strings that accompany the job and are not its data, such as a tenant or a trace: handlers and
+                middleware read `job.meta`. At most 32 entries and 4,096 bytes in all.
 
         Raises:
             InvalidJobIdentifierError, InvalidPayloadError, PayloadTooLargeError, InvalidOptionError:
@@ -195,10 +197,11 @@ class Monque:
             on_exhausted: What an occurrence that used up its retries means: "continue" with the next
                 one, which is the default, or "fail".
             on_conflict: If the key is in use: "keep" the job as it is, or "update" its cron, time zone,
-                data and `on_exhausted`, unless its `version` is higher. A run that is under way keeps what it began
-                with.
+                data, meta and `on_exhausted`, unless its `version` is higher. A run that is under way keeps what
+                it began with.
             version: A whole number from 1 that decides which of two declarations is the newer one: "update" leaves
                 a schedule of a higher version as it is, and logs that. None is older than any version.
+            meta: As for `enqueue`; each occurrence has it.
 
         Raises:
             InvalidCronError: The expression or the time zone is invalid; nothing was sent.

@@ -9,6 +9,7 @@ in between, it matches nothing, and the comparison starts again.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any, Final, TypedDict, Unpack
@@ -44,6 +45,7 @@ class ScheduleOptions(TypedDict, total=False):
     timezone: str
     on_exhausted: str
     version: int | None
+    meta: Mapping[str, str] | None
 
 
 class Declare(Operation[Job]):
@@ -183,12 +185,13 @@ def _in_words(job: Job) -> str:
     return f"{job.repeat_interval}, {job.timezone or 'UTC'}, {version}"
 
 
-def _content(job: Job) -> dict[str, str | None]:
+def _content(job: Job) -> dict[str, Any]:
     return {
         "repeat_interval": job.repeat_interval,
         # Another program may store the default explicitly.
         "timezone": None if job.timezone == "UTC" else job.timezone,
         "on_exhausted": None if job.on_exhausted == "continue" else job.on_exhausted,
+        "meta": job.meta or None,
     }
 
 

@@ -14,6 +14,7 @@ from typing import Any, Final
 from bson import ObjectId
 
 from ..safe_text import LONGEST_VALUE, one_line
+from .meta import NO_META
 
 
 class JobStatus(StrEnum):
@@ -63,6 +64,7 @@ class Job:
         resumes_at: The due date that this library wrote last for another attempt at the same occurrence.
         started_at, finished_at: Begin and end of the last counted run.
         errors: The last errors, oldest first.
+        meta: Strings that accompany the job: the `meta` that it was enqueued with. Empty if there are none.
     """
 
     id: ObjectId
@@ -102,6 +104,7 @@ class Job:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: Sequence[Mapping[str, Any]] = ()
+    meta: Mapping[str, str] = NO_META
 
     def __str__(self) -> str:
         return f"{one_line(self.name, LONGEST_VALUE)} {self.id} ({self.status}, attempt {self.attempts})"

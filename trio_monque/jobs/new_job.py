@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import inspect
 import re
+from collections.abc import Mapping
 from dataclasses import KW_ONLY, dataclass
 from datetime import datetime, timedelta
 from enum import Enum
@@ -26,6 +27,7 @@ from ..checks import check_count, check_seconds, check_whole, checked_moment
 from ..errors import InvalidCronError, InvalidJobIdentifierError, InvalidOptionError
 from .cron import check_timezone, next_occurrence, normalised
 from .job import Job
+from .meta import NO_META
 from .stored_value_limits import TypedWorker, takes_data
 
 T = TypeVar("T")
@@ -64,6 +66,7 @@ class JobOptions(TypedDict, total=False):
     max_attempts: int | None
     max_rescues: int | None
     timeout: float | None
+    meta: Mapping[str, str] | None
 
 
 @dataclass(frozen=True)
@@ -81,6 +84,7 @@ class NewJob:
         max_attempts: After how many failures this job is `failed`, instead of its worker's.
         max_rescues: How many deaths in a row it may cause, instead of the scheduler's.
         timeout: Seconds that one run may take, instead of its worker's.
+        meta: Strings that accompany the job, and are not its data: see `job.meta`.
     """
 
     name: str
@@ -92,6 +96,7 @@ class NewJob:
     max_attempts: int | None = None
     max_rescues: int | None = None
     timeout: float | None = None
+    meta: Mapping[str, str] | None = None
 
     if TYPE_CHECKING:
         # The __init__ of the dataclass, with the type of `data` tied to the worker.
@@ -116,7 +121,7 @@ class NewSchedule:
     """A recurring job to be declared.
 
     Attributes:
-        name, data, unique_key: As in NewJob.
+        name, data, unique_key, meta: As in NewJob.
         cron: Five fields, or an alias such as @daily.
         timezone: The IANA name of the time zone of `cron`.
         on_exhausted: What happens after an occurrence that used up its retries: "continue" with the next, or "fail".
@@ -130,6 +135,7 @@ class NewSchedule:
     timezone: str = "UTC"
     on_exhausted: str = "continue"
     version: int | None = None
+    meta: Mapping[str, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,7 +144,7 @@ class Draft:
 
     Attributes:
         id: Made here, so that the job can be looked up if the answer to its insert was lost.
-        new: The request; its data is a BSON value already.
+        new: The request; its data is a BSON value already, and its meta a dict of its own.
         payload: The data as the BSON document `{"": data}`.
     """
 
@@ -153,7 +159,7 @@ class Draft:
 
 
 def check_new(new: NewJob | NewSchedule) -> None:
-    """Checks everything except the data.
+    """Checks everything except the data and the meta.
 
     Raises:
         InvalidJobIdentifierError: The name or the unique key is invalid.
@@ -227,6 +233,8 @@ def _made(new: NewJob, job_id: ObjectId, now: datetime) -> Job:
         values["max_rescues"] = new.max_rescues
     if new.timeout is not None:
         values["timeout"] = float(new.timeout)
+    if new.meta:
+        values["meta"] = new.meta
     return Job.of(values)
 
 
@@ -246,6 +254,7 @@ def _recurring(new: NewSchedule, job_id: ObjectId, now: datetime) -> Job:
         timezone=None if timezone == "UTC" else timezone,
         on_exhausted=None if new.on_exhausted == "continue" else new.on_exhausted,
         schedule_version=new.version,
+        meta=new.meta or NO_META,
     )
 
 

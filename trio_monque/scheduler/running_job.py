@@ -150,6 +150,11 @@ class RunningJob(Generic[T, Resources]):
         return self.job.unique_key
 
     @property
+    def meta(self) -> Mapping[str, str]:
+        """The strings that accompany the job: the `meta` that it was enqueued with. Empty if there are none."""
+        return self.job.meta
+
+    @property
     def errors(self) -> Sequence[Mapping[str, Any]]:
         """The last errors, oldest first, each with `at`, `attempt`, `error` and, if stored, `traceback`."""
         return self.job.errors

@@ -13,6 +13,7 @@ from bson import Int64, ObjectId, tz_util
 
 from ..errors import BrokenDocumentError
 from ..jobs.job import Job, JobStatus
+from ..jobs.meta import is_meta, meta_of
 from ..jobs.new_job import ON_EXHAUSTED
 from ..safe_text import shown
 from .fields import DEFAULTS, FIELD, REQUIRED
@@ -32,6 +33,7 @@ _USUAL: Final[Mapping[str, tuple[str, Any]]] = {
         (str, ("receipt", "timezone")),
         (datetime, _DATES),
         (int, ("fail_count", "attempts", "rescues", "rev", "max_attempts", "schedule_version", "heartbeat_interval")),
+        (dict, ("meta",)),
         (_ANY, ("data", "result", "progress", "saved")),
     )
     for attribute in attributes
@@ -56,7 +58,7 @@ def job_of(document: Mapping[str, Any]) -> Job:
                 return job_of_unusual(document)
             if kind is datetime:
                 value = _in_utc(value)
-            elif kind is int and not 0 <= value <= LARGEST_COUNTER:
+            elif (kind is int and not 0 <= value <= LARGEST_COUNTER) or (kind is dict and not is_meta(value)):
                 return job_of_unusual(document)
         values[attribute] = value
     status = _STATUS.get(values.get("status", ""))
@@ -121,6 +123,7 @@ def _make_plain(values: dict[str, Any]) -> None:
             values[attribute] = None
     if values["errors"]:
         values["errors"] = _history(values["errors"])
+    values["meta"] = meta_of(values["meta"])
 
 
 def _history(stored: Any) -> list[Mapping[str, Any]]:

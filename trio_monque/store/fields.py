@@ -46,6 +46,7 @@ FIELD: Final[Mapping[str, str]] = {
     "started_at": "startedAt",
     "finished_at": "finishedAt",
     "errors": "errors",
+    "meta": "meta",
 }
 
 HEAVY: Final = ("data", "result", "progress", "saved", "errors")

@@ -37,6 +37,7 @@ async def assert_enqueued(monque: Monque, *, count: int | None = None, **criteri
         data: The stored data, as a handler would get it; for a dataclass, the document of its
             fields. It may contain objects that equal many things, such as `unittest.mock.ANY`.
         unique_key: The job's unique key; None for a job without one.
+        meta: The whole meta of the job; `{}` for a job without one.
         run_at: When it is due (`next_run_at`), timezone-aware.
         status: The status, or several allowed ones. Any by default.
         count: The exact number of such jobs. At least one by default.

@@ -71,6 +71,7 @@ class Criteria(TypedDict, total=False):
     name: str | Named
     data: Any
     unique_key: str | None
+    meta: Mapping[str, str]
     run_at: datetime
     status: JobStatus | str | Iterable[JobStatus | str]
 
@@ -95,6 +96,8 @@ class CheckedCriteria:
             criteria["data"] = _as_stored(said.get("name"), said["data"], codec_options)
         if "unique_key" in said:
             criteria["unique_key"] = said["unique_key"]
+        if "meta" in said:
+            criteria["meta"] = said["meta"]
         if "run_at" in said:
             criteria["run_at"] = checked_moment("run_at", said["run_at"])
         if "status" in said:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import secrets
 from dataclasses import fields, replace
 from datetime import UTC
-from typing import Any, Final, NoReturn, cast
+from typing import Any, Final, NoReturn, Unpack, cast
 
 from ..checks import check_count
 from ..client.context import ClientContext
@@ -15,7 +15,7 @@ from ..jobs import transitions
 from ..jobs.conditional_write import applied
 from ..jobs.fences import ClaimStamp
 from ..jobs.job import Job
-from ..jobs.new_job import NewJob
+from ..jobs.new_job import JobOptions, NewJob
 from ..jobs.stored_value_limits import snapshot
 from ..options import ClientConfig
 from ..scheduler.worker import Worker
@@ -73,13 +73,11 @@ def registered(handler: Any) -> tuple[Workers, Worker[Any]]:
     return workers, workers.register(handler.name, handler.handler, **settings)
 
 
-def new_job(
-    context: ClientContext, worker: Worker[Any], data: Any, stored: Any, timeout: float | None, unique_key: str | None
-) -> Job:
+def new_job(context: ClientContext, worker: Worker[Any], data: Any, stored: Any, **options: Unpack[JobOptions]) -> Job:
     """The job as `enqueue` makes it; raises what `enqueue` raises. Its data is what a scheduler would read."""
     if stored is not None and data is not None:
         raise InvalidOptionError("stored", stored, "goes without data: give one of the two")
-    new = NewJob(name=worker.name, data=data if stored is None else stored, timeout=timeout, unique_key=unique_key)
+    new = NewJob(name=worker.name, data=data if stored is None else stored, **options)
     job = draft_of(context, new, worker if stored is None else None).at(context.clock.now())
     return replace(job, data=snapshot(job.data, None, context.jobs.codec.callers))
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, TypeVar, Unpack, cast, overload
@@ -92,6 +92,7 @@ class RunJobOptions(SchedulerOptions, total=False):
     fail_reason: str | None
     saved: Any
     unique_key: str | None
+    meta: Mapping[str, str] | None
     timeout: float | None
     resources: Any
     scheduler: object
@@ -122,6 +123,7 @@ async def run_job(
     fail_reason: str | None = None,
     saved: Any = None,
     unique_key: str | None = None,
+    meta: Mapping[str, str] | None = None,
     timeout: float | None = None,
     resources: Any = None,
     scheduler: object = None,
@@ -151,6 +153,7 @@ async def run_job(
         fail_reason: Why the last one failed.
         saved: The checkpoint that an earlier attempt saved.
         unique_key: The job's unique key.
+        meta: The job's meta.
         timeout: Seconds that the run may take, instead of the timeout of the worker.
         resources: Given to the handler as `job.resources`.
         scheduler: Given to the handler as `job.scheduler`, instead of a RecordingScheduler.
@@ -168,7 +171,7 @@ async def run_job(
     workers, worker = registered(handler)
     context = context_without_database(config, codec_options or AWARE)
     job = claimed(
-        new_job(context, worker, data, stored, timeout, unique_key),
+        new_job(context, worker, data, stored, timeout=timeout, unique_key=unique_key, meta=meta),
         attempt=attempt,
         fail_count=fail_count,
         fail_reason=fail_reason,
