@@ -15,12 +15,13 @@ WIDTH = 100
 
 def help_of(command_line: str) -> str:
     """Return what `COMMAND --help` prints in a terminal of that width."""
-    context, command = click.Context(program, info_name=PROGRAM, terminal_width=WIDTH), program
+    command: click.Command = program
+    context = click.Context(command, info_name=PROGRAM, terminal_width=WIDTH)
     for name in command_line.split()[1:]:
+        assert isinstance(command, click.Group), command_line
         found = command.get_command(context, name)
         assert found is not None, name
-        context = click.Context(found, context, info_name=name, terminal_width=WIDTH)
-        return found.get_help(context)
+        context, command = click.Context(found, context, info_name=name, terminal_width=WIDTH), found
     return command.get_help(context)
 
 

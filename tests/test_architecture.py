@@ -182,6 +182,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "client",
         "host",
         "scheduler",
+        "claims",
         "metrics",
         "embedded",
     },

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Iterator
 from dataclasses import fields
 from pathlib import Path
 
@@ -14,6 +15,7 @@ from tests.support.pages import rows
 from tests.support.programs import fenced_blocks, uri_of_database
 from trio_monque import Monque
 from trio_monque.cli import exit_statuses
+from trio_monque.cli.program import PROGRAM, program
 from trio_monque.cli.run.scheduler_options import OFFERED, scheduler_options
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.options import SchedulerConfig, SchedulerOptions
@@ -25,9 +27,16 @@ from .run_process import run_process
 def test_page_has_the_help_of_every_command() -> None:
     page = PAGE.read_text(encoding="utf-8")
     assert page == updated(page), "run python -m docs.command_help"
-    for command in ("run", "doctor", "server", "demo"):
-        assert f"Usage: trio-monque {command} [OPTIONS]" in page
+    for command in command_lines(program, PROGRAM):
+        assert f"<!-- help of {command} -->" in page
     assert "[1<=x" in page
+
+
+def command_lines(command: click.Command, line: str) -> Iterator[str]:
+    yield line
+    if isinstance(command, click.Group):
+        for name, one in command.commands.items():
+            yield from command_lines(one, f"{line} {name}")
 
 
 def test_page_has_every_exit_status() -> None:

@@ -14,6 +14,7 @@ from click.shell_completion import shell_complete
 
 from ..errors import EmbeddedServerError, MonqueError
 from ..safe_text import without_secrets
+from .claims.commands import claims
 from .demo.command import demo
 from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
@@ -56,6 +57,7 @@ def program(context: click.Context) -> None:
 program.add_command(run)
 program.add_command(demo)
 program.add_command(doctor)
+program.add_command(claims)
 program.add_command(server)
 
 

@@ -57,16 +57,20 @@ class Takeaway:
 
 
 @command("look at the locks", writes=False)
-def observe(locked: LockedCollection) -> Sequence[SeenLock]:
-    """Return all documents that any program holds, except those with an unreadable lock, which are logged."""
-    return observe_in(locked)
+def observe(locked: LockedCollection, limit: int = 0) -> Sequence[SeenLock]:
+    """Return the documents that any program holds, at most `limit`, or all for 0.
+
+    Those with an unreadable lock are logged and left out.
+    """
+    return observe_in(locked, limit=limit)
 
 
-def observe_in(locked: LockedCollection, session: ClientSession | None = None) -> Sequence[SeenLock]:
+def observe_in(locked: LockedCollection, session: ClientSession | None = None, *, limit: int = 0) -> Sequence[SeenLock]:
     """As `observe`, as a part of another command."""
     seen = []
     condition = locked.meant(locked.held)
-    for document in locked.raw.find(condition, [locked.lock_field], batch_size=MOST_IN_A_BATCH, session=session):
+    fields = [locked.lock_field]
+    for document in locked.raw.find(condition, fields, batch_size=MOST_IN_A_BATCH, limit=limit, session=session):
         lock = locked.lock_in(document)
         if lock is None:
             locked.report_unreadable(document)

@@ -1,0 +1,179 @@
+"""The commands of `trio-monque claims`: statistics, held documents, dead letters, and their return."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from datetime import datetime, timedelta
+from typing import Any, Final
+
+import click
+
+from ...safe_text import one_line
+from ...store.documents import counting, dead_letters, rescuing
+from ...store.extended_json import id_in, text_of_id
+from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from .target import Target, target_options
+
+_EXAMPLES: Final = """\b
+Examples:
+  trio-monque claims stats messages --filter '{"status": "new"}'
+  trio-monque claims dead-letters messages --json
+  trio-monque claims readmit messages 65f1c0ffee0123456789abcd
+  trio-monque claims readmit messages --all --dry-run
+"""
+
+_limit = click.option(
+    "--limit", type=click.IntRange(min=1), default=100, metavar="N", help="Show N at most. (default: 100)"
+)
+_json = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+
+
+@click.group(short_help="Look at documents that are claimed by a lock.", epilog=_EXAMPLES)
+def claims() -> None:
+    """Look at the documents of any collection that `open_claims` and `run_claims` work through.
+
+    Give the --filter and --lock-field that your program passes to them.
+
+    Exit status: 0 if it was done, 1 if `readmit` found other documents than it was given, 2 if it could not be done.
+    """
+
+
+@claims.command(short_help="Count documents by the state of their locks.")
+@target_options
+@_json
+def stats(target: Target, *, as_json: bool) -> int:
+    """Count the documents of COLLECTION by the state of their locks, and show who holds the most.
+
+    Each state is counted up to 100,000.
+    """
+    counts = counting.count(target.locked, target.now)
+    numbers = {
+        "claimable": counts.claimable,
+        "waiting": counts.waiting,
+        "held": counts.held,
+        "overdue": counts.overdue,
+        "dead letters": counts.dead_letters,
+        "unreadable": counts.unreadable,
+    }
+    holders = [
+        {"by": one.by, "held": one.held, "until": one.until, "left": _seconds(target.now, one.until)}
+        for one in counts.holders
+    ]
+    if as_json:
+        named = {name.replace(" ", "_"): number for name, number in numbers.items()}
+        _print_json({"collection": target.name, **named, "holders": holders})
+        return SUCCEEDED
+    _print_table([(name, f"{number:,}") for name, number in numbers.items()])
+    if holders:
+        click.echo()
+        _print_records(holders)
+    return SUCCEEDED
+
+
+@claims.command(short_help="List documents that are held.")
+@target_options
+@_limit
+@_json
+def held(target: Target, *, limit: int, as_json: bool) -> int:
+    """List documents of COLLECTION that are held: by whom, and until when unless the lock is renewed.
+
+    A lock that ended some seconds ago has a dead holder. Another instance takes it away, if one runs.
+    """
+    found = rescuing.observe(target.locked, limit)
+    _print_list(
+        [
+            {
+                "id": text_of_id(one.id),
+                "by": one.lock.by,
+                "until": one.lock.until,
+                "left": None if one.lock.until is None else _seconds(target.now, one.lock.until),
+                "attempts": one.lock.tries,
+                "holder": "instance" if one.lock.is_ours else "other program",
+            }
+            for one in found
+        ],
+        f"no document of {target.name} is held",
+        as_json=as_json,
+    )
+    return SUCCEEDED
+
+
+@claims.command("dead-letters", short_help="List documents without attempts left.")
+@target_options
+@_limit
+@_json
+def dead_letters_(target: Target, *, limit: int, as_json: bool) -> int:
+    """List documents of COLLECTION whose attempts are used up, with their last errors."""
+    found = dead_letters.listed(target.locked, limit)
+    _print_list(
+        [{"id": text_of_id(one.id), "attempts": one.lock.tries, "error": one.lock.error} for one in found],
+        f"{target.name} has no dead letters",
+        as_json=as_json,
+    )
+    return SUCCEEDED
+
+
+@claims.command(short_help="Make dead letters claimable again.")
+@target_options
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="All dead letters that match the filter. Needs --yes.")
+@click.option("--dry-run", is_flag=True, help="Say how many it would be, and change nothing.")
+@click.option("--yes", is_flag=True, help="Confirm --all.")
+def readmit(target: Target, *, ids: tuple[str, ...], every: bool, dry_run: bool, yes: bool) -> int:
+    """Make dead letters of COLLECTION claimable again, with all their attempts.
+
+    An ID is an ObjectId of 24 digits, or another value as extended JSON, or text. Documents that are not dead letters
+    do not change.
+    """
+    if bool(ids) == every:
+        raise click.UsageError("give the ids of documents, or --all")
+    if every and not (dry_run or yes):
+        raise click.UsageError("--all needs --yes, or --dry-run to see how many it would be")
+    chosen = None if every else [id_in(one) for one in dict.fromkeys(ids)]
+    if dry_run:
+        number = counting.count_dead_letters(target.locked, chosen)
+        click.echo(f"{number:,} dead letters of {target.name} would be claimable again")
+    else:
+        number = dead_letters.readmit(target.locked, chosen)
+        click.echo(f"{number:,} dead letters of {target.name} are claimable again")
+    if chosen is not None and number < len(chosen):
+        click.echo(f"{len(chosen) - number:,} of the given documents are not dead letters, or do not exist", err=True)
+        return CHECK_FAILED
+    return SUCCEEDED
+
+
+# --- What is printed ---
+
+
+def _seconds(now: datetime, until: datetime) -> float:
+    return round((until - now) / timedelta(seconds=1), 1)
+
+
+def _print_list(records: Sequence[Mapping[str, Any]], empty: str, *, as_json: bool) -> None:
+    if as_json:
+        _print_json(records)
+    elif records:
+        _print_records(records)
+    else:
+        click.echo(empty)
+
+
+def _print_records(records: Sequence[Mapping[str, Any]]) -> None:
+    _print_table([tuple(records[0]), *(tuple(map(_cell, one.values())) for one in records)])
+
+
+def _cell(value: object) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat(timespec="seconds")
+    return "" if value is None else one_line(str(value))
+
+
+def _print_table(rows: Sequence[Sequence[str]]) -> None:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _print_json(found: object) -> None:
+    click.echo(json.dumps(found, indent=2, default=lambda moment: moment.isoformat()))

@@ -1,0 +1,94 @@
+"""Counts documents by the state of their locks, and by their holders. Each count has a limit."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any, Final
+
+from ...document_lock import NEVER
+from ..commands import command
+from .claiming import selection_of
+from .locked_collection import LockedCollection
+
+MOST_COUNTED: Final = 100_000
+"""The number up to which the documents of a state are counted."""
+
+MOST_HOLDERS: Final = 100
+
+
+@dataclass(frozen=True, slots=True)
+class Holder:
+    """A program that holds documents.
+
+    Attributes:
+        by: Its name in the locks.
+        held: How many it holds.
+        until: When the first of these locks ends, unless it is renewed.
+    """
+
+    by: str
+    held: int
+    until: datetime
+
+
+@dataclass(frozen=True, slots=True)
+class LockCounts:
+    """How many documents match the filter, by the state of their locks; each at most MOST_COUNTED.
+
+    Attributes:
+        claimable: May be claimed now.
+        waiting: Are free from a later moment on: an attempt failed.
+        held: An instance or another program holds them.
+        overdue: Of these, those whose lock has ended without a renewal.
+        dead_letters: Have no attempts left.
+        unreadable: Have something else in the lock field. They are never claimed.
+        holders: Who holds the most.
+    """
+
+    claimable: int
+    waiting: int
+    held: int
+    overdue: int
+    dead_letters: int
+    unreadable: int
+    holders: Sequence[Holder]
+
+
+@command("count the documents by their locks", writes=False, aggregates=True)
+def count(locked: LockedCollection, now: datetime) -> LockCounts:
+    """Count the documents that match the filter."""
+    until = locked.at("until")
+
+    def number(*conditions: Mapping[str, Any]) -> int:
+        return locked.locks.count_documents(locked.meant(*conditions), limit=MOST_COUNTED)
+
+    return LockCounts(
+        claimable=number(locked.claimable(now)),
+        waiting=number(locked.waiting, {until: {"$gt": now, "$lt": NEVER}}),
+        held=number(locked.held),
+        overdue=number(locked.held, {until: {"$lte": now}}),
+        dead_letters=number(locked.is_dead_letter),
+        unreadable=number(locked.unreadable(now)),
+        holders=_holders(locked),
+    )
+
+
+def _holders(locked: LockedCollection) -> Sequence[Holder]:
+    steps: list[dict[str, Any]] = [
+        {"$match": locked.meant(locked.held)},
+        {"$limit": MOST_COUNTED},
+        {"$group": {"_id": f"${locked.at('by')}", "held": {"$sum": 1}, "until": {"$min": f"${locked.at('until')}"}}},
+        {"$sort": {"held": -1, "_id": 1}},
+        {"$limit": MOST_HOLDERS},
+    ]
+    return [Holder(str(one["_id"]), one["held"], one["until"]) for one in locked.locks.aggregate(steps)]
+
+
+@command("count dead letters", writes=False, aggregates=True)
+def count_dead_letters(locked: LockedCollection, ids: Sequence[Any] | None) -> int:
+    """Return how many documents `dead_letters.readmit` would free with these arguments."""
+    which, hint = selection_of(locked, ids)
+    options: dict[str, Any] = {} if hint is None else {"hint": hint}
+    return locked.locks.count_documents({"$and": [which, locked.is_dead_letter]}, **options)
