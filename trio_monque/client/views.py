@@ -133,7 +133,7 @@ def get_queue_depths(context: ClientContext) -> Operation[Mapping[str, QueueDept
     """Count the jobs of each name by status, with the oldest that is due and those that are stuck, in one command.
 
     It is meant for a look every few seconds; `trio_monque.metrics` shows Prometheus the answer. Each name costs the
-    server about a millisecond, and a microsecond for each job that is counted. Names without jobs are not in the
+    server about a millisecond, and two microseconds for each job that is counted. Names without jobs are not in the
     answer.
 
     An answer is kept for `stats_cache_ttl` seconds, and returned again whatever happens meanwhile. Concurrent callers

@@ -100,8 +100,8 @@ class QueueDepth:
     """The jobs of one name at one moment, as a monitor wants them.
 
     Attributes:
-        pending, processing, completed, failed, cancelled: Numbers of jobs. Pending ones are counted up to 100,000, and
-            ended ones up to 10,000 of each status.
+        pending, processing, completed, failed, cancelled: Numbers of jobs. Up to 100,000 pending ones are counted, up
+            to 10,000 failed ones, and up to 1,000 of the others that have ended.
         capped: The statuses that have more jobs than were counted.
         oldest_due_age: Seconds for which the oldest due pending job has waited by then; None if none is due.
         stuck: How many of the processing jobs had no heartbeat for three of their heartbeat intervals, by the server's

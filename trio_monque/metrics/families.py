@@ -67,7 +67,7 @@ class Family:
 JOBS: Final = Family(
     "gauge",
     "jobs",
-    "Jobs in the collection. Counted up to 100,000 pending and 10,000 ended ones of each name.",
+    "Jobs in the collection. Of each name, it counts up to 100,000 pending, 10,000 failed, 1,000 other ended ones.",
     ("name", "status"),
 )
 OLDEST_DUE: Final = Family(
