@@ -12,7 +12,7 @@ from bson import ObjectId
 from tests.support.examined import profiling
 from tests.support.many_jobs import insert_all
 from tests.support.programs import uri_of_database
-from tests.support.store import handle
+from tests.support.store import PAST, handle
 from tests.support.thoroughly import FULL
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.store import indexes
@@ -54,12 +54,15 @@ def test_questions_read_a_bounded_number_of_documents_along_an_index(
     mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]
 ) -> None:
     insert_all(db["monque_jobs"], documents(NUMBER))
+    # The first by name, and changed before all others: the look at what changed last does not find it.
+    hourly = {"_id": ObjectId(), "name": "a", "status": "pending", "repeatInterval": "hourly", "updatedAt": PAST}
+    db["monque_jobs"].insert_one({**hourly, "uniqueKey": "a", "failCount": 0, "nextRunAt": now(), "createdAt": PAST})
     indexes.ensure(handle(db, operation_timeout=300.0))
-    enter(db, "worker-1", *NAMES)
+    enter(db, "worker-1", "a", *NAMES)
     doctor = Doctor(uri_of_database(mongod.uri, db.name), capsys)
     with profiling(db, 16 << 20) as reported:
         found = doctor.looks()
-    assert set(found.kinds) == {"stuck-node-jobs", "backlog"}
+    assert set(found.kinds) == {"stuck-node-jobs", "backlog", "bad-schedule"}
     questions = list(reported())
     assert len(questions) > 10
     for question in questions:
@@ -67,3 +70,5 @@ def test_questions_read_a_bounded_number_of_documents_along_an_index(
         assert question.get("docsExamined", 0) <= jobs.MOST_READ == claims.MOST_CLAIMS, question
         assert question.get("keysExamined", 0) <= 2 * backlog.MOST_COUNTED, question
         assert question.get("millis", 0) < 1_000, question
+        if question["command"].keys() & {"find", "aggregate", "explain"}:
+            assert 0 < question["command"]["maxTimeMS"] <= 1_000, question

@@ -32,7 +32,9 @@ def judge_jobs(facts: JobFacts) -> Iterator[Finding]:
     """Yield what is wrong with the instances and the jobs."""
     live = [one for one in facts.instances if one.is_live]
     pending = sum(one.pending for one in facts.backlogs)
-    if not live and pending:
+    # Processes of another library have no entry.
+    works_elsewhere = any(not one.is_ours and not one.silent for one in facts.holders)
+    if not live and pending and not works_elsewhere:
         yield found(kinds.NO_INSTANCE, pending=pending)
     for instance in facts.instances:
         if not instance.is_live:
