@@ -36,7 +36,7 @@ SHARED = {
 }
 BOXES = (
     Box("cli/, testing/", "the command; tools for tests", {"cli", "testing", "__main__"}, 250, 0, 300),
-    Box("metrics/", "numbers for Prometheus", {"metrics"}, 520, 1),
+    Box("metrics/, otel.py", "numbers and traces", {"metrics", "otel"}, 520, 1),
     Box("scheduler/", "runs jobs", {"scheduler"}, 390, 2),
     Box("claims/", "runs work on any document", {"claims"}, 650, 2),
     Box("host/", "starts, drains and reports", {"host"}, 520, 3),

@@ -158,6 +158,7 @@ MAY_IMPORT: dict[str, set[str]] = {
         "scheduler",
         "embedded",
     },
+    "otel": {"safe_text", "jobs", "scheduler"},
     "metrics": {
         "call_context",
         "log",
@@ -223,6 +224,7 @@ MAY_IMPORT_LIBRARY: dict[str, set[str]] = {
     "click": {"cli"},
     "watchfiles": {"cli"},
     "prometheus_client": {"metrics", "cli"},
+    "opentelemetry": {"otel"},
 }
 
 

@@ -124,6 +124,7 @@ from trio_monque.metrics import (
     CollectionMetrics,
     SchedulerMetrics,
 )
+from trio_monque.otel import trace_context, tracing_middleware
 from trio_monque.scheduler import (
     Batches,
     LoopHealth,

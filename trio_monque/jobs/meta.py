@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from typing import Any, Final, NoReturn
+from typing import Any, ClassVar, Final
 
 from bson import Code
 
@@ -18,15 +18,18 @@ LARGEST_META: Final = 4096
 _NOT_A_KEY: Final = re.compile(r"\A\Z|\A\$|[.\0]")
 
 
+def _refuse(*_args: object, **_kwargs: object) -> Any:
+    raise TypeError("the meta of a job cannot be changed: pass meta= when you enqueue")
+
+
 class _NoMeta(dict[str, str]):
     """An empty dict that stays empty: all jobs without meta share one."""
 
-    __hash__ = object.__hash__  # type: ignore[assignment]  # A dataclass takes no default that has none.
-
-    def _refuse(self, *args: object, **kwargs: object) -> NoReturn:
-        raise TypeError("the meta of a job cannot be changed: pass meta= when you enqueue")
-
-    __setitem__ = setdefault = update = __ior__ = _refuse
+    __hash__: ClassVar[Any] = object.__hash__  # A dataclass takes no default that has none.
+    __setitem__: Any = _refuse
+    setdefault: Any = _refuse
+    update: Any = _refuse
+    __ior__: Any = _refuse
 
 
 NO_META: Final[Mapping[str, str]] = _NoMeta()

@@ -1,0 +1,263 @@
+"""Traces of jobs with OpenTelemetry's SDK: from the caller of `enqueue` to each run, on trio and on asyncio."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import anyio
+import pytest
+from opentelemetry import baggage, context, trace
+from opentelemetry.sdk.trace import ReadableSpan, TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from opentelemetry.trace import SpanKind, StatusCode
+
+from tests.asyncio_hosts.conftest import Run
+from tests.asyncio_hosts.scenes import LONG, QUICK, statuses, until
+from tests.support.pages import DOCS
+from tests.support.programs import ROOT, fenced_blocks
+from trio_monque import Discard, Monque, Retry, RunningJob, Snooze, Workers, open_scheduler
+from trio_monque.jobs.meta import LARGEST_META, size_of
+from trio_monque.otel import trace_context, tracing_middleware
+from trio_monque.store.types import Database
+from trio_monque.testing import run_job
+
+
+@pytest.fixture(scope="module")
+def global_exporter() -> InMemorySpanExporter:
+    """The SDK, as a program sets it up. It can be set up only once in a process."""
+    exporter, provider = InMemorySpanExporter(), TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    trace.set_tracer_provider(provider)
+    return exporter
+
+
+@pytest.fixture
+def exporter(global_exporter: InMemorySpanExporter) -> InMemorySpanExporter:
+    global_exporter.clear()
+    return global_exporter
+
+
+def context_of(span: ReadableSpan) -> trace.SpanContext:
+    found = span.get_span_context()
+    assert found is not None
+    return found
+
+
+def id_of(span: ReadableSpan) -> int:
+    return context_of(span).span_id
+
+
+def linked(span: ReadableSpan) -> Sequence[int]:
+    return [link.context.span_id for link in span.links]
+
+
+def attribute(span: ReadableSpan, name: str) -> object:
+    assert span.attributes is not None
+    return span.attributes.get(name)
+
+
+def test_programs_of_the_page_trace_a_chain_of_jobs(db: Database, run: Run, exporter: InMemorySpanExporter) -> None:
+    names: dict[str, Any] = {}
+    for block in fenced_blocks(DOCS / "how-to/trace-jobs.md", "python"):
+        exec(compile(block, "the page", "exec"), names)
+    tracer = trace.get_tracer("the program")
+
+    async def main() -> None:
+        with tracer.start_as_current_span("start of the program"):
+            async with open_scheduler(db, names["workers"], **QUICK):
+                with tracer.start_as_current_span("request", context.Context()):
+                    await names["order"](Monque(db), 7)
+                await until(lambda: statuses(db, "send-receipt") == ["completed"])
+
+    run(main)
+    spans = {span.name: span for span in exporter.get_finished_spans()}
+    charge, receipt = spans["process charge"], spans["process send-receipt"]
+    assert linked(charge) == [id_of(spans["request"])]
+    assert linked(receipt) == [id_of(charge)]
+    # Not in the trace of the request, nor in that of the program, whose span was current at the start.
+    assert charge.parent is None
+    assert receipt.parent is None
+    assert len({context_of(span).trace_id for span in spans.values()}) == len(spans) == 4
+    stored = db["monque_jobs"].find_one({"name": "charge"})
+    assert stored is not None
+    assert charge.kind is SpanKind.CONSUMER
+    assert dict(charge.attributes or {}) == {
+        "messaging.system": "trio_monque",
+        "messaging.operation.name": "process",
+        "messaging.operation.type": "process",
+        "messaging.destination.name": "charge",
+        "messaging.message.id": str(stored["_id"]),
+        "trio_monque.attempt": 1,
+    }
+    assert charge.status.status_code is receipt.status.status_code is StatusCode.UNSET
+
+
+def test_every_attempt_links_to_the_caller_and_says_how_it_ended(
+    db: Database, run: Run, exporter: InMemorySpanExporter
+) -> None:
+    workers = Workers(middleware=[tracing_middleware()])
+
+    @workers.register("async", backoff=0.01)
+    async def in_task(job: RunningJob[Any]) -> None:
+        if job.attempt == 1:
+            raise ValueError("not yet")
+
+    @workers.register("plain", backoff=0.01)
+    def in_thread(job: RunningJob[Any]) -> None:
+        in_span = trace.get_current_span().get_span_context()
+        assert in_span.is_valid
+        assert baggage.get_baggage("customer") == "Ada"
+        trace.get_tracer("handler").start_span("inside").end()
+        if job.attempt == 1:
+            raise ValueError("not yet")
+
+    async def main() -> None:
+        async with open_scheduler(db, workers, **QUICK) as scheduler:
+            with trace.get_tracer("the program").start_as_current_span("request"):
+                token = context.attach(baggage.set_baggage("customer", "Ada"))
+                for name in ("async", "plain"):
+                    await scheduler.enqueue(name, meta=trace_context({"tenant": "acme"}))
+                context.detach(token)
+            for name in ("async", "plain"):
+                await until(lambda name=name: statuses(db, name) == ["completed"])  # type: ignore[misc]
+
+    run(main)
+    (request,) = (span for span in exporter.get_finished_spans() if span.name == "request")
+    assert [document["meta"]["tenant"] for document in db["monque_jobs"].find()] == ["acme", "acme"]
+    for name in ("async", "plain"):
+        first, second = (span for span in exporter.get_finished_spans() if span.name == f"process {name}")
+        assert linked(first) == [id_of(request)]
+        assert linked(second) == [id_of(request), id_of(first)]
+        assert [attribute(span, "trio_monque.attempt") for span in (first, second)] == [1, 2]
+        assert (first.status.status_code, attribute(first, "error.type")) == (StatusCode.ERROR, "ValueError")
+        assert first.status.description == "ValueError: not yet"
+        assert [event.name for event in first.events] == ["exception"]
+        assert (second.status.status_code, attribute(second, "error.type")) == (StatusCode.UNSET, None)
+        inside = [span.parent.span_id for span in exporter.get_finished_spans() if span.parent is not None]
+        if name == "plain":
+            assert inside == [id_of(first), id_of(second)]
+
+
+def waits_in_thread(job: RunningJob[Any]) -> None:
+    while True:
+        job.check_cancelled()
+        time.sleep(0.001)
+
+
+async def waits(job: RunningJob[Any]) -> None:
+    await anyio.sleep(LONG)
+
+
+def raising(error: Exception) -> Callable[[RunningJob[Any]], Any]:
+    async def handler(job: RunningJob[Any]) -> None:
+        raise error
+
+    return handler
+
+
+def raising_in_thread(error: Exception) -> Callable[[RunningJob[Any]], Any]:
+    def handler(job: RunningJob[Any]) -> None:
+        raise error
+
+    return handler
+
+
+def test_status_of_each_end(run: Run, exporter: InMemorySpanExporter) -> None:
+    async def end_of(handler: Callable[..., Any], **options: Any) -> tuple[object, ...]:
+        exporter.clear()
+        worker = Workers(middleware=[tracing_middleware()]).register("job", handler)
+        await run_job(worker, reraise=False, **options)
+        (span,) = exporter.get_finished_spans()
+        assert span.links == ()  # It was not enqueued in a span.
+        return span.status.status_code.name, attribute(span, "error.type"), attribute(span, "trio_monque.cancel_reason")
+
+    async def main() -> None:
+        for make in (raising, raising_in_thread):
+            assert await end_of(make(Retry("busy"))) == ("ERROR", "Retry", None)
+            assert await end_of(make(Discard("gone"))) == ("ERROR", "Discard", None)
+            assert await end_of(make(Snooze(after=1))) == ("UNSET", None, None)
+            group = ExceptionGroup("two", [KeyError(1), ValueError(2)])
+            assert await end_of(make(group)) == ("ERROR", "ExceptionGroup", None)
+        assert await end_of(waits, timeout=0.2) == ("ERROR", "timeout", "timeout")
+        assert await end_of(waits_in_thread, timeout=0.2) == ("ERROR", "timeout", "timeout")
+
+    run(main)
+
+
+def test_run_that_a_shutdown_or_a_user_has_cut_has_no_error_status(
+    db: Database, run: Run, exporter: InMemorySpanExporter
+) -> None:
+    began = threading.Semaphore(0)
+
+    async def counted(job: RunningJob[Any], run: Callable[[], Any]) -> None:
+        began.release()
+        await run()
+
+    workers = Workers(middleware=[tracing_middleware(), counted])
+    workers.register("async", waits)
+    workers.register("plain", waits_in_thread)
+
+    async def main() -> None:
+        with anyio.CancelScope() as scope:
+            async with open_scheduler(db, workers, **QUICK, heartbeat_interval=0.3) as scheduler:
+                for name in ("async", "plain"):
+                    job = await scheduler.enqueue(name)
+                    await until(lambda: began.acquire(blocking=False))
+                    await scheduler.cancel_job(job.id)
+                    await until(lambda name=name: statuses(db, name) == ["cancelled"])  # type: ignore[misc]
+                for name in ("async", "plain"):
+                    await scheduler.enqueue(name)
+                    await until(lambda: began.acquire(blocking=False))
+                scope.cancel()
+
+    run(main)
+    reasons = [attribute(span, "trio_monque.cancel_reason") for span in exporter.get_finished_spans()]
+    assert reasons == ["user", "user", "shutdown", "shutdown"]
+    assert {span.status.status_code for span in exporter.get_finished_spans()} == {StatusCode.UNSET}
+
+
+# --- The context in the meta ---
+
+
+def test_baggage_that_does_not_fit_is_left_out_and_nothing_is_there_without_a_span(
+    exporter: InMemorySpanExporter,
+) -> None:
+    assert trace_context() == {}
+    assert trace_context({"tenant": "acme"}) == {"tenant": "acme"}
+    with trace.get_tracer("the program").start_as_current_span("request") as span:
+        token = context.attach(baggage.set_baggage("large", "x" * LARGEST_META))
+        meta = trace_context({"tenant": "acme"})
+        context.detach(token)
+        assert meta.keys() == {"tenant", "traceparent"}
+        assert size_of(meta) <= LARGEST_META
+        assert f"{span.get_span_context().trace_id:032x}" in meta["traceparent"]
+
+
+def test_tracing_says_what_to_install_where_opentelemetry_is_missing() -> None:
+    program = (
+        "import sys; sys.modules['opentelemetry'] = None\n"
+        "try:\n    import trio_monque.otel\nexcept ModuleNotFoundError as error:\n    print(error)"
+    )
+    printed = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert printed.stdout.strip() == 'trio_monque.otel needs opentelemetry-api: pip install "trio-monque[otel]"'
+
+
+async def never(job: RunningJob[Any]) -> None:
+    raise ValueError("never")
+
+
+def test_attempt_of_another_job_is_not_linked(exporter: InMemorySpanExporter) -> None:
+    worker = Workers(middleware=[tracing_middleware()]).register("never", never)
+
+    async def main() -> None:
+        for _ in range(3):
+            await run_job(worker, reraise=False)  # Each is another job.
+
+    anyio.run(main, backend="trio")
+    assert [span.links for span in exporter.get_finished_spans()] == [()] * 3
