@@ -29,6 +29,34 @@ from .demo_process import environment
 from .probe import Probe, ask
 from .run_process import run_process, write_program
 
+# Its first scrape has a class that only this module knows, all others raise.
+FAULTY = """
+from prometheus_client import REGISTRY
+from prometheus_client.core import GaugeMetricFamily
+
+from shop import workers
+
+
+class Own(GaugeMetricFamily):
+    pass
+
+
+class Faulty:
+    scrapes = 0
+
+    def describe(self):
+        return []
+
+    def collect(self):
+        self.scrapes += 1
+        if self.scrapes > 1:
+            raise OSError("no sensor")
+        return [Own("own", "Of its own class.", value=3)]
+
+
+REGISTRY.register(Faulty())
+"""
+
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
@@ -37,6 +65,7 @@ def folder(tmp_path: Path) -> Path:
         "from prometheus_client import Counter\nfrom shop import workers\n\nCounter('mine', 'Of the user.').inc(7)\n"
     )
     (tmp_path / "counting.py").write_text(counting, encoding="utf-8")
+    (tmp_path / "faulty.py").write_text(FAULTY, encoding="utf-8")
     return tmp_path
 
 
@@ -92,6 +121,20 @@ def test_metrics_of_one_process(folder: Path, uri: str, db: Database, loop: str)
         assert scraped(probe)["mine_total"] == [({}, 7)]
         worker.send(signal.SIGTERM)
         assert worker.wait_ended()[0] == 0
+
+
+@pytest.mark.full
+def test_collector_that_raises_leaves_the_process_healthy(folder: Path, uri: str) -> None:
+    options = ("--processes", "1", "--health", "0", "--metrics", "0", "--uri", uri)
+    with run_process(folder, "faulty:workers", *options) as parent:
+        probe = Probe(parent)
+        probe.wait_for("/readyz", 200)
+        assert scraped(probe)["own"] == [({"worker_process": "1"}, 3)]
+        assert scraped(probe) == {}
+        parent.wait_for_log("could not send the metrics of this process to its parent")
+        assert probe.ask("/readyz")[0] == probe.ask("/livez")[0] == 200
+        parent.send(signal.SIGTERM)
+        assert parent.wait_ended()[0] == 0
 
 
 @pytest.mark.full

@@ -18,10 +18,10 @@ from typing import Any, Final
 
 import trio
 
-from .parent_link import STARTED, SUPERVISED
+from .parent_link import HEALTH, STARTED, SUPERVISED
 
 _MOST_UNANSWERED: Final = 100
-"""Questions. More would fill the buffer of the socket, and block the thread that asks."""
+"""Questions of one kind. More would fill the buffer of the socket, and block the thread that asks."""
 
 _REST_WITHIN: Final = 1.0
 """Seconds in which the last messages of a process that has ended are read."""
@@ -30,7 +30,8 @@ _REST_WITHIN: Final = 1.0
 class Question:
     """Something that a worker process was asked. The answer is None if it does not come in time."""
 
-    def __init__(self) -> None:
+    def __init__(self, what: str) -> None:
+        self.what = what
         self.asked_at = time.monotonic()
         self._answers: SimpleQueue[Any] = SimpleQueue()
 
@@ -92,9 +93,9 @@ class ChildProcess:
 
     def ask(self, what: str) -> Question:
         """Ask for what `parent_link.py` answers. From any thread; the answer is awaited separately."""
-        question = Question()
+        question = Question(what)
         with self._lock:
-            if len(self._unanswered) < _MOST_UNANSWERED:
+            if len(self._unanswered_about(what)) < _MOST_UNANSWERED:
                 number = next(self._numbers)
                 self._unanswered[number] = question
                 with suppress(OSError):  # It has ended: there is no answer.
@@ -102,12 +103,18 @@ class ChildProcess:
         return question
 
     def silent_for(self) -> float | None:
-        """Seconds for which a question waits for its answer; None if it has never answered. From any thread."""
+        """Seconds for which a question about its health waits; None if it has never answered. From any thread.
+
+        Metrics may take long: targets may have collectors of their own.
+        """
         with self._lock:
             if not self._has_answered:
                 return None
-            oldest = min((one.asked_at for one in self._unanswered.values()), default=None)
+            oldest = min((one.asked_at for one in self._unanswered_about(HEALTH)), default=None)
         return 0.0 if oldest is None else time.monotonic() - oldest
+
+    def _unanswered_about(self, what: str) -> list[Question]:
+        return [one for one in self._unanswered.values() if one.what == what]
 
     async def _receive(self, has_left: trio.Event) -> None:
         own_thread = trio.CapacityLimiter(1)

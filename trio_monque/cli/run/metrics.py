@@ -46,8 +46,20 @@ def page_of_this_process() -> WSGIApplication:
 
 
 def collected_here() -> list[Metric]:
-    """Return the metrics of this process, to be sent to its parent."""
-    return list(REGISTRY.collect())
+    """Return the metrics of this process, to be sent to its parent.
+
+    As plain values: the parent does not import the targets, and cannot make objects of their classes.
+    """
+    return [_plain(one) for one in REGISTRY.collect()]
+
+
+def _plain(metric: Metric) -> Metric:
+    plain = Metric(metric.name, metric.documentation, metric.type, metric.unit)
+    plain.samples = [
+        one._replace(labels={str(name): str(value) for name, value in one.labels.items()}, value=float(one.value))
+        for one in metric.samples
+    ]
+    return plain
 
 
 def page_of_processes(ask: Callable[[], Mapping[int, Sequence[Metric]]]) -> WSGIApplication:

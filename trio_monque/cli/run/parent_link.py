@@ -63,12 +63,17 @@ class ParentLink:
                 self._leave()
                 return
             # Each in a thread of its own: the metrics may wait for the database, and then the health is worth knowing.
-            thread = threading.Thread(target=self._answer, args=(number, answers[what]), daemon=True)
+            thread = threading.Thread(target=self._answer, args=(number, what, answers[what]), daemon=True)
             with suppress(RuntimeError):  # There is no thread: this process does not answer, and the parent shows it.
                 thread.start()
 
-    def _answer(self, number: int, answer: Callable[[], Any]) -> None:
-        self._send(number, answer())
+    def _answer(self, number: int, what: str, ask: Callable[[], Any]) -> None:
+        answer = None
+        try:
+            answer = ask()
+        except Exception:  # Of a collector of the targets, for example.
+            logger.warning("could not send the %s of this process to its parent", what, exc_info=True)
+        self._send(number, answer)
 
     def _send(self, number: int, answer: Any) -> None:
         with self._lock, suppress(OSError):  # The parent has died: the next `recv` fails as well.

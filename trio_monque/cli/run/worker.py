@@ -64,6 +64,9 @@ async def _run(work: Work, targets: list[Target], db: Database, state: WorkerSta
         report = await run_until_signalled(db, workers, task_status=state, **work.options)
         # On asyncio, run_until_signalled leaves the default behind: the process would end without closing resources.
         _make_sigterm_ctrl_c()
+    # A signal now would find nothing to end, and would only change the exit status.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
     if report is None:
         raise MonqueError(
             "the scheduler did not run: a target suppressed the error, where it has a yield: " + ", ".join(work.targets)
