@@ -550,6 +550,8 @@ def test_stack_and_label_of_a_call(app: AppRunner) -> None:
             wait.set()
             await called
             assert seen[0] == "job 7"
+            for name in ("in handler", "in deep_inside"):
+                assert str(seen[1]).count(name) == 1
             assert waiting is not None
             for name in ("in handler", "in deep_inside", "in wait"):
                 assert name in waiting

@@ -34,7 +34,7 @@ NEW_JOBS: Final[Sequence[dict[str, Any]]] = (
     {"name": "sweep", "unique_key": "k", "repeat_interval": HALF_PAST},
     {"name": "greet", "repeat_interval": HOURLY, "on_exhausted": "fail", "max_attempts": 1},
     {"name": "sweep", "unique_key": "k", "delay": 5.0},
-    {"name": "sweep", "data": {"version": 0}, "max_rescues": 0},
+    {"name": "sweep", "data": {"version": 0}, "max_rescues": 0, "meta": {"tenant": "acme"}},
 )
 WANTED: Final = ({"greet": 3, "sweep": 2}, {"greet": 2}, {"sweep": 1, "greet": 1}, {"sweep": 2})
 
@@ -55,7 +55,7 @@ def enqueue(play: Play, a: int, b: int) -> None:
 
 
 def node_enqueue(play: Play, a: int, b: int) -> None:
-    ours = ("max_attempts", "max_rescues", "on_exhausted")
+    ours = ("max_attempts", "max_rescues", "on_exhausted", "meta")
     content = {name: value for name, value in NEW_JOBS[a % len(NEW_JOBS)].items() if name not in ours}
     expected, _ = new_pair(ObjectId(f"{play.number():024x}"), play.model.now, **content)
     play.node.enqueue(expected)

@@ -6,7 +6,7 @@ Only the type of a real job is the library's, and the names of its attributes, w
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
@@ -72,6 +72,7 @@ class ModelJob:
     started_at: datetime | None = None
     finished_at: datetime | None = None
     errors: tuple[tuple[datetime, int, str], ...] = ()
+    meta: Mapping[str, str] = field(default_factory=dict)
 
     def copy(self) -> ModelJob:
         """As it is at this moment; what changes later does not change it."""

@@ -19,6 +19,7 @@ Nothing of asyncio's cancellation reaches trio, and nothing of trio's reaches as
 from __future__ import annotations
 
 import asyncio
+import sys
 import traceback
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
@@ -48,6 +49,7 @@ class CallingLoop(Protocol):
     """What a call needs of the application loop; see `AppLoop`."""
 
     loop: asyncio.AbstractEventLoop
+    thread_id: int
     context: Context
     is_gone: bool
     answer_to_runtime: Callable[[Function], None]
@@ -255,8 +257,12 @@ class AppCall(Generic[T]):
         task = self.task
         if task is None or self._ticket:
             return "  (not begun yet: the event loop of the application does not answer)\n"
-        frames = ((frame, frame.f_lineno) for frame in _frames_of(task.get_coro()))
-        return "".join(traceback.format_list(traceback.StackSummary.extract(frames)))
+        frames = _frames_of(task.get_coro())
+        running = sys._current_frames().get(self._app_loop.thread_id)  # noqa: SLF001  # For exactly this.
+        frames += _frames_inside(frames[-1] if frames else None, running)
+        return "".join(
+            traceback.format_list(traceback.StackSummary.extract((frame, frame.f_lineno) for frame in frames))
+        )
 
 
 def call_of(task: asyncio.Task[Any]) -> AppCall[Any] | None:
@@ -283,3 +289,15 @@ def _frames_of(awaited: Any) -> list[FrameType]:
         frames.append(frame)
         awaited = getattr(awaited, "gi_yieldfrom" if kind == "gi" else f"{kind}_await")
     return frames
+
+
+def _frames_inside(frame: FrameType | None, running: FrameType | None) -> list[FrameType]:
+    """What the frame calls at this moment, outermost first; nothing if it waits.
+
+    A coroutine that runs does not say what it awaits: the stack of its thread has that.
+    """
+    inside: list[FrameType] = []
+    while running is not None and running is not frame:
+        inside.append(running)
+        running = running.f_back
+    return inside[::-1] if running is not None else []
