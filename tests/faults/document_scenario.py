@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -22,7 +21,7 @@ from .document_promises import RESULT, DocumentEvidence, broken
 from .documents import COLLECTION, LEFT_ALONE, WANTED
 from .history import read_history
 from .lock_history import LOCK
-from .processes import WorkerProcess, worker_process
+from .processes import WorkerProcess
 from .records import Record, read
 from .scenario import HEARTBEAT, LEASE, Scenario
 
@@ -57,14 +56,9 @@ class DocumentScenario(Scenario):
     def make_index(self) -> None:
         trio.run(create_claim_index, self.db[COLLECTION], WANTED)
 
-    def worker(self, name: str, uri: str | None = None, **options: Any) -> AbstractContextManager[WorkerProcess]:
-        return worker_process(
-            name,
-            uri or self.uri,
-            self.db.name,
-            self.records / f"{name}.records",
-            **{"module": "tests.faults.claims_worker", **OPTIONS, **options},
-        )
+    @property
+    def started_as(self) -> Mapping[str, Any]:
+        return {"module": "tests.faults.claims_worker", **OPTIONS}
 
     def kill(self, worker: WorkerProcess) -> None:
         """In the middle of its runs: it is frozen first, for far less than its lease, so that this cannot change."""

@@ -114,9 +114,14 @@ class WorkerProcess:
         try:
             status = self.process.wait(20)
         except subprocess.TimeoutExpired:
-            self._abort()
-            raise AssertionError(f"{self.name} does not end:\n{self.log.read_text()[-20_000:]}") from None
+            raise AssertionError(f"{self.name} does not end:\n{self.aborted()}") from None
         assert status == 0
+
+    def aborted(self) -> str:
+        """Abort the process; return the end of its log, with what its tasks and threads waited for."""
+        if self.process.poll() is None:
+            self._abort()
+        return self.log.read_text()[-20_000:]
 
     def _abort(self) -> None:
         for number in (SHOW_TASKS, signal.SIGABRT):  # The second one also where the main thread runs no Python.

@@ -6,7 +6,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -78,6 +78,7 @@ class Scenario:
         self.records.mkdir()
         self.recorder = Recorder(self.records / "test.records", "test")
         self.random = Random(self.seed)
+        self._workers: list[WorkerProcess] = []
 
     def enqueuer(
         self,
@@ -90,14 +91,22 @@ class Scenario:
         monque = Monque(self.db if db is None else db, **client)
         return Enqueuer(monque, self.recorder, self.seed * 100 + number, **options)
 
-    def worker(self, name: str, uri: str | None = None, **options: Any) -> AbstractContextManager[WorkerProcess]:
-        return worker_process(
+    @property
+    def started_as(self) -> Mapping[str, Any]:
+        """The module of a worker process, and its options."""
+        return {"module": "tests.faults.mixed_worker", **OPTIONS}
+
+    @contextmanager
+    def worker(self, name: str, uri: str | None = None, **options: Any) -> Iterator[WorkerProcess]:
+        with worker_process(
             name,
             uri or self.uri,
             self.db.name,
             self.records / f"{name}.records",
-            **{"module": "tests.faults.mixed_worker", **OPTIONS, **options},
-        )
+            **{**self.started_as, **options},
+        ) as worker:
+            self._workers.append(worker)
+            yield worker
 
     def held_by(self, worker: WorkerProcess) -> int:
         return self.db["monque_jobs"].count_documents({"status": "processing", "claimedBy": worker.name})
@@ -155,8 +164,10 @@ class Scenario:
                 deadline = now + STANDSTILL
             if now > deadline:
                 live = {"status": {"$in": ["pending", "processing"]}}
-                some = list(self.db["monque_jobs"].find(live).sort("nextRunAt").limit(10))
-                raise AssertionError(f"nothing ended for {STANDSTILL} s, not yet: {what}; not ended: {some}")
+                some = list(self.db["monque_jobs"].find(live).sort("nextRunAt").limit(3))
+                # A worker that has failed says why in its log, and of one that hangs its stacks show where.
+                logs = "".join(f"\n{worker.name}:\n{worker.aborted()}" for worker in self._workers)
+                raise AssertionError(f"nothing ended for {STANDSTILL} s, not yet: {what}; not ended: {some}{logs}")
             time.sleep(0.05)
 
     def wait(self, condition: Callable[[], object], what: str, seconds: float = 60.0) -> None:

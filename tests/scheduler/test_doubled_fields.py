@@ -18,8 +18,10 @@ from bson import ObjectId
 from trio.testing import MockClock
 
 from tests.support.malformed import Element, with_field
+from tests.support.store import handle
 from tests.support.thoroughly import one_in
 from trio_monque import Monque, RunningJob, Workers
+from trio_monque.store.doubled_fields import report_doubled
 from trio_monque.store.fields import FIELD
 from trio_monque.store.types import Collection, Database
 from trio_monque.testing import SchedulerOpener, advance, now, quiesce
@@ -75,7 +77,9 @@ def insert_doubled(jobs: Collection, well: Mapping[str, Any], one: Doubled) -> O
     # By the first of its unique keys, too, it must be the only one.
     first = f"{one.first} {job_id}" if one.field == "uniqueKey" else one.first
     schedule = {"repeatInterval": "* * * * *"} if one.recurs else {}
-    document = {"_id": job_id, **well, **schedule, one.field: first}
+    # The driver gives the bytes of a large document as a view.
+    filler = {"filler": "x" * 5000} if one.fails else {}
+    document = {"_id": job_id, **well, **schedule, **filler, one.field: first}
     jobs.insert_one(with_field(document, one.field, Element.of(one.last), as_well=True))
     return job_id
 
@@ -89,6 +93,17 @@ def stored(jobs: Collection, job_id: ObjectId) -> str:
 @pytest.fixture
 def monque(db: Database) -> Monque:
     return Monque(db)
+
+
+def test_large_document_is_searched_for_fields_that_it_has_twice(db: Database, jobs: Collection) -> None:
+    """Of 4 kB or more, the driver gives the bytes as a view, in which nothing can be searched."""
+    by_handle = handle(db)
+    large = {**DUE, **DUE_STATE, "data": "x" * 5000}
+    doubled = insert_doubled(jobs, large, Doubled("attempts", 1, 2, recurs=False, fails=False))
+    sound = jobs.insert_one(large).inserted_id
+    report_doubled(by_handle, [doubled, sound])
+    assert by_handle.broken.problem_of(doubled) == "it has two fields called attempts"
+    assert by_handle.broken.problem_of(sound) is None
 
 
 @pytest.mark.parametrize("field", one_in(12, FIELDS))

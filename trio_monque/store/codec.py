@@ -40,6 +40,11 @@ class RawDocument(RawBSONDocument):
     would raise an AttributeError, and nothing would retry the write.
     """
 
+    @property
+    def raw(self) -> bytes:
+        # Of a document of 4 kB or more, the driver gives a memoryview, in which nothing can be searched.
+        return bytes(super().raw)
+
     def update(self, changes: Mapping[str, Any]) -> None:
         self.__dict__.update(changes)
 
