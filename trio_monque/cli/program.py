@@ -18,6 +18,9 @@ from .claims.commands import claims
 from .demo.command import demo
 from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
+from .jobs.fleet import instances
+from .jobs.indexes import indexes
+from .jobs.looking import jobs, show, stats
 from .run.command import run
 from .server import server
 from .tracebacks import traceback_for_user
@@ -39,7 +42,9 @@ Examples:
   trio-monque demo                  see it work, without a server
   trio-monque server                a MongoDB server for development
   trio-monque run jobs:workers --uri mongodb://localhost:27017/shop
-  trio-monque doctor --uri mongodb://localhost:27017/shop
+  export MONQUE_URI=mongodb://localhost:27017/shop
+  trio-monque jobs --status failed
+  trio-monque doctor
 """
 
 
@@ -57,6 +62,11 @@ def program(context: click.Context) -> None:
 program.add_command(run)
 program.add_command(demo)
 program.add_command(doctor)
+program.add_command(jobs)
+program.add_command(show)
+program.add_command(stats)
+program.add_command(instances)
+program.add_command(indexes)
 program.add_command(claims)
 program.add_command(server)
 
@@ -73,7 +83,8 @@ def run_program(argv: Sequence[str] | None) -> int:
             sys.stdout.flush()  # Here, where a reader that left is still expected.
     except BrokenPipeError:
         # The interpreter flushes once more at its end, and would complain about the same.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        if sys.stdout is not None:
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return OUTPUT_CLOSED
     return status
 
@@ -89,6 +100,9 @@ def _run(argv: Sequence[str] | None) -> int:
             return int(program.invoke(context) or SUCCEEDED)
     except click.exceptions.Exit as ended:  # After --help or --version.
         return ended.exit_code
+    except click.Abort:  # A question that was not answered with yes, or Ctrl-C at it.
+        sys.stderr.write("Aborted: nothing was changed.\n")
+        return INTERRUPTED
     except click.ClickException as error:
         text = io.StringIO()
         error.show(text)

@@ -13,14 +13,14 @@ from bson.errors import BSONError
 from ..errors import InvalidOptionError
 from .codec import OWN_OPTIONS
 
-_OPTIONS: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, tzinfo=OWN_OPTIONS.tzinfo)
+OPTIONS: Final = json_util.RELAXED_JSON_OPTIONS.with_options(tz_aware=True, tzinfo=OWN_OPTIONS.tzinfo)
 _OBJECT_ID: Final = re.compile(r"[0-9a-f]{24}")
 
 
 def filter_in(text: str) -> Mapping[str, Any]:
     """Return the filter. Raises InvalidOptionError if the text is not extended JSON of an object."""
     try:
-        found = json_util.loads(text, json_options=_OPTIONS)
+        found = json_util.loads(text, json_options=OPTIONS)
     except (ValueError, TypeError, OverflowError, BSONError) as error:
         raise InvalidOptionError("filter", text, f"is not extended JSON ({error})") from None
     if not isinstance(found, dict):
@@ -33,7 +33,7 @@ def id_in(text: str) -> Any:
     if _OBJECT_ID.fullmatch(text):
         return ObjectId(text)
     try:
-        found = json_util.loads(text, json_options=_OPTIONS)
+        found = json_util.loads(text, json_options=OPTIONS)
         bson.encode({"": found})
     except (ValueError, TypeError, OverflowError, BSONError):
         return text
@@ -47,6 +47,6 @@ def text_of_id(document_id: object) -> str:
     if isinstance(document_id, str) and id_in(document_id) == document_id:
         return document_id
     try:
-        return json_util.dumps(document_id, json_options=_OPTIONS)
+        return json_util.dumps(document_id, json_options=OPTIONS)
     except TypeError:
         return repr(document_id)

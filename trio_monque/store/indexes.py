@@ -175,3 +175,16 @@ def ensure(jobs: JobCollection, retention: Retention | None = None) -> None:
             f"(dropIndex in mongosh), and start again; it is made anew. The server says: {error.details or error}",
             permanent=True,
         ) from error
+
+
+_INDEX_NOT_FOUND: Final = 27
+
+
+@command("drop the index")
+def drop(jobs: JobCollection, name: str) -> None:
+    """Drop the index of this name, if it is still there."""
+    try:
+        jobs.collection.drop_index(name)
+    except driver.OperationFailure as error:
+        if error.code != _INDEX_NOT_FOUND:
+            raise

@@ -14,12 +14,13 @@ from typing import Any, Final, TypeVar
 from bson import ObjectId
 from pymongo import ASCENDING
 
+from ..jobs.conditional_write import Within
 from ..jobs.cursors import Anchor, anchor_of
 from ..jobs.job import Job, JobStatus
 from ..jobs.job_query import JobQuery
 from ..jobs.views import Found
 from . import indexes
-from .codec import LENIENT, OWN_OPTIONS
+from .codec import LENIENT, OWN_OPTIONS, filter_of
 from .commands import at_one_moment, command
 from .fields import BUT_HEAVY, FIELD
 from .index_scans import IndexScan, ScansByName, scans_of
@@ -39,6 +40,16 @@ def get_job(jobs: JobCollection, job_id: ObjectId) -> Job | None:
     """Return the job; None if there is none. Raises BrokenDocumentError if the document is not a job."""
     document = jobs.raw.find_one({"_id": job_id})
     return None if document is None else jobs.codec.decode(document)
+
+
+@command("count the jobs that are due before it", writes=False)
+def count_due_before(jobs: JobCollection, job: Job, limit: int) -> int:
+    """Return how many jobs of the name of this pending job are due before it, counted up to `limit`."""
+    earlier = filter_of({"name": job.name, "status": JobStatus.PENDING, "next_run_at": Within(below=job.next_run_at)})
+    return indexes.hinted(
+        indexes.CLAIM,
+        lambda hint: jobs.collection.count_documents(earlier, limit=limit, **indexes.hinting(hint)),
+    )
 
 
 @command("read jobs", writes=False)

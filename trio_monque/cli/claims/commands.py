@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
 
 import click
 
-from ...safe_text import one_line
 from ...store.documents import counting, dead_letters, rescuing
 from ...store.extended_json import id_in, text_of_id
 from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ..output import print_fields, print_json, print_records
 from .target import Target, target_options
 
 _EXAMPLES: Final = """\b
@@ -62,12 +61,12 @@ def stats(target: Target, *, as_json: bool) -> int:
     ]
     if as_json:
         named = {name.replace(" ", "_"): number for name, number in numbers.items()}
-        _print_json({"collection": target.name, **named, "holders": holders})
+        print_json({"collection": target.name, **named, "holders": holders})
         return SUCCEEDED
-    _print_table([(name, f"{number:,}") for name, number in numbers.items()])
+    print_fields(numbers)
     if holders:
         click.echo()
-        _print_records(holders)
+        print_records(holders, "")
     return SUCCEEDED
 
 
@@ -152,28 +151,6 @@ def _seconds(now: datetime, until: datetime) -> float:
 
 def _print_list(records: Sequence[Mapping[str, Any]], empty: str, *, as_json: bool) -> None:
     if as_json:
-        _print_json(records)
-    elif records:
-        _print_records(records)
+        print_json(records)
     else:
-        click.echo(empty)
-
-
-def _print_records(records: Sequence[Mapping[str, Any]]) -> None:
-    _print_table([tuple(records[0]), *(tuple(map(_cell, one.values())) for one in records)])
-
-
-def _cell(value: object) -> str:
-    if isinstance(value, datetime):
-        return value.isoformat(timespec="seconds")
-    return "" if value is None else one_line(str(value))
-
-
-def _print_table(rows: Sequence[Sequence[str]]) -> None:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _print_json(found: object) -> None:
-    click.echo(json.dumps(found, indent=2, default=lambda moment: moment.isoformat()))
+        print_records(records, empty)

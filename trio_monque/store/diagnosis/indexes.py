@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, Final
 
+from bson import json_util
 from pymongo import ASCENDING, DESCENDING, IndexModel
 from pymongo import errors as driver
 
@@ -15,6 +16,7 @@ from .. import indexes
 from ..codec import OWN_OPTIONS, filter_of
 from ..commands import command
 from ..due import CLAIM_ORDER
+from ..extended_json import OPTIONS
 from ..fields import FIELD
 from ..job_collection import JobCollection
 from ..rescuing import CLAIMED, IN_ORDER
@@ -116,6 +118,22 @@ def look_at_indexes(jobs: JobCollection) -> Indexes:
             if name not in known and name not in renamed.values()
         ],
     )
+
+
+@command("read the list of indexes", writes=False)
+def definitions(jobs: JobCollection) -> Mapping[str, str]:
+    """Return the definition of each index that is there, and of each of this library that is missing, as text."""
+    described = {
+        **{indexes.name_of(index): index.document for index in indexes.ALL},
+        **{str(one["name"]): one for one in jobs.collection.list_indexes()},
+    }
+    return {name: _as_text(_definition(one)) for name, one in described.items()}
+
+
+def _as_text(definition: dict[str, Any]) -> str:
+    keys = definition.pop("key")
+    shown = json_util.dumps({"key": dict(keys), **definition}, json_options=OPTIONS)
+    return shown.replace('"', "")
 
 
 def _definition(described: Mapping[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,115 @@
+"""`trio-monque indexes` lists, creates and drops indexes."""
+
+from __future__ import annotations
+
+import io
+
+import pytest
+
+from tests.support.store import handle
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store import indexes
+from trio_monque.store.types import Collection, Database
+
+from .command_support import Command, command_of
+
+OURS = [indexes.name_of(one) for one in indexes.ALL]
+
+
+@pytest.fixture
+def command(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command_of(mongod, db, capsys)
+
+
+def states(command: Command, *arguments: str) -> dict[str, str]:
+    return {one["name"]: one["state"] for one in command("indexes", "--json", *arguments).json}
+
+
+def test_missing_ones_are_listed_with_their_definition_and_created_on_request(
+    command: Command, db: Database, jobs: Collection
+) -> None:
+    ended = command("indexes")
+    assert ended.status == 1
+    assert [line.split()[0] for line in ended.lines[1:]] == OURS
+    assert all(" missing " in line for line in ended.lines[1:])
+    assert "key: {name: 1, status: 1, nextRunAt: 1, _id: 1}" in ended.out
+    assert db.list_collection_names() == []
+
+    created = command("indexes", "--create")
+    assert created.status == 0
+    assert {one["name"] for one in jobs.list_indexes()} == {"_id_", *OURS}
+    assert states(command) == dict.fromkeys(["_id_", *OURS], "present")
+
+
+def test_surplus_ones_are_dropped_and_no_others(command: Command, db: Database, jobs: Collection) -> None:
+    indexes.ensure(handle(db))
+    jobs.create_index("tenant", name="tenant")
+    jobs.create_index("endedAt", name="ended", expireAfterSeconds=60)
+    jobs.create_index([("status", 1), ("nextRunAt", 1)])
+    before = states(command)
+    assert before["tenant"] == "surplus"
+    assert before["ended"] == "surplus: it deletes jobs after 60 s"
+    assert before["status_1_nextRunAt_1"] == "of Monque for Node"
+
+    asked = command("indexes", "--drop-surplus", "--dry-run")
+    assert "would drop 2 indexes of " in asked.lines[0]
+    assert states(command) == before
+
+    dropped = command("indexes", "--drop-surplus", "--yes")
+    assert dropped.status == 0
+    assert dropped.lines[0].endswith(": tenant, ended")
+    assert set(states(command)) == {"_id_", *OURS, "status_1_nextRunAt_1"}
+    assert command("indexes", "--drop-surplus", "--yes").lines[0] == "no index to drop"
+
+    command("indexes", "--drop-node", "--yes")
+    assert set(states(command)) == {"_id_", *OURS}
+
+
+def test_index_of_another_definition_is_named(command: Command, jobs: Collection) -> None:
+    jobs.create_index("name", name=OURS[0])
+    jobs.create_index([("nextRunAt", 1), ("_id", 1)], name="mine")
+    found = states(command)
+    assert found[OURS[0]].startswith("of another definition: drop it")
+    assert found["trio_monque_listing"] == "missing: mine has its definition"
+    ended = command("indexes", "--create")
+    assert ended.status == 2
+    assert "dropIndex" in ended.err
+
+
+@pytest.mark.parametrize(
+    ("answer", "status", "said"),
+    [("y\n", 0, "dropped 1 index"), ("n\n", 130, "Aborted: nothing was changed."), ("", 130, "Aborted")],
+    ids=["yes", "no", "end of input"],
+)
+def test_user_in_a_terminal_is_asked(
+    command: Command,
+    db: Database,
+    jobs: Collection,
+    monkeypatch: pytest.MonkeyPatch,
+    answer: str,
+    status: int,
+    said: str,
+) -> None:
+    class Terminal(io.StringIO):
+        def isatty(self) -> bool:
+            return True
+
+    indexes.ensure(handle(db))
+    jobs.create_index("tenant", name="tenant")
+    monkeypatch.setattr("sys.stdin", Terminal(answer))
+    ended = command("indexes", "--drop-surplus")
+    assert ended.status == status
+    assert said in ended.out + ended.err
+    assert f"Drop 1 index of {db.name}.monque_jobs: tenant?" in ended.err
+    assert ("tenant" in {one["name"] for one in jobs.list_indexes()}) == bool(status)
+
+
+def test_without_a_terminal_nothing_is_dropped(
+    command: Command, jobs: Collection, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs.create_index("tenant", name="tenant")
+    monkeypatch.setattr("sys.stdin", io.StringIO("y\n"))
+    ended = command("indexes", "--drop-surplus")
+    assert ended.status == 2
+    assert "--yes" in ended.err
+    assert "tenant" in {one["name"] for one in jobs.list_indexes()}

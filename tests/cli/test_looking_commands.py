@@ -1,0 +1,325 @@
+"""`trio-monque jobs`, `show`, `stats` and `instances` show what is stored, and change nothing."""
+
+from __future__ import annotations
+
+import json
+import re
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from typing import Any
+
+import pytest
+import trio
+from bson import Decimal128, ObjectId
+
+from tests.support.store import PAST, handle, insert
+from trio_monque import Monque, RunningJob, Workers, open_scheduler
+from trio_monque.embedded import EmbeddedServer
+from trio_monque.store.job_json import value_as_json, value_from_json
+from trio_monque.store.types import Collection, Database
+
+from .command_support import Command, command_of
+from .doctor_support import enter, now
+
+
+@pytest.fixture
+def command(mongod: EmbeddedServer, db: Database, capsys: pytest.CaptureFixture[str]) -> Command:
+    return command_of(mongod, db, capsys)
+
+
+@pytest.fixture
+def monque(db: Database) -> Monque:
+    return Monque(db)
+
+
+def fail(jobs: Collection, job_id: ObjectId, reason: str = "OSError: no route", **fields: Any) -> None:
+    changed = {"status": "failed", "failReason": reason, "failCount": 1, "updatedAt": now(), **fields}
+    assert jobs.update_one({"_id": job_id}, {"$set": changed}).modified_count == 1
+
+
+# --- jobs ---
+
+
+def test_list_shows_jobs_with_the_latest_first(command: Command, monque: Monque, jobs: Collection) -> None:
+    first, second = (monque.sync.enqueue("mail", number) for number in range(2))
+    fail(jobs, first.id, "OSError: no\nroute")
+    ended = command("jobs")
+    assert ended.status == 0
+    assert ended.lines[0].split() == ["id", "name", "status", "due", "changed", "attempts", "failure"]
+    assert [line.split()[:3] for line in ended.lines[1:]] == [
+        [str(second.id), "mail", "pending"],
+        [str(first.id), "mail", "failed"],
+    ]
+    assert ended.lines[2].endswith(r"OSError: no\nroute")
+    assert ended.err == ""
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ((), [4, 3, 2, 1, 0]),
+        (("--status", "pending"), [3, 4, 1]),
+        (("--status", "failed"), [2, 0]),
+        (("--status", "failed", "--status", "pending"), [2, 0, 4, 3, 1]),
+        (("--name", "mail"), [1, 4, 0]),
+        (("--name", "mail", "--name", "report"), [1, 4, 0, 2, 3]),
+        (("--name", "mail", "--status", "pending"), [4, 1]),
+        (("--fail-reason", "route"), [0]),
+        (("--fail-reason-prefix", "Value"), [2]),
+        (("--sort", "created_at"), [0, 1, 2, 3, 4]),
+        (("--sort", "-id", "--limit", "2"), [4, 3]),
+    ],
+    ids=lambda value: " ".join(map(str, value)),
+)
+def test_selection_and_order(
+    command: Command, monque: Monque, jobs: Collection, options: tuple[str, ...], expected: list[int]
+) -> None:
+    names = ["mail", "mail", "report", "report", "mail"]
+    delays = [10.0, 30.0, 5.0, 1.0, 20.0]
+    ids = [monque.sync.enqueue(name, delay=delay).id for name, delay in zip(names, delays, strict=True)]
+    fail(jobs, ids[0])
+    fail(jobs, ids[2], "ValueError: bad", updatedAt=now() + timedelta(seconds=1))
+    found = [ids.index(ObjectId(one["id"])) for one in command("jobs", *options, "--json").json["jobs"]]
+    assert found == expected
+
+
+def test_ages_are_lengths_of_time_or_moments(command: Command, monque: Monque, jobs: Collection) -> None:
+    old, new = monque.sync.enqueue("mail"), monque.sync.enqueue("mail")
+    jobs.update_one({"_id": old.id}, {"$set": {"createdAt": now() - timedelta(hours=2)}})
+    boundary = (datetime.now(UTC) - timedelta(hours=1)).isoformat()
+    for age in ("1h", "90m", "3600", boundary, boundary.replace("+00:00", "Z")):
+        assert [one["id"] for one in command("jobs", "--older-than", age, "--json").json["jobs"]] == [str(old.id)]
+        assert [one["id"] for one in command("jobs", "--newer-than", age, "--json").json["jobs"]] == [str(new.id)]
+
+
+def test_pages_continue_where_the_one_before_ended(command: Command, monque: Monque) -> None:
+    ids = [str(monque.sync.enqueue("mail").id) for _ in range(5)]
+    found, cursor = [], None
+    for _ in range(3):
+        page = command("jobs", "--sort", "id", "--limit", "2", "--json", *(["--cursor", cursor] if cursor else [])).json
+        found += [one["id"] for one in page["jobs"]]
+        cursor = page["cursor"]
+    assert found == ids
+    assert cursor is None
+    first = command("jobs", "--sort", "id", "--limit", "2")
+    assert re.fullmatch(r"more: --cursor \S+\n", first.err)
+    second = command("jobs", "--sort", "id", "--limit", "2", "--cursor", first.err.split()[-1])
+    assert [line.split()[0] for line in second.lines[1:]] == ids[2:4]
+
+
+def test_empty_list_says_where_it_looked(command: Command, db: Database) -> None:
+    ended = command("jobs", "--collection", "typo")
+    assert (ended.status, ended.out) == (0, f"no such job in {db.name}.typo\n")
+    assert command("jobs", "--collection", "typo", "--json").json == {"jobs": [], "cursor": None}
+    assert db.list_collection_names() == []
+
+
+def test_document_that_is_not_a_job_is_left_out(command: Command, monque: Monque, jobs: Collection) -> None:
+    job = monque.sync.enqueue("mail")
+    jobs.insert_one({"name": "mail", "status": "pending", "createdAt": "yesterday"})
+    assert [one["id"] for one in command("jobs", "--json").json["jobs"]] == [str(job.id)]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (["jobs", "--status", "done"], "'done' is not one of"),
+        (["jobs", "--older-than", "soon"], "'soon' is neither a length of time before now, such as 2h, nor a moment"),
+        (["jobs", "--older-than", "9999999999d"], "'9999999999d' is too long"),
+        (["jobs", "--newer-than", "9999999d"], "does not exist"),
+        (["jobs", "--name", ""], "--name='': is empty"),
+        (["jobs", "--cursor", "x"], "cursor"),
+        (["jobs", "--older-than", "2h", "--newer-than", "1h"], "--newer-than="),
+        (
+            ["jobs", "--fail-reason", "a", "--fail-reason-prefix", "b"],
+            "--fail-reason-prefix='b': cannot be given beside",
+        ),
+        (["jobs", "--limit", "0"], "--limit"),
+        (["jobs", "--operation-timeout", "0"], "--operation-timeout="),
+        (["jobs", "--collection", "a$b"], "--collection="),
+        (["stats", "--watch", "1s"], "--watch must be at least 2s"),
+        (["show"], "Missing argument 'ID'"),
+    ],
+    ids=lambda value: " ".join(value) if isinstance(value, list) else "",
+)
+def test_invalid_arguments_are_named_as_they_were_spelled(command: Command, arguments: list[str], said: str) -> None:
+    ended = command(*arguments)
+    assert ended.status == 2
+    assert said in ended.err
+    assert "Traceback" not in ended.err
+
+
+# --- show ---
+
+
+def test_page_of_a_job_has_its_data_timeline_failures_and_why_it_waits(
+    command: Command, monque: Monque, jobs: Collection
+) -> None:
+    job = monque.sync.enqueue("mail", {"to": "a@example.com", "at": PAST}, unique_key="k", meta={"tenant": "acme"})
+    errors = [
+        {"at": PAST, "attempt": 1, "error": "ValueError: x", "traceback": "Traceback\n  File x\x1b[31m\nValueError"}
+    ]
+    jobs.update_one({"_id": job.id}, {"$set": {"errors": errors, "failCount": 1, "failReason": "ValueError: x"}})
+    ended = command("show", str(job.id))
+    assert ended.status == 0
+    shown = ended.out
+    assert re.search(rf"^id +{job.id}$", shown, re.MULTILINE)
+    assert re.search(r"^unique key +k$", shown, re.MULTILINE)
+    assert re.search(r"^meta +tenant=acme$", shown, re.MULTILINE)
+    assert '"to": "a@example.com"' in shown
+    assert "2026-01-01T00:00:00Z" in shown
+    assert re.search(r"^  2026-01-01 00:00:00Z +\S.* ago +attempt 1 failed$", shown, re.MULTILINE)
+    assert "failure of attempt 1 at 2026-01-01 00:00:00Z\n  Traceback\n    File x\\x1b[31m\n  ValueError\n" in shown
+    assert "why it does not run now\n  No live instance has an entry in this database." in shown
+
+
+def test_page_of_a_job_as_json_has_all_of_it(command: Command, monque: Monque) -> None:
+    data = {"n": 2**40, "d": PAST, "b": b"\0\1", "c": Decimal128("1.10"), "t": "ä\n", "id": ObjectId("0" * 24)}
+    job = monque.sync.enqueue("mail", data, delay=60)
+    found = command("show", str(job.id), "--json").json
+    assert value_from_json(json.dumps(found["data"])) == data
+    assert found["id"] == str(job.id)
+    assert found["next_run_at"] == job.next_run_at.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+    assert found["errors"] == []
+    assert len(found["why"]) == 2
+    assert not found.keys() & {"claim_token", "receipt", "rev"}
+
+
+@pytest.mark.parametrize("job_id", ["0" * 24, "not-an-id", "ä\n"])
+def test_missing_job_is_said(command: Command, db: Database, job_id: str) -> None:
+    ended = command("show", job_id)
+    assert ended.status == 1
+    assert ended.out == ""
+    assert ended.err.endswith(f" in {db.name}.monque_jobs\n")
+    assert len(ended.err.splitlines()) == 1
+
+
+def test_document_that_is_not_a_job_is_named_with_its_problem(command: Command, jobs: Collection) -> None:
+    broken = jobs.insert_one({"name": "mail", "status": "pending"}).inserted_id
+    ended = command("show", str(broken))
+    assert ended.status == 2
+    assert str(broken) in ended.err
+    assert "Traceback" not in ended.err
+
+
+def test_ahead_of_a_job_are_the_due_ones_of_its_name(command: Command, db: Database, monque: Monque) -> None:
+    for name in ("mail", "mail", "report"):
+        insert(handle(db), name)
+    job = monque.sync.enqueue("mail")
+    insert(handle(db), "mail")
+    enter(db, "w1", "mail")
+    (first, *_) = command("show", str(job.id), "--json").json["why"]
+    assert first.endswith("and 3 jobs of its name are due before it.")
+
+
+def test_value_that_has_no_json_is_shown_as_text() -> None:
+    class Odd:
+        def __repr__(self) -> str:
+            return "Odd()"
+
+    assert value_as_json(Odd()) == "Odd()"
+
+
+# --- stats ---
+
+
+def test_statistics_count_jobs_by_name_and_status(command: Command, monque: Monque, jobs: Collection) -> None:
+    ids = [monque.sync.enqueue(name).id for name in ("mail", "mail", "report")]
+    fail(jobs, ids[0])
+    jobs.update_one({"_id": ids[1]}, {"$set": {"nextRunAt": now() - timedelta(minutes=61)}})
+    ended = command("stats")
+    assert ended.lines[0].split("  ")[-1].strip() == "oldest due"
+    assert ended.lines[1].split()[:7] == ["mail", "1", "0", "0", "1", "0", "0"]
+    assert ended.lines[1].endswith("1h 1m ago")
+    assert ended.lines[2].split()[0] == "report"
+    found = command("stats", "--json")
+    assert len(found.lines) == 1
+    assert found.json["mail"] | {"oldest_due_age": 0} == {
+        "pending": 1,
+        "processing": 0,
+        "completed": 0,
+        "failed": 1,
+        "cancelled": 0,
+        "stuck": 0,
+        "capped": [],
+        "oldest_due_age": 0,
+    }
+
+
+def test_statistics_without_jobs(command: Command, db: Database) -> None:
+    assert command("stats").out == f"no jobs in {db.name}.monque_jobs\n"
+    assert command("stats", "--json").json == {}
+
+
+def test_watch_counts_again_until_it_is_interrupted(
+    command: Command, monque: Monque, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monque.sync.enqueue("mail")
+    waits: list[float] = []
+
+    def wait(seconds: float) -> None:
+        waits.append(seconds)
+        monque.sync.enqueue("mail")
+        if len(waits) >= 3:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("trio_monque.cli.jobs.looking.sleep", wait)
+    ended = command("stats", "--watch", "--json")
+    assert ended.status == 130
+    assert waits == [2.0, 2.0, 2.0]
+    assert [value_from_json(line)["mail"]["pending"] for line in ended.lines] == [1, 2, 3]
+    waits.clear()
+    shown = command("stats", "--watch", "5s")
+    assert waits == [5.0, 5.0, 5.0]
+    assert sum(line.startswith("mail ") for line in shown.lines) == 3
+
+
+# --- instances ---
+
+
+def test_instances_are_listed_with_their_state_and_the_paused_names(
+    command: Command, db: Database, monque: Monque
+) -> None:
+    enter(db, "worker-1", "mail", "report")
+    enter(db, "worker-2", "mail", heartbeat_ago=3600)
+    monque.sync.pause("report")
+    ended = command("instances")
+    assert ended.status == 0
+    assert [line.split()[:2] for line in ended.lines[1:3]] == [["worker-1", "live"], ["worker-2", "dead"]]
+    assert ended.lines[1].endswith("mail, report")
+    assert ended.lines[-1] == "paused: report"
+    found = command("instances", "--json").json
+    assert [(one["id"], one["state"], one["names"]) for one in found["instances"]] == [
+        ("worker-1", "live", ["mail", "report"]),
+        ("worker-2", "dead", ["mail"]),
+    ]
+    assert found["paused"] == ["report"]
+
+
+def test_no_instances(command: Command, db: Database) -> None:
+    assert command("instances").out == f"no instance has an entry in {db.name}.monque_jobs\n"
+    assert command("instances", "--json").json == {"instances": [], "paused": []}
+    assert db.list_collection_names() == []
+
+
+async def test_commands_beside_a_scheduler_that_runs_a_job(command: Command, db: Database) -> None:
+    workers, has_begun, may_end = Workers(), trio.Event(), trio.Event()
+
+    @workers.register("mail")
+    async def mail(job: RunningJob[None]) -> None:
+        has_begun.set()
+        await may_end.wait()
+
+    in_thread = partial(trio.to_thread.run_sync)
+    async with open_scheduler(db, workers, instance_id="w1") as scheduler:
+        job = await scheduler.enqueue("mail")
+        with trio.fail_after(10):
+            await has_begun.wait()
+        shown = await in_thread(lambda: command("show", str(job.id)))
+        assert "state\n  It runs since" in shown.out
+        assert " on w1 (process " in shown.out
+        assert (await in_thread(lambda: command("stats", "--json"))).json["mail"]["processing"] == 1
+        assert (await in_thread(lambda: command("jobs", "--status", "processing", "--json"))).json["jobs"][0][
+            "id"
+        ] == str(job.id)
+        may_end.set()

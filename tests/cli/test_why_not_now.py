@@ -1,0 +1,216 @@
+"""Why a job does not run now: each reason has its sentence."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+import pytest
+from bson import ObjectId
+
+from trio_monque.cli.jobs.waiting import Circumstances, no_instance_runs, why_not_now
+from trio_monque.jobs.fences import ClaimStamp
+from trio_monque.jobs.instance import MOST_NAMES, Instance
+from trio_monque.jobs.job import Job, JobStatus
+
+NOW: Final = datetime(2026, 1, 1, 12, tzinfo=UTC)
+ID: Final = ObjectId("65f1c0ffee0123456789abcd")
+
+
+def ago(seconds: float) -> datetime:
+    return NOW - timedelta(seconds=seconds)
+
+
+def a_job(status: str = "pending", **fields: Any) -> Job:
+    known = {"next_run_at": ago(90), "created_at": ago(3600), "updated_at": ago(90), "data": None, "fail_count": 0}
+    return Job(**{"id": ID, "name": "mail", "status": JobStatus(status), **known, **fields})
+
+
+def claimed(silent: float, *, is_ours: bool = True, **fields: Any) -> Job:
+    mark = ClaimStamp.new("w1", ago(60), 10.0, "x")
+    token = {"claim_token": mark.claim_token, "renewed_at": ago(silent)} if is_ours else {}
+    life = {"last_heartbeat": ago(silent), "heartbeat_interval": 10.0}
+    return a_job("processing", claimed_by="w1", locked_at=ago(60), **life, **token, **fields)
+
+
+def an_instance(instance_id: str = "w1", *names: str, **fields: Any) -> Instance:
+    known = {"incarnation": "1", "host": "web-1", "pid": 4711, "started_at": ago(600), "last_heartbeat": ago(1)}
+    return Instance(**{"id": instance_id, "names": names or ("mail",), "heartbeat_interval": 10.0, **known, **fields})
+
+
+def sentences(job: Job, *instances: Instance, **about: Any) -> str:
+    return " ".join(why_not_now(job, Circumstances(now=NOW, instances=instances, most_ahead=100, **about)))
+
+
+def in_one_line(text: str) -> str:
+    return " ".join(text.split())
+
+
+RUNS: Final = an_instance(held_by_name={"mail": 3}, held=3)
+
+PENDING: Final = {
+    "delayed": (a_job(next_run_at=ago(-3900)), (RUNS,), {}, "It is due at 2026-01-01 13:05:00Z, in 1h 5m."),
+    "failed before": (
+        a_job(next_run_at=ago(-5), fail_count=2),
+        (RUNS,),
+        {},
+        "2 failed attempts: the next one is due at 2026-01-01 12:00:05Z, in 5.0s.",
+    ),
+    "scheduled": (
+        a_job(next_run_at=ago(-86_400), repeat_interval="0 12 * * *"),
+        (RUNS,),
+        {},
+        "Its next occurrence is due at 2026-01-02 12:00:00Z, in 1d.",
+    ),
+    "snoozed": (
+        a_job(next_run_at=ago(-5), resumes_at=ago(-5)),
+        (RUNS,),
+        {},
+        "It is due again at 2026-01-01 12:00:05Z, in 5.0s.",
+    ),
+    "paused": (a_job(), (RUNS,), {"paused": frozenset({"mail"})}, "Its name is paused: `trio-monque resume mail`."),
+    "delayed and paused": (
+        a_job(next_run_at=ago(-5)),
+        (RUNS,),
+        {"paused": frozenset({"mail"})},
+        "It is due at 2026-01-01 12:00:05Z, in 5.0s. Its name is paused: `trio-monque resume mail`.",
+    ),
+    "no instance": (
+        a_job(),
+        (an_instance(is_live=False),),
+        {},
+        """
+        No live instance has an entry in this database. Start a worker (`trio-monque run`); Monque for Node works
+        without entries.
+        """,
+    ),
+    "misspelt": (
+        a_job(name="mial"),
+        (RUNS,),
+        {},
+        "No live instance runs the name 'mial'. One runs 'mail': is the name misspelt?",
+    ),
+    "unknown": (
+        a_job(name="report"),
+        (an_instance("w1", "a", "b", "c", "d", "e", "f", "g"),),
+        {},
+        "No live instance runs the name 'report'. They run: a, b, c, d, e and 2 more.",
+    ),
+    "draining": (
+        a_job(),
+        (an_instance(draining=True),),
+        {},
+        "Each instance that runs its name is shutting down, and claims nothing more.",
+    ),
+    "behind others": (
+        a_job(),
+        (RUNS, an_instance("w2", "mail", held_by_name={"mail": 5})),
+        {"ahead": 7},
+        """
+        It is due since 1m 30s, and 7 jobs of its name are due before it. 2 live instances run its name, and held 8
+        jobs of it at the last heartbeat.
+        """,
+    ),
+    "behind very many": (
+        a_job(),
+        (RUNS,),
+        {"ahead": 101},
+        """
+        It is due since 1m 30s, and more than 100 jobs of its name are due before it. 1 live instance runs its name,
+        and held 3 jobs of it at the last heartbeat.
+        """,
+    ),
+    "suspect": (
+        a_job(rescues=2),
+        (RUNS,),
+        {},
+        """
+        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 3 jobs of it at the
+        last heartbeat. The last 2 claims on it died, so it may kill its process: an instance runs one such job at a
+        time.
+        """,
+    ),
+    "nothing known": (
+        a_job(),
+        (an_instance(),),
+        {},
+        """
+        It is due since 1m 30s, the first of its name. 1 live instance runs its name, and held 0 jobs of it at the
+        last heartbeat. Nothing seems to keep it: look again in a few seconds, then ask `trio-monque doctor`.
+        """,
+    ),
+    "owner": (
+        a_job(claimed_by="w9"),
+        (RUNS,),
+        {},
+        """
+        It is pending and still has an owner (w9), so no scheduler claims it: another program wrote that. Cancel it
+        and retry it (`trio-monque cancel 65f1c0ffee0123456789abcd`, `trio-monque retry 65f1c0ffee0123456789abcd`).
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PENDING.values(), ids=PENDING)
+def test_pending_job(case: tuple[Job, tuple[Instance, ...], dict[str, Any], str]) -> None:
+    job, instances, about, expected = case
+    assert sentences(job, *instances, **about) == in_one_line(expected)
+
+
+def test_name_beyond_those_that_an_entry_lists_may_be_run() -> None:
+    full = an_instance("w1", *(f"name-{number}" for number in range(MOST_NAMES)))
+    assert no_instance_runs("mail", [full]) is None
+    assert no_instance_runs("name-7", [full]) is None
+
+
+PROCESSING: Final = {
+    "alive": (
+        claimed(4),
+        (RUNS,),
+        "It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago.",
+    ),
+    "of Node": (
+        claimed(4, is_ours=False),
+        (),
+        "It runs since 2026-01-01 11:59:00Z on w1, through another library; the last sign of life came 4.0s ago.",
+    ),
+    "dead": (
+        claimed(45),
+        (an_instance(is_live=False), an_instance("w2")),
+        """
+        It is claimed since 2026-01-01 11:59:00Z by w1 (process 4711 on web-1), and the last sign of life came 45s
+        ago: its process died, or is frozen or cut off. Other instances rescue it 30s after the last sign that they
+        saw.
+        """,
+    ),
+    "dead, and alone": (
+        claimed(45),
+        (),
+        """
+        It is claimed since 2026-01-01 11:59:00Z by w1, and the last sign of life came 45s ago: its process died, or
+        is frozen or cut off. Other instances rescue it 30s after the last sign that they saw. No other live
+        instance is there to do that: start a worker (`trio-monque run`).
+        """,
+    ),
+    "asked to end": (
+        claimed(4, cancel_requested_at=ago(20)),
+        (RUNS,),
+        """
+        It runs since 2026-01-01 11:59:00Z on w1 (process 4711 on web-1); the last sign of life came 4.0s ago. Its
+        cancellation was requested 20s ago. A plain handler must call `job.check_cancelled()` to notice.
+        """,
+    ),
+}
+
+
+@pytest.mark.parametrize("case", PROCESSING.values(), ids=PROCESSING)
+def test_processing_job(case: tuple[Job, tuple[Instance, ...], str]) -> None:
+    job, instances, expected = case
+    assert sentences(job, *instances) == in_one_line(expected)
+
+
+@pytest.mark.parametrize("status", ["completed", "failed", "cancelled"])
+def test_ended_job(status: str) -> None:
+    said = sentences(a_job(status))
+    assert said.startswith(f"It has {status}" if status != "cancelled" else "It was cancelled")
+    assert (f"`trio-monque retry {ID}`" in said) == (status != "completed")

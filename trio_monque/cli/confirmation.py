@@ -1,0 +1,21 @@
+"""Asks before many things change at once."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+
+
+def confirm(question: str, *, yes: bool) -> None:
+    """Return if the user agrees, with `--yes` or in the terminal.
+
+    Raises:
+        click.UsageError: Nothing can be asked without a terminal.
+        click.Abort: The user does not agree.
+    """
+    if yes:
+        return
+    if sys.stdin is None or not sys.stdin.isatty():
+        raise click.UsageError("without a terminal, give --yes to do it, or --dry-run to see what it would do")
+    click.confirm(question, abort=True, err=True)

@@ -1,0 +1,1 @@
+"""`trio-monque jobs`, `show`, `stats`, `enqueue`, `cancel` and the other commands about jobs."""

@@ -1,0 +1,108 @@
+"""The options of every command about jobs, and the client that it works with."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from datetime import datetime
+from functools import wraps
+from typing import Concatenate, Final, ParamSpec, TypeVar
+
+import click
+
+from ...client.context import ClientContext
+from ...client.monque import Monque
+from ...client.sync_monque import SyncMonque
+from ...errors import InvalidJobIdentifierError, InvalidOptionError
+from ...options import ClientOptions, client_config
+from ...store.job_collection import JobCollection
+from ...store.types import Database
+from ..connection import Connection, connection_options
+from ..parameters import LENGTH
+
+_SPELLED: Final = {"collection_name": "collection"}
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, kw_only=True)
+class JobsAccess:
+    """The jobs that a command works on.
+
+    Attributes:
+        client: For looks and changes. It creates no indexes: after a typing error, not even a collection.
+        producer: For new jobs. It creates the indexes that are missing, as a program would.
+        as_json: Print JSON.
+    """
+
+    client: SyncMonque
+    producer: SyncMonque
+    as_json: bool
+    _context: ClientContext
+
+    @property
+    def name(self) -> str:
+        """The database and the collection."""
+        return str(self.jobs.collection.full_name)
+
+    @property
+    def jobs(self) -> JobCollection:
+        """The collection."""
+        return self._context.jobs
+
+    def now(self) -> datetime:
+        """Return the server's time."""
+        return self._context.now()
+
+
+def jobs_options(function: Callable[Concatenate[JobsAccess, P], R]) -> Callable[P, R]:
+    """Add the options to a command, which gets a JobsAccess as its first argument."""
+
+    @connection_options
+    @click.option("--collection", metavar="NAME", help="The collection of the jobs. (default: monque_jobs)")
+    @click.option(
+        "--operation-timeout",
+        type=LENGTH,
+        default="30s",
+        metavar="LENGTH",
+        help="How long the database may take for one answer. (default: 30s)",
+    )
+    @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+    @wraps(function)
+    def command(connection: Connection, /, *args: P.args, **options: P.kwargs) -> R:
+        collection, operation_timeout, as_json = (
+            options.pop(name) for name in ("collection", "operation_timeout", "as_json")
+        )
+        chosen: ClientOptions = {"stats_cache_ttl": 0.0}
+        if isinstance(collection, str):
+            chosen["collection_name"] = collection
+        if isinstance(operation_timeout, float):
+            chosen["operation_timeout"] = operation_timeout
+        with invalid_options(), connection.open() as database:
+            return function(_access(database, chosen, as_json=bool(as_json)), *args, **options)
+
+    return command
+
+
+def _access(database: Database, chosen: ClientOptions, *, as_json: bool) -> JobsAccess:
+    looking: ClientOptions = {**chosen, "skip_index_creation": True}
+    return JobsAccess(
+        client=Monque(database, **looking).sync,
+        producer=Monque(database, **chosen).sync,
+        as_json=as_json,
+        _context=ClientContext.of(database, client_config(looking)),
+    )
+
+
+@contextmanager
+def invalid_options() -> Iterator[None]:
+    """Raise the library's error of an invalid option as one of the command, which spells options otherwise."""
+    try:
+        yield
+    except InvalidOptionError as error:
+        option = f"--{_SPELLED.get(error.option, error.option).replace('_', '-')}"
+        raise click.UsageError(str(error).replace(error.option, option, 1)) from None
+    except InvalidJobIdentifierError as error:
+        raise click.UsageError(str(error)) from None

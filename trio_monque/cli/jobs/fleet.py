@@ -1,0 +1,71 @@
+"""`trio-monque instances`: the scheduler instances of the fleet."""
+
+from __future__ import annotations
+
+import click
+
+from ...jobs.instance import MOST_NAMES, Instance
+from ...safe_text import one_line
+from ...store.job_json import iso
+from ..exit_statuses import SUCCEEDED
+from ..output import print_json, print_records, since
+from .access import JobsAccess, jobs_options
+
+
+@click.command(short_help="List the scheduler instances.")
+@jobs_options
+def instances(access: JobsAccess) -> int:
+    """List the scheduler instances that work on these jobs, each as of its last heartbeat, and the paused names.
+
+    An instance that ended in order has no entry. One that is dead keeps its entry until another instance removes it.
+    Monque for Node works without entries.
+    """
+    found, paused = access.client.instances(), access.client.paused()
+    if access.as_json:
+        print_json({"instances": [_as_json(one) for one in found], "paused": paused})
+        return SUCCEEDED
+    now = access.now()
+    print_records(
+        [
+            {
+                "id": one_line(one.id),
+                "state": _state(one),
+                "heartbeat": since(one.last_heartbeat, now),
+                "started": since(one.started_at, now),
+                "held": one.held,
+                "pid": str(one.pid),
+                "host": one_line(one.host),
+                "version": one.version,
+                "names": _names(one),
+            }
+            for one in found
+        ],
+        f"no instance has an entry in {access.name}",
+    )
+    if paused:
+        click.echo(f"\npaused: {', '.join(map(one_line, paused))}")
+    return SUCCEEDED
+
+
+def _state(one: Instance) -> str:
+    if not one.is_live:
+        return "dead"
+    return "draining" if one.draining else "live"
+
+
+def _names(one: Instance) -> str:
+    """With the number of jobs that it held of each."""
+    more = " …" if len(one.names) >= MOST_NAMES else ""
+    held = one.held_by_name
+    return (
+        ", ".join(f"{one_line(name)} ({held[name]})" if name in held else one_line(name) for name in one.names) + more
+    )
+
+
+def _as_json(one: Instance) -> dict[str, object]:
+    return {
+        **{name: value for name, value in vars(one).items() if name != "incarnation"},
+        "state": _state(one),
+        "started_at": iso(one.started_at),
+        "last_heartbeat": iso(one.last_heartbeat),
+    }

@@ -1,0 +1,101 @@
+"""One job for people: what it is, its timeline, its failures, and why it does not run now."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+import click
+
+from ...jobs.job import Job
+from ...safe_text import one_line
+from ...store.job_json import value_as_json
+from ..output import duration, moment, print_columns, print_fields, since
+
+LONGEST_SHOWN: Final = 10_000
+"""Characters of one value. `--json` has all of it."""
+
+
+def print_job(job: Job, now: datetime, why: Sequence[str]) -> None:
+    """Print the page."""
+    print_fields(_identity(job))
+    for heading, value in (
+        ("data", job.data),
+        ("progress", job.progress),
+        ("saved", job.saved),
+        ("result", job.result),
+    ):
+        if value is not None or heading == "data":
+            click.echo(f"\n{heading}")
+            click.echo(_indented(_value(value)))
+    click.echo("\ntimeline")
+    print_columns([(f"  {moment(at)}", since(at, now), one_line(what)) for at, what in _timeline(job)])
+    for one in job.errors:
+        _print_error(one)
+    click.echo("\nwhy it does not run now" if job.status == "pending" else "\nstate")
+    for sentence in why:
+        click.echo(f"  {one_line(sentence)}")
+
+
+def _identity(job: Job) -> dict[str, object]:
+    return {
+        "id": job.id,
+        "name": job.name,
+        "status": job.status,
+        "unique key": job.unique_key,
+        "schedule": None if job.repeat_interval is None else f"{job.repeat_interval} ({job.timezone or 'UTC'})",
+        "schedule version": job.schedule_version,
+        "when exhausted": job.on_exhausted,
+        "attempts": job.attempts,
+        "failures": job.fail_count or None,
+        "deaths": job.rescues or None,
+        "most attempts": job.max_attempts,
+        "most deaths": job.max_rescues,
+        "timeout": None if job.timeout is None else duration(job.timeout),
+        "claimed by": job.claimed_by,
+        "last failure": job.fail_reason,
+        "meta": ", ".join(f"{key}={value}" for key, value in job.meta.items()),
+    }
+
+
+def _timeline(job: Job) -> Iterator[tuple[datetime, str]]:
+    found: list[tuple[datetime | None, str]] = [
+        (job.created_at, "enqueued"),
+        (job.occurrence, "first due date of this occurrence"),
+        (job.started_at, "last run began"),
+        *((_moment_of(one), f"attempt {one.get('attempt', '?')} failed") for one in job.errors),
+        (job.cancel_requested_at, "cancellation requested"),
+        (job.locked_at, f"claimed by {job.claimed_by}"),
+        (job.last_heartbeat, "last heartbeat of its holder"),
+        (job.finished_at, "last run ended"),
+        (job.updated_at, "last change"),
+        (job.next_run_at, "due"),
+    ]
+    known = [(at, what) for at, what in found if at is not None]
+    yield from sorted(known, key=lambda one: one[0])
+
+
+def _moment_of(error: Mapping[str, Any]) -> datetime | None:
+    at = error.get("at")
+    return at if isinstance(at, datetime) else None
+
+
+def _print_error(error: Mapping[str, Any]) -> None:
+    at = _moment_of(error)
+    click.echo(f"\nfailure of attempt {error.get('attempt', '?')}" + ("" if at is None else f" at {moment(at)}"))
+    text = error.get("traceback") or error.get("error") or "(no text)"
+    click.echo(_indented(str(text)))
+
+
+def _value(value: object) -> str:
+    return json.dumps(value_as_json(value), indent=2, ensure_ascii=False)
+
+
+def _indented(text: str) -> str:
+    """Return the text with two spaces before each line, and without what would command the terminal."""
+    is_cut = len(text) > LONGEST_SHOWN
+    lines = text[:LONGEST_SHOWN].splitlines()
+    shown = "\n".join(f"  {one_line(line, LONGEST_SHOWN)}" for line in lines)
+    return f"{shown}\n  … (the whole: --json)" if is_cut else shown

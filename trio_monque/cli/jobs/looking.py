@@ -1,0 +1,200 @@
+"""`trio-monque jobs`, `show` and `stats`: look at jobs, and change nothing."""
+
+from __future__ import annotations
+
+from time import sleep
+from typing import Final
+
+import click
+
+from ...errors import MonqueConnectionError
+from ...jobs.cursors import ORDERS
+from ...jobs.job import Job, JobStatus
+from ...jobs.job_query import JobFilter
+from ...jobs.views import QueueDepth
+from ...safe_text import one_line
+from ...store.job_json import job_as_json
+from ...store.queries import count_due_before
+from ..exit_statuses import CHECK_FAILED, SUCCEEDED
+from ..output import duration, moment, print_json, print_records, since, warn
+from ..parameters import LENGTH
+from .access import JobsAccess, jobs_options
+from .job_page import print_job
+from .selection import GivenSelection, selection_options
+from .waiting import Circumstances, why_not_now
+
+SHORTEST_INTERVAL: Final = 2.0
+"""Seconds between two counts: each is an aggregation on the primary."""
+
+MOST_AHEAD: Final = 1_000
+"""Up to this number, the jobs that are due before a job are counted."""
+
+_EXAMPLES_OF_JOBS: Final = """\b
+Examples:
+  trio-monque jobs --status failed --newer-than 1d
+  trio-monque jobs --name send-mail --status pending
+  trio-monque jobs --fail-reason timeout --limit 200 --json
+"""
+
+_EXAMPLES_OF_STATS: Final = """\b
+Examples:
+  trio-monque stats
+  trio-monque stats --watch 5s
+"""
+
+
+@click.command(short_help="List jobs.", epilog=_EXAMPLES_OF_JOBS)
+@selection_options
+@click.option(
+    "--sort",
+    type=click.Choice([sign + order for order in ORDERS for sign in ("", "-")]),
+    metavar="ORDER",
+    help="id, created_at, updated_at or next_run_at; -created_at is the latest first. (default: pending jobs as they "
+    "are due, others the latest first)",
+)
+@click.option("--limit", type=click.IntRange(1, 10_000), default=50, metavar="N", help="Show N at most. (default: 50)")
+@click.option("--cursor", metavar="TEXT", help="Continue where the page before ended, which printed this cursor.")
+@jobs_options
+def jobs(access: JobsAccess, selection: GivenSelection, *, sort: str | None, limit: int, cursor: str | None) -> int:
+    """List jobs, a page at a time.
+
+    A page reads ten thousand jobs at most. If those that match are rare, it may have few of them, or none, and its
+    cursor continues the search.
+
+    With --json: {"jobs": [...], "cursor": "..."}, and the cursor is null on the last page. `show ID --json` has the
+    data of a job.
+    """
+    chosen = JobFilter(**selection.at(access.now))
+    page = access.client.get_jobs_with_cursor(
+        cursor=cursor, limit=limit, filter=chosen, sort=sort or _default_order(chosen)
+    )
+    following = page.cursor if page.has_next_page else None
+    if access.as_json:
+        print_json({"jobs": [job_as_json(job, is_light=True) for job in page.jobs], "cursor": following})
+        return SUCCEEDED
+    now = access.now()
+    records = [
+        {
+            "id": job.id,
+            "name": job.name,
+            "status": job.status,
+            "due": moment(job.next_run_at),
+            "changed": since(job.updated_at, now),
+            "attempts": job.attempts,
+            "failure": one_line(job.fail_reason or ""),
+        }
+        for job in page.jobs
+    ]
+    print_records(records, f"no such job in {access.name}{' so far' if following else ''}")
+    if following:
+        warn(f"more: --cursor {following}")
+    return SUCCEEDED
+
+
+def _default_order(chosen: JobFilter) -> str:
+    """An order that an index has for these conditions, with what an operator looks for first."""
+    if chosen.statuses and set(chosen.statuses) <= {JobStatus.PENDING, JobStatus.PROCESSING}:
+        return "next_run_at"
+    if chosen.names is not None:
+        return "-next_run_at"
+    return "-created_at" if chosen.statuses is None else "-updated_at"
+
+
+@click.command(short_help="Show one job, and why it does not run now.")
+@click.argument("job_id", metavar="ID")
+@jobs_options
+def show(access: JobsAccess, *, job_id: str) -> int:
+    """Show a job: its data, dates and results, the tracebacks of its last failures, and why it does not run now.
+
+    With --json, `why` has the sentences, and data and results are extended JSON.
+
+    Exit status: 0 if there is such a job, 1 if not, 2 if it could not be looked for.
+    """
+    job = access.client.get_job(job_id)
+    if job is None:
+        warn(f"no job {one_line(job_id)} in {access.name}")
+        return CHECK_FAILED
+    sentences = why_not_now(job, _circumstances(access, job))
+    if access.as_json:
+        print_json({**job_as_json(job), "why": sentences})
+    else:
+        print_job(job, access.now(), sentences)
+    return SUCCEEDED
+
+
+def _circumstances(access: JobsAccess, job: Job) -> Circumstances:
+    now, is_pending = access.now(), job.status is JobStatus.PENDING
+    return Circumstances(
+        now=now,
+        instances=access.client.instances() if job.status in (JobStatus.PENDING, JobStatus.PROCESSING) else (),
+        paused=frozenset(access.client.paused()) if is_pending else frozenset(),
+        ahead=count_due_before(access.jobs, job, MOST_AHEAD + 1) if is_pending and job.next_run_at <= now else 0,
+        most_ahead=MOST_AHEAD,
+    )
+
+
+@click.command(short_help="Count jobs by name and status.", epilog=_EXAMPLES_OF_STATS)
+@click.option(
+    "--watch",
+    type=LENGTH,
+    is_flag=False,
+    flag_value="2s",
+    metavar="[LENGTH]",
+    help="Count again each LENGTH, until Ctrl-C. (default and least: 2s)",
+)
+@jobs_options
+def stats(access: JobsAccess, *, watch: float | None) -> int:
+    """Count the jobs of each name by status, with the oldest that is due and those whose holder is silent (stuck).
+
+    Of each name, up to 100,000 pending jobs, 10,000 failed ones and 1,000 of the others are counted; a plus sign means
+    more. It is one command for the server.
+
+    With --json: one object on one line for each count.
+    """
+    if watch is None:
+        _print_depths(access)
+        return SUCCEEDED
+    if watch < SHORTEST_INTERVAL:
+        raise click.UsageError(f"--watch must be at least {SHORTEST_INTERVAL:g}s: each count is work for the server")
+    while True:
+        if not access.as_json:
+            click.clear()  # Nothing without a terminal.
+            click.echo(f"{access.name} at {moment(access.now())}")
+        try:
+            _print_depths(access)
+        except MonqueConnectionError as error:
+            warn(one_line(str(error)))  # An election, for example: the next count may have an answer.
+        sleep(watch)
+
+
+def _print_depths(access: JobsAccess) -> None:
+    depths = access.client.get_queue_depths()
+    if access.as_json:
+        print_json({name: _depth_as_json(depth) for name, depth in sorted(depths.items())}, is_one_line=True)
+        return
+    print_records(
+        [
+            {
+                "name": one_line(name),
+                **{status: _number(depth, status) for status in JobStatus},
+                "stuck": depth.stuck,
+                "oldest due": None if depth.oldest_due_age is None else f"{duration(depth.oldest_due_age)} ago",
+            }
+            for name, depth in sorted(depths.items())
+        ],
+        f"no jobs in {access.name}",
+    )
+
+
+def _number(depth: QueueDepth, status: JobStatus) -> str:
+    return f"{getattr(depth, status):,}{'+' if status in depth.capped else ''}"
+
+
+def _depth_as_json(depth: QueueDepth) -> dict[str, object]:
+    numbers = {str(status): getattr(depth, status) for status in JobStatus}
+    return {
+        **numbers,
+        "stuck": depth.stuck,
+        "oldest_due_age": depth.oldest_due_age,
+        "capped": sorted(depth.capped),
+    }
