@@ -7,7 +7,19 @@ in `trio_monque.events`, exceptions in `trio_monque.errors`.
 from .claims import Claim, Claims, open_claims, run_claims
 from .client import Monque, SyncMonque
 from .errors import MonqueError
-from .jobs import Discard, Job, JobFilter, JobSelector, JobStatus, NewJob, Retry, Snooze
+from .jobs import (
+    Discard,
+    Job,
+    JobCancelledError,
+    JobDeletedError,
+    JobFailedError,
+    JobFilter,
+    JobSelector,
+    JobStatus,
+    NewJob,
+    Retry,
+    Snooze,
+)
 from .options import Retention
 from .scheduler import (
     CancelReason,
@@ -30,6 +42,9 @@ __all__ = [
     "Discard",
     "Health",
     "Job",
+    "JobCancelledError",
+    "JobDeletedError",
+    "JobFailedError",
     "JobFilter",
     "JobSelector",
     "JobStatus",

@@ -10,6 +10,7 @@ from typing import Final, NamedTuple
 from bson import ObjectId
 
 from trio_monque import events
+from trio_monque.client.end_watcher import EndWatcher
 from trio_monque.client.event_delivery import EventDelivery
 from trio_monque.client.sync_monque import SyncMonque
 from trio_monque.jobs.fences import ClaimId, claim_id
@@ -80,7 +81,7 @@ class Play:
         self.reported: list[events.Event] = []
         event_delivery = EventDelivery()
         event_delivery.on(events.Event, self.reported.append)
-        self.client = SyncMonque(self.context, event_delivery, blocks_loops=True)
+        self.client = SyncMonque(self.context, event_delivery, EndWatcher(self.jobs), blocks_loops=True)
         self.read: list[Copy] = []
         self.gone: list[ObjectId] = []
         self._count = 0

@@ -19,6 +19,7 @@ from ..clock import virtual_time
 from ..jobs.job import Job, JobStatus
 from ..store.types import ClientSession
 from ..threads import do_on_run
+from . import local_ends
 from .operation import Caused
 
 
@@ -124,7 +125,8 @@ class Announcer:
         self._announce(lambda scheduler: scheduler.look())
 
     def deliver(self, caused: Caused) -> None:
-        """Wake schedulers for what an operation caused, once."""
+        """Wake schedulers for what an operation caused, once, and tasks that wait for the ends of jobs."""
+        local_ends.announce(self._namespace)
         if caused.jobs:
             self.announce(caused.jobs, caused.session, new=caused.are_new)
         if caused.may_be_due:

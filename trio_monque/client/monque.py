@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager
 from functools import partial
 from typing import Any, Concatenate, Final, ParamSpec, TypeVar, Unpack, overload
@@ -18,17 +18,20 @@ from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import TypedWorker
 from ..options import ClientOptions, client_config
 from ..store.database_threads import DatabaseThreads
-from ..store.types import ClientSession, Database
+from ..store.types import ClientSession, Database, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
+from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery, EventT, Listener
 from .event_stream import EventStream
 from .group_enqueue import GroupEnqueue
+from .job_waits import JobWait, Until, id_of, job_wait
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
 from .subscription import CallListener
 from .sync_monque import SyncMonque
+from .waiting import wait_async
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -81,7 +84,8 @@ class Monque:
     def _open(self, context: ClientContext, call_listener: CallListener | None = None) -> None:
         self._context = context
         self._event_delivery = EventDelivery(call_listener)
-        self._sync = SyncMonque(context, self._event_delivery)
+        self._end_watcher = EndWatcher(context.jobs)
+        self._sync = SyncMonque(context, self._event_delivery, self._end_watcher)
         self._db_threads = DatabaseThreads()
         self._group = GroupEnqueue(self._db_threads, partial(enqueue.insert_group, context))
         self._announcer = Announcer(context.jobs.collection.full_name)
@@ -99,7 +103,7 @@ class Monque:
     @property
     def sync_in_loop(self) -> SyncMonque:
         """The same as `sync`, allowed in a task of an event loop too: all its tasks wait for the database."""
-        return SyncMonque(self._context, self._event_delivery, blocks_loops=True)
+        return SyncMonque(self._context, self._event_delivery, self._end_watcher, blocks_loops=True)
 
     # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
 
@@ -233,6 +237,62 @@ class Monque:
     preview = awaited(schedules.preview)
 
     # --- The other operations ---
+
+    async def wait_job(self, job: Job | ObjectId | str, *, timeout: float | None = None) -> Job:
+        """Wait until a job has ended, and return it. `job.result` is what its handler returned, if its worker is
+        registered with `store_result=True`.
+
+        A change stream reports the end within milliseconds, whichever process runs the job. Without change streams,
+        the client looks once a second. All waits of a client share one stream, which is open while there are any. A
+        majority of the replica set holds the end that is returned.
+
+        A handler that waits for a job keeps its own slot meanwhile: with one slot for both, neither ends.
+
+        Cancelled, it ends at once.
+
+        Args:
+            job: A job, or its id.
+            timeout: Seconds after which TimeoutError is raised; None for no limit.
+
+        Raises:
+            JobFailedError, JobCancelledError: It ended so; the error has the job.
+            JobDeletedError: It was deleted, or never existed.
+            TimeoutError: It has not ended by then. It goes on.
+            InvalidOptionError: It is recurring, so it does not end, or an argument is invalid.
+            BrokenDocumentError: The document is not a job.
+            MonqueConnectionError: The database cannot be reached or used. Once the wait has begun, it outlasts
+                elections and lost connections.
+        """
+        (ended,) = await self._wait(job_wait([id_of(job)], "all", timeout, check=True), timeout)
+        return ended
+
+    async def wait_jobs(
+        self,
+        jobs: Iterable[Job | ObjectId | str],
+        *,
+        until: Until = "all",
+        timeout: float | None = None,
+        check: bool = True,
+    ) -> Sequence[Job]:
+        """Wait until several jobs have ended; see `wait_job`.
+
+        Args:
+            jobs: Jobs or their ids.
+            until: "all", or "first": until one of them has ended.
+            timeout: As for `wait_job`.
+            check: Raise JobFailedError, JobCancelledError or JobDeletedError as soon as one job means that, although
+                others run on. With False, failed and cancelled jobs are returned like others.
+
+        Returns:
+            The jobs that have ended, in your order; with "first", one.
+
+        Raises:
+            See `wait_job`.
+        """
+        return await self._wait(job_wait(jobs, until, timeout, check=check), timeout)
+
+    async def _wait(self, wait: JobWait, timeout: float | None) -> Sequence[Job]:
+        return await wait_async(self._context.jobs, self._db_threads, self._end_watcher, wait, timeout)
 
     get_job = awaited(one_job.get_job)
     cancel_job = awaited(one_job.cancel_job)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any, Concatenate, ParamSpec, TypeVar, Unpack, overload
 
 from ..call_context import blocking_calls
@@ -13,13 +13,16 @@ from ..errors import InvalidOptionError, MonqueConnectionError, MonqueError
 from ..jobs.job import Job
 from ..jobs.new_job import JobOptions
 from ..jobs.stored_value_limits import TypedWorker
-from ..store.types import ClientSession
+from ..store.types import ClientSession, ObjectId
 from . import bulk, enqueue, enqueue_many, fleet, one_job, recovery, schedules, views
 from .context import ClientContext
+from .end_watcher import EndWatcher
 from .event_delivery import EventDelivery
+from .job_waits import JobWait, Until, id_of, job_wait
 from .local_wakeups import Announcer
 from .operation import Operation, present_as
 from .schedules import ScheduleOptions
+from .waiting import wait_blocking
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -47,10 +50,18 @@ class SyncMonque:
         CallContextError: It is called in a task of an event loop, which would block; `sync_in_loop` allows it.
     """
 
-    def __init__(self, context: ClientContext, event_delivery: EventDelivery, *, blocks_loops: bool = False) -> None:
+    def __init__(
+        self,
+        context: ClientContext,
+        event_delivery: EventDelivery,
+        end_watcher: EndWatcher | None = None,
+        *,
+        blocks_loops: bool = False,
+    ) -> None:
         self.blocks_loops = blocks_loops
         self._context = context
         self._event_delivery = event_delivery
+        self._end_watcher = end_watcher or EndWatcher(context.jobs)
         self._announcer = Announcer(context.jobs.collection.full_name)
 
     # --- Enqueue and schedule. Written out, because the data's type depends on the worker ---
@@ -132,6 +143,25 @@ class SyncMonque:
     preview = blocking(schedules.preview)
 
     # --- The other operations ---
+
+    def wait_job(self, job: Job | ObjectId | str, *, timeout: float | None = None) -> Job:
+        """Block until a job has ended, and return it. See `Monque.wait_job`."""
+        (ended,) = self._wait(job_wait([id_of(job)], "all", timeout, check=True), timeout)
+        return ended
+
+    def wait_jobs(
+        self,
+        jobs: Iterable[Job | ObjectId | str],
+        *,
+        until: Until = "all",
+        timeout: float | None = None,
+        check: bool = True,
+    ) -> Sequence[Job]:
+        """Block until several jobs have ended. See `Monque.wait_jobs`."""
+        return self._wait(job_wait(jobs, until, timeout, check=check), timeout)
+
+    def _wait(self, wait: JobWait, timeout: float | None) -> Sequence[Job]:
+        return wait_blocking(self._context.jobs, self._end_watcher, wait, timeout)
 
     get_job = blocking(one_job.get_job)
     cancel_job = blocking(one_job.cancel_job)

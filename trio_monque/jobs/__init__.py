@@ -2,6 +2,7 @@
 
 from .bulk_changes import BulkFailure, BulkResult
 from .cron import SchedulePreview
+from .endings import JobCancelledError, JobDeletedError, JobEndedError, JobFailedError
 from .instance import Instance
 from .job import Job, JobStatus
 from .job_query import JobFilter, JobSort
@@ -18,6 +19,10 @@ __all__ = [
     "Discard",
     "Instance",
     "Job",
+    "JobCancelledError",
+    "JobDeletedError",
+    "JobEndedError",
+    "JobFailedError",
     "JobFilter",
     "JobSelector",
     "JobSort",

@@ -15,6 +15,7 @@ from typing import Final
 import trio
 
 from .. import events
+from ..client import local_ends
 from ..client.event_delivery import EventDelivery
 from ..client.rescuing import Rescued, log_and_events_of
 from ..errors import DocumentRefusedError, InstanceCollisionError, ScheduleEndedError
@@ -63,7 +64,8 @@ NOT_ENDED: Final[HostEnd[Job]] = HostEnd(cause="")
 class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
     """The engine's observer, for jobs. Called on the thread of the run, except where a method says otherwise."""
 
-    def __init__(self, event_delivery: EventDelivery, instance: str = "") -> None:
+    def __init__(self, event_delivery: EventDelivery, instance: str = "", namespace: str = "") -> None:
+        self._namespace = namespace
         super().__init__(event_delivery, logger, "scheduler", "job", instance)
         self.tally = Tally()
         # One sentence for each of the last schedules that ended: the warnings of `health()`.
@@ -121,6 +123,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
 
     def jobs_set_aside(self, jobs: Sequence[SetAside]) -> None:
         """Report jobs on which the server refuses every claim. The store has logged them."""
+        local_ends.announce(self._namespace)
         for one in jobs:
             error = DocumentRefusedError(one.reason)
             if one.job.status is JobStatus.FAILED:
@@ -157,6 +160,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.SchedulerErrorOccurred(error))
 
     def claims_rescued(self, rescued: Sequence[Rescued]) -> None:
+        local_ends.announce(self._namespace)
         for event in log_and_events_of(rescued):
             self.event_delivery.emit(event)
             if isinstance(event, events.JobFailed) and isinstance(event.error, ScheduleEndedError):
@@ -177,6 +181,7 @@ class JobReporter(Reporter[Job, JobSettlement, Rescued, SchedulerReport]):
         self.event_delivery.emit(events.ChangeStreamFallback(error))
 
     def run_settled(self, settlement: JobSettlement) -> None:
+        local_ends.announce(self._namespace)
         if settlement.fate is Fate.CANCELLED:
             self.tally.cancelled += 1
             self.tally.count_end(settlement.job.name, "cancelled")

@@ -71,7 +71,7 @@ class Scheduler(SchedulerClient):
         self._config = config
         self._workers = Workers.copied(workers)
         self._event_delivery.add_all({} if listeners is None else listeners)
-        self._reporter = JobReporter(self._event_delivery, config.instance_id)
+        self._reporter = JobReporter(self._event_delivery, config.instance_id, self.namespace)
         parts = assembled(
             self._context, self._db_threads, config, self._workers, self._reporter, self._running_job, loop
         )

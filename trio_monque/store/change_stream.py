@@ -8,7 +8,7 @@ place at which the stream broke (codes 280 and 286).
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -125,23 +125,53 @@ class Watch:
             wait: Seconds that the server waits for a change, `LONGEST_AWAIT` at most. A wait that has begun cannot be
                 shortened. Every write on the server, also one that is filtered out, costs a waiting stream some work.
         """
-        # An open cursor of an aggregation has no public attribute for it. Zero would mean no limit.
-        self._cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
         try:
-            event = self._cursor.try_next()
-            changes: list[Change] = []
-            while event is not None:
-                changes += _changes(event, self._namespace)
-                # The driver's own ChangeStream asks the same way: or `try_next` would wait although a change is here.
-                event = self._cursor.try_next() if self._cursor._has_next() else None  # noqa: SLF001
+            events = next_events(self._cursor, wait)
+            return [change for event in events for change in _changes(event, self._namespace)]
         except BSONError as error:
             raise MonqueConnectionError(f"could not read changes: {error}", transient=True) from error
-        return changes
 
     def close(self) -> None:
         """Close the cursor, within `CLOSING_TIMEOUT`. Never raises."""
-        with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_TIMEOUT):
-            self._cursor.close()
+        close_cursor(self._cursor)
+
+
+# --- Streams of any kind ---
+
+
+def open_stream(aggregate: Callable[[int], CommandCursor[Mapping[str, Any]]]) -> CommandCursor[Mapping[str, Any]]:
+    """Return the cursor that `aggregate` opens, with the longest wait in milliseconds.
+
+    Raises:
+        NoStreamError: This server or this user has no change streams.
+    """
+    try:
+        return aggregate(round(LONGEST_AWAIT * 1000))
+    except driver.OperationFailure as error:
+        if error.code in (_UNAUTHORIZED, _STANDALONE):
+            message = str(translated(error, "open the change stream", writes=False))
+            raise NoStreamError(message, is_of_user=error.code == _UNAUTHORIZED) from error
+        raise
+
+
+def next_events(cursor: CommandCursor[Mapping[str, Any]], wait: float) -> Iterator[Mapping[str, Any]]:
+    """Yield the events of the server's next answer, for which the server may take `wait` seconds."""
+    # An open cursor of an aggregation has no public attribute for it. Zero would mean no limit.
+    cursor._max_await_time_ms = max(1, round(min(wait, LONGEST_AWAIT) * 1000))  # noqa: SLF001
+    event = cursor.try_next()
+    while event is not None:
+        yield event
+        # The driver's own ChangeStream asks the same way: or `try_next` would wait although a change is here.
+        event = cursor.try_next() if cursor._has_next() else None  # noqa: SLF001
+
+
+def close_cursor(cursor: CommandCursor[Mapping[str, Any]]) -> None:
+    """Close the cursor, within `CLOSING_TIMEOUT`. Never raises."""
+    with suppress(driver.PyMongoError), pymongo.timeout(CLOSING_TIMEOUT):
+        cursor.close()
+
+
+# --- The stream of a scheduler ---
 
 
 @command("open the change stream", writes=False)
@@ -154,15 +184,8 @@ def open_watch(jobs: JobCollection, instance_id: str) -> Watch:
     database = jobs.collection.database.with_options(
         codec_options=LENIENT, read_preference=ReadPreference.PRIMARY, read_concern=MAJORITY
     )
-    try:
-        cursor = database.aggregate(
-            pipeline_of(jobs.collection, instance_id), maxAwaitTimeMS=round(LONGEST_AWAIT * 1000)
-        )
-    except driver.OperationFailure as error:
-        if error.code in (_UNAUTHORIZED, _STANDALONE):
-            message = str(translated(error, "open the change stream", writes=False))
-            raise NoStreamError(message, is_of_user=error.code == _UNAUTHORIZED) from error
-        raise
+    pipeline = pipeline_of(jobs.collection, instance_id)
+    cursor = open_stream(lambda most_ms: database.aggregate(pipeline, maxAwaitTimeMS=most_ms))
     return Watch(LONGEST_AWAIT + ANSWER_MARGIN, jobs.interference, cursor, _namespace(jobs.collection))
 
 

@@ -1,0 +1,261 @@
+"""EndWatcher: finds out when jobs end, for all callers of one client that wait for some. Two threads at most.
+
+The *follower* reads a change stream, and passes ids on. The *looker* looks at the jobs themselves, and ends waits. Both
+run only while there are waits. Races that this file closes:
+
+- A job ends between the caller's own look and the opening of the stream. So each opening is followed by a look at all
+  jobs that are waited for. A stream that breaks is never resumed, but opened anew: then the same look follows.
+- The stream reports an end that a majority does not hold yet. An election may undo it, so it does not count: the looker
+  looks again soon, until a majority holds it or the job is live again.
+- A look does not find a job that exists, because an election is going on. Only a linearizable read proves that it is
+  gone.
+- A wait begins while the threads are about to end, because there was none. Both decide under one lock.
+"""
+
+from __future__ import annotations
+
+import heapq
+import threading
+import time
+from collections import defaultdict
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from ..errors import MonqueConnectionError, MonqueError
+from ..log import logger_of
+from ..store.change_stream import NoStreamError
+from ..store.ended_jobs import EndStream, Look, is_gone, look_at, open_end_stream
+from ..store.job_collection import JobCollection
+from ..store.types import ObjectId
+from ..threads import starting_thread
+from .job_waits import AGAIN_AFTER, JobWait, OnEnd
+
+logger = logger_of()
+
+POLL_WITHOUT_STREAM: Final = 1.0
+POLL_BESIDE_STREAM: Final = 30.0
+"""Seconds between looks at all jobs."""
+
+LONGEST_PAUSE: Final = 1.0
+"""Seconds before another try, after an error or an end that no majority holds yet."""
+
+STREAM_WAIT: Final = 1.0
+"""Seconds after which the follower notices that there are no waits any more."""
+
+
+def look(jobs: JobCollection, ids: Collection[ObjectId]) -> tuple[Look, set[ObjectId]]:
+    """Look at the jobs. Return what was found, and which of them are gone for certain."""
+    found = look_at(jobs, ids)
+    return found, {one for one in found.unseen if is_gone(jobs, one)}
+
+
+class EndWatcher:
+    """The waits of one client."""
+
+    def __init__(self, jobs: JobCollection) -> None:
+        self._jobs = jobs
+        self._lock = threading.Lock()
+        self._changed = threading.Condition(self._lock)
+        self._waits: dict[JobWait, OnEnd] = {}
+        self._of_job: defaultdict[ObjectId, set[JobWait]] = defaultdict(set)
+        self._new: set[ObjectId] = set()
+        self._reported: set[ObjectId] = set()
+        self._later: list[tuple[float, float, ObjectId]] = []  # When to look again, and after which pause.
+        self._poll_at = 0.0
+        self._is_following = False
+        self._has_looker = self._has_follower = False
+
+    @contextmanager
+    def waiting(self, wait: JobWait, on_end: OnEnd) -> Iterator[None]:
+        """Call `on_end` once when the wait is over, for as long as the block lasts.
+
+        Raises:
+            ShortageError: The process cannot start a thread.
+        """
+        with self._changed:
+            self._waits[wait] = on_end
+            for job_id in wait.live:
+                self._of_job[job_id].add(wait)
+            # Again, although the caller has looked: a job may have ended since then, and an open stream has said so.
+            self._new |= wait.live
+            self._changed.notify_all()
+        try:
+            self._start_threads()
+            yield
+        finally:
+            with self._changed:
+                self._forget(wait)
+                self._changed.notify_all()
+
+    def _start_threads(self) -> None:
+        with self._lock:
+            starts_looker, self._has_looker = not self._has_looker, True
+            starts_follower, self._has_follower = not self._has_follower, True
+        try:
+            if starts_looker:
+                _start("monque-looker", self._look_while_there_are_waits)
+            starts_looker = False
+            if starts_follower:
+                _start("monque-follower", self._follow_while_there_are_waits)
+            starts_follower = False
+        finally:
+            if starts_looker or starts_follower:
+                with self._lock:
+                    self._has_looker = self._has_looker and not starts_looker
+                    self._has_follower = self._has_follower and not starts_follower
+
+    # --- Under the lock ---
+
+    def _forget(self, wait: JobWait) -> None:
+        self._waits.pop(wait, None)
+        for job_id in wait.ids:
+            waits = self._of_job.get(job_id)
+            if waits is not None:
+                waits.discard(wait)
+                if not waits:
+                    del self._of_job[job_id]
+
+    def _due(self, now: float) -> dict[ObjectId, float | None]:
+        """Take the jobs to look at now. One that seems to have ended has its pause as its value, the others None."""
+        due: dict[ObjectId, float | None] = dict.fromkeys(self._new)
+        if self._poll_at <= now:
+            due |= dict.fromkeys(self._of_job)
+            self._poll_at = now + (POLL_BESIDE_STREAM if self._is_following else POLL_WITHOUT_STREAM)
+        while self._later and self._later[0][0] <= now:
+            _, pause, job_id = heapq.heappop(self._later)
+            due[job_id] = pause
+        due |= dict.fromkeys(self._reported, 0.0)
+        self._new.clear()
+        self._reported.clear()
+        return {job_id: pause for job_id, pause in due.items() if job_id in self._of_job}
+
+    # --- The looker ---
+
+    def _look_while_there_are_waits(self) -> None:
+        pause = AGAIN_AFTER
+        while True:
+            with self._changed:
+                if not self._waits:
+                    self._has_looker = False
+                    self._new.clear()
+                    self._reported.clear()
+                    self._later.clear()
+                    return
+                now = time.monotonic()
+                due = self._due(now)
+                if not due:
+                    next_at = min([self._poll_at, *(entry[0] for entry in self._later[:1])])
+                    self._changed.wait(max(next_at - now, 0.0))
+                    continue
+            try:
+                found, gone = look(self._jobs, due)
+            except MonqueConnectionError as error:
+                if not error.transient:
+                    self._fail_all(error)
+                    continue
+                # An election, for example. The callers wait as long as they want to; the same jobs are due again.
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                with self._lock:
+                    self._new |= due.keys()
+            except BaseException as error:  # noqa: BLE001  # A bug: the callers get it.
+                self._fail_all(_bug(error))
+            else:
+                pause = AGAIN_AFTER
+                self._settle(found, gone, due)
+
+    def _settle(self, found: Look, gone: set[ObjectId], due: dict[ObjectId, float | None]) -> None:
+        over: list[OnEnd] = []
+        with self._changed:
+            touched = {
+                wait for job_id in (*found.ended, *found.recurring, *gone) for wait in self._of_job.get(job_id, ())
+            }
+            for wait in touched:
+                wait.take(found, gone)
+                if wait.is_over:
+                    over.append(self._waits[wait])
+                    self._forget(wait)
+            now = time.monotonic()
+            for job_id, reported in due.items():
+                # A majority will know more soon of those that the stream reported, or that could not be found.
+                before = 0.0 if reported is None and job_id in found.unseen else reported
+                if job_id in self._of_job and before is not None and before < LONGEST_PAUSE:
+                    pause = min(max(2 * before, AGAIN_AFTER), LONGEST_PAUSE)
+                    heapq.heappush(self._later, (now + pause, pause, job_id))
+        for on_end in over:
+            on_end()
+
+    def _fail_all(self, error: MonqueError) -> None:
+        with self._changed:
+            over = list(self._waits.items())
+            for wait, _ in over:
+                wait.fail(error)
+                self._forget(wait)
+        for _, on_end in over:
+            on_end()
+
+    # --- The follower ---
+
+    def _follow_while_there_are_waits(self) -> None:
+        pause = AGAIN_AFTER
+        while True:
+            with self._lock:
+                if not self._waits:
+                    self._has_follower = False
+                    return
+            try:
+                stream = open_end_stream(self._jobs)
+            except NoStreamError:
+                # The looker polls. The thread ends, and the next wait asks again: rights may be given meanwhile.
+                with self._lock:
+                    self._has_follower = False
+                return
+            except MonqueConnectionError:
+                time.sleep(pause)
+                pause = min(2 * pause, LONGEST_PAUSE)
+                continue
+            except BaseException as error:  # noqa: BLE001  # A bug.
+                with self._lock:
+                    self._has_follower = False
+                self._fail_all(_bug(error))
+                return
+            pause = AGAIN_AFTER
+            try:
+                self._follow(stream)
+            except MonqueConnectionError:
+                pass  # It is opened anew, and all jobs are looked at then. Until then the looker polls.
+            except BaseException as error:  # noqa: BLE001  # A bug.
+                self._fail_all(_bug(error))
+            finally:
+                stream.close()
+                with self._changed:
+                    self._is_following = False
+                    self._poll_at = min(self._poll_at, time.monotonic() + POLL_WITHOUT_STREAM)
+                    self._changed.notify_all()
+
+    def _follow(self, stream: EndStream) -> None:
+        with self._changed:
+            self._is_following = True
+            self._poll_at = 0.0  # What ended before the stream was open, it does not report.
+            self._changed.notify_all()
+        while stream.is_open:
+            reported = stream.read(STREAM_WAIT)
+            with self._changed:
+                if not self._waits:
+                    return
+                if known := reported & self._of_job.keys():
+                    self._reported |= known
+                    self._changed.notify_all()
+
+
+def _start(name: str, work: OnEnd) -> None:
+    # Daemons: a wait of the server for changes must not hold up the end of the program.
+    with starting_thread(work) as started:
+        threading.Thread(target=started, name=name, daemon=True).start()
+
+
+def _bug(error: BaseException) -> MonqueError:
+    bug = MonqueError(f"the wait for jobs failed: {type(error).__name__}: {error}")
+    bug.__cause__ = error
+    return bug

@@ -1,0 +1,118 @@
+"""One wait for the ends of jobs: what it has found, and when it is over. No threads, and no commands."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Final, Literal
+
+from ..checks import check_seconds
+from ..errors import BrokenDocumentError, InvalidOptionError, MonqueError
+from ..jobs.endings import JobDeletedError, problem_of
+from ..jobs.job import Job
+from ..jobs.job_query import object_id
+from ..store.ended_jobs import Look
+from ..store.types import ObjectId
+
+Until = Literal["all", "first"]
+
+AGAIN_AFTER: Final = 0.025
+"""Seconds after which a job is looked at again that the stream reported, and a majority did not show as ended yet."""
+
+
+class JobWait:
+    """One wait. Any thread may call it, one at a time: `EndWatcher` has the lock.
+
+    Attributes:
+        ids: The jobs, in the caller's order.
+        live: Those whose ends are not known yet.
+    """
+
+    def __init__(self, ids: Sequence[ObjectId], until: Until, *, check: bool) -> None:
+        self.ids = ids
+        self.live = set(ids)
+        self._until = until
+        self._check = check
+        self._ends: dict[ObjectId, Job | MonqueError] = {}
+        self._failure: MonqueError | None = None
+
+    @property
+    def is_over(self) -> bool:
+        """Whether `result` has an answer."""
+        if self._failure is not None or not self.live:
+            return True
+        return self._until == "first" and bool(self._ends)
+
+    def take(self, look: Look, gone: Iterable[ObjectId] = ()) -> None:
+        """Note what a look found, and which jobs are gone for certain."""
+        for job_id, ended in look.ended.items():
+            self._end(job_id, ended)
+        for job_id in look.recurring:
+            self.fail(
+                InvalidOptionError("job", str(job_id), "is recurring: it never ends. Listen to the events of its runs"),
+                job_id,
+            )
+        for job_id in gone:
+            self._end(job_id, JobDeletedError(job_id))
+
+    def fail(self, error: MonqueError, job_id: ObjectId | None = None) -> None:
+        """End the wait with this error; with an id, only if it waits for that job."""
+        if (job_id is None or job_id in self.live) and self._failure is None:
+            self._failure = error
+
+    def _end(self, job_id: ObjectId, ended: Job | MonqueError) -> None:
+        if job_id not in self.live:
+            return
+        self.live.discard(job_id)
+        if isinstance(ended, Job) and self._check:
+            ended = problem_of(ended) or ended
+        self._ends[job_id] = ended
+        if isinstance(ended, BrokenDocumentError) or (isinstance(ended, MonqueError) and self._until == "all"):
+            # There is nothing to wait for any more: the result would be this error in the end.
+            self.fail(ended)
+
+    def result(self) -> Sequence[Job]:
+        """Return the jobs that have ended, in the caller's order, or raise the error of the first that has one."""
+        if self._failure is not None:
+            raise self._failure
+        ended = [self._ends[job_id] for job_id in self.ids if job_id in self._ends]
+        if self._until == "first":
+            ended = ended[:1]
+        jobs = []
+        for one in ended:
+            if isinstance(one, MonqueError):
+                raise one
+            jobs.append(one)
+        return jobs
+
+
+def job_wait(jobs: Iterable[Job | ObjectId | str], until: str, timeout: float | None, *, check: bool) -> JobWait:
+    """Return the wait of a call.
+
+    Raises:
+        InvalidOptionError: An argument is invalid; the message names it.
+    """
+    if until not in ("all", "first"):
+        raise InvalidOptionError("until", until, 'must be "all" or "first"')
+    if timeout is not None:
+        check_seconds("timeout", timeout, zero=True)
+    if isinstance(jobs, str | bytes | Job | ObjectId):
+        raise InvalidOptionError("jobs", jobs, "must be a list of jobs or of their ids")
+    ids = list(dict.fromkeys(id_of(one) for one in jobs))
+    if until == "first" and not ids:
+        raise InvalidOptionError("jobs", ids, 'is empty: no job could be the first. until="all" allows that')
+    return JobWait(ids, "all" if until == "all" else "first", check=check)
+
+
+def id_of(job: Job | ObjectId | str) -> ObjectId:
+    """Return the id of a job. Raise InvalidOptionError if it is neither a job nor the id of one."""
+    given: object = job
+    if isinstance(given, Job):
+        return given.id
+    known = object_id(given) if isinstance(given, ObjectId | str) else None  # ObjectId(None) would be a new id.
+    if known is None:
+        raise InvalidOptionError("job", job, "must be a job or its id")
+    return known
+
+
+OnEnd = Callable[[], object]
+"""Called once, in any thread, when a wait is over: it resumes the caller."""

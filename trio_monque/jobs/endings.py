@@ -1,0 +1,56 @@
+"""How a job ended, for a caller that waits for it: the job itself, or an error. Pure."""
+
+from __future__ import annotations
+
+from ..errors import MonqueError
+from ..safe_text import one_line
+from .job import Job, JobStatus
+
+
+class JobEndedError(MonqueError):
+    """The common base of `JobFailedError` and `JobCancelledError`.
+
+    Attributes:
+        job: The job as it ended.
+    """
+
+    def __init__(self, job: Job, message: str) -> None:
+        super().__init__(message)
+        self.job = job
+
+
+class JobFailedError(JobEndedError):
+    """Raised to a caller that waits for a job that is `failed`. `error.job.fail_reason` has the reason."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job, f"job {job} failed for good: {one_line(job.fail_reason or 'without a reason')}")
+
+
+class JobCancelledError(JobEndedError):
+    """Raised to a caller that waits for a job that is `cancelled`."""
+
+    def __init__(self, job: Job) -> None:
+        super().__init__(job, f"job {job} was cancelled")
+
+
+class JobDeletedError(MonqueError):
+    """Raised to a caller that waits for a job that does not exist: it was deleted, or was never stored.
+
+    Attributes:
+        job_id: Its id, as a hex string.
+    """
+
+    def __init__(self, job_id: object) -> None:
+        super().__init__(f"job {job_id} does not exist: it was deleted, or was never stored in this collection")
+        self.job_id = str(job_id)
+
+
+def problem_of(job: Job) -> JobEndedError | None:
+    """Return the error that an ended job means to a caller that waits; None if it has completed."""
+    match job.status:
+        case JobStatus.FAILED:
+            return JobFailedError(job)
+        case JobStatus.CANCELLED:
+            return JobCancelledError(job)
+        case _:
+            return None
