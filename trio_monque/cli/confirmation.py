@@ -16,6 +16,11 @@ def confirm(question: str, *, yes: bool) -> None:
     """
     if yes:
         return
+    require_terminal()
+    click.confirm(question, abort=True, err=True)
+
+
+def require_terminal() -> None:
+    """Raise click.UsageError where nothing can be asked."""
     if sys.stdin is None or not sys.stdin.isatty():
         raise click.UsageError("without a terminal, give --yes to do it, or --dry-run to see what it would do")
-    click.confirm(question, abort=True, err=True)

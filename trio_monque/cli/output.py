@@ -97,6 +97,11 @@ def counted(number: int, noun: str) -> str:
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
+def due(at: datetime, now: datetime) -> str:
+    """Return when a job is due, such as "due now" or "due 2026-01-01 12:00:00Z (in 2h)"."""
+    return "due now" if at <= now else f"due {moment(at)} ({since(at, now)})"
+
+
 def warn(text: str) -> None:
     """Print a line on standard error."""
     click.echo(text, err=True)

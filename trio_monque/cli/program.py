@@ -18,9 +18,12 @@ from .claims.commands import claims
 from .demo.command import demo
 from .doctor.command import doctor
 from .exit_statuses import FAILED, INTERRUPTED, OUTPUT_CLOSED, SUCCEEDED
+from .jobs.acting import cancel, delete, reschedule, retry
+from .jobs.adding import enqueue, preview, schedule
 from .jobs.fleet import instances
 from .jobs.indexes import indexes
 from .jobs.looking import jobs, show, stats
+from .jobs.pausing import pause, resume
 from .run.command import run
 from .server import server
 from .tracebacks import traceback_for_user
@@ -68,6 +71,15 @@ program.add_command(stats)
 program.add_command(instances)
 program.add_command(indexes)
 program.add_command(claims)
+program.add_command(enqueue)
+program.add_command(schedule)
+program.add_command(preview)
+program.add_command(cancel)
+program.add_command(retry)
+program.add_command(reschedule)
+program.add_command(delete)
+program.add_command(pause)
+program.add_command(resume)
 program.add_command(server)
 
 

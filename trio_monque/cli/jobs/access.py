@@ -33,12 +33,12 @@ class JobsAccess:
 
     Attributes:
         client: For looks and changes. It creates no indexes: after a typing error, not even a collection.
-        producer: For new jobs. It creates the indexes that are missing, as a program would.
+        producer: For operations on new jobs. It creates the indexes that are missing, as a program would.
         as_json: Print JSON.
     """
 
     client: SyncMonque
-    producer: SyncMonque
+    producer: ClientContext
     as_json: bool
     _context: ClientContext
 
@@ -90,19 +90,24 @@ def _access(database: Database, chosen: ClientOptions, *, as_json: bool) -> Jobs
     looking: ClientOptions = {**chosen, "skip_index_creation": True}
     return JobsAccess(
         client=Monque(database, **looking).sync,
-        producer=Monque(database, **chosen).sync,
+        producer=ClientContext.of(database, client_config(chosen)),
         as_json=as_json,
         _context=ClientContext.of(database, client_config(looking)),
     )
 
 
 @contextmanager
-def invalid_options() -> Iterator[None]:
-    """Raise the library's error of an invalid option as one of the command, which spells options otherwise."""
+def invalid_options(**renamed: str) -> Iterator[None]:
+    """Raise the library's error of an invalid option as one of the command, which spells options otherwise.
+
+    Args:
+        renamed: What the command calls an option of the library, where it has another name for it.
+    """
     try:
         yield
     except InvalidOptionError as error:
-        option = f"--{_SPELLED.get(error.option, error.option).replace('_', '-')}"
+        names = _SPELLED | renamed
+        option = f"--{names.get(error.option, error.option).replace('_', '-')}"
         raise click.UsageError(str(error).replace(error.option, option, 1)) from None
     except InvalidJobIdentifierError as error:
         raise click.UsageError(str(error)) from None

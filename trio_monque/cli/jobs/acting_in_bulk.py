@@ -1,0 +1,216 @@
+"""An action on a selection of jobs: how many there are, the question before it, its progress, and its result."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Collection, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from types import FrameType
+from typing import Final, Protocol, Unpack
+
+import click
+
+from ...client.bulk import MOST_IN_A_BATCH, OnProgress
+from ...jobs.bulk_changes import BulkResult
+from ...jobs.job import Job, JobStatus
+from ...jobs.job_query import JobFilter, JobSort
+from ...jobs.job_selector import JobSelector, Selection
+from ...store.job_json import job_as_json
+from ...store.selection_counts import SelectionCount, count_selected
+from ..confirmation import confirm, require_terminal
+from ..exit_statuses import CHECK_FAILED, INTERRUPTED, SUCCEEDED
+from ..output import counted, print_json, print_records, warn
+from .access import JobsAccess
+
+EXAMPLES: Final = 5
+"""Jobs that a dry run shows."""
+
+
+class _Call(Protocol):
+    def __call__(self, *, on_progress: OnProgress, **selection: Unpack[Selection]) -> BulkResult: ...
+
+
+@dataclass(frozen=True, kw_only=True)
+class BulkAction:
+    """What is done to a selection.
+
+    Attributes:
+        verb: Such as "cancel".
+        done: Such as "cancelled".
+        possible: The statuses in which a selection can be changed.
+        call: Does it.
+    """
+
+    verb: str
+    done: str
+    possible: Collection[JobStatus]
+    call: _Call
+
+
+def act_on_selection(
+    access: JobsAccess, selection: Selection, action: BulkAction, *, is_confirmed: bool, is_dry: bool
+) -> int:
+    """Ask, do it, print the result, and return the exit status. A dry run only looks."""
+    selector = JobSelector(**selection)
+    for status in selector.statuses or ():
+        if status not in action.possible:
+            possible = " or ".join(one for one in JobStatus if one in action.possible)
+            raise click.UsageError(f"--status {status}: a selection can {action.verb} {possible} jobs only")
+    statuses = selector.among(action.possible)
+    if is_dry:
+        count = count_selected(access.jobs, selector, statuses)
+        _print_dry_run(access, action, count, _examples(access, selection, statuses))
+        return SUCCEEDED
+    if not is_confirmed:
+        require_terminal()  # Also where nothing is selected now: a script fails at once, and not on some days.
+        count = count_selected(access.jobs, selector, statuses)
+        if str(count) == "0":
+            return _print_result(access, action, BulkResult())
+        confirm(f"{action.verb} {_jobs(count)} of {access.name}?", yes=False)
+    return _act(access, selection, action)
+
+
+# --- The look before ---
+
+
+def _examples(access: JobsAccess, selection: Selection, statuses: Sequence[JobStatus]) -> Sequence[Job]:
+    by_name = selection.get("name") is not None
+    chosen: Selection = {**selection, "status": statuses}
+    order = JobSort(by="next_run_at") if by_name else JobSort(by="updated_at", direction="desc")  # Served by an index.
+    return access.client.get_jobs_with_cursor(limit=EXAMPLES, filter=JobFilter(**chosen), sort=order).jobs
+
+
+def _print_dry_run(access: JobsAccess, action: BulkAction, count: SelectionCount, examples: Sequence[Job]) -> None:
+    if access.as_json:
+        print_json(
+            {
+                "action": action.verb,
+                "collection": access.name,
+                "dry_run": True,
+                "count": count.number,
+                "is_capped": count.is_capped,
+                "examples": [job_as_json(job, is_light=True) for job in examples],
+            }
+        )
+        return
+    click.echo(f"would {action.verb} {_jobs(count)} of {access.name}{', such as:' if examples else ''}")
+    rows = [
+        {
+            "id": str(job.id),
+            "name": job.name,
+            "status": job.status,
+            "created": job.created_at,
+            "reason": job.fail_reason,
+        }
+        for job in examples
+    ]
+    if rows:
+        print_records(rows, "")
+
+
+def _jobs(count: SelectionCount) -> str:
+    return f"{count} job" if str(count) == "1" else f"{count} jobs"
+
+
+# --- The action ---
+
+
+def _act(access: JobsAccess, selection: Selection, action: BulkAction) -> int:
+    done = BulkResult()
+    with _signals() as signals, _progress(action.done) as show, _quiet_store():
+
+        def on_progress(result: BulkResult) -> None:
+            nonlocal done
+            done = result
+            show(result.count)
+            if signals:
+                raise KeyboardInterrupt
+
+        try:
+            done = action.call(on_progress=on_progress, **selection)
+        except KeyboardInterrupt:
+            is_cut = len(signals) != 1
+        else:
+            return _print_result(access, action, done)
+    _print_result(access, action, done, is_interrupted=True)
+    cut = f"up to {MOST_IN_A_BATCH:,} more may be {action.done}; " if is_cut else ""
+    warn(f"interrupted: {cut}the rest of the selection is unchanged")
+    return INTERRUPTED
+
+
+@contextmanager
+def _signals() -> Iterator[list[int]]:
+    """Collect signals: the first Ctrl-C or SIGTERM ends the action after its batch, the second one at once."""
+    came: list[int] = []
+
+    def note(number: int, frame: FrameType | None) -> None:
+        came.append(number)
+        if len(came) > 1:
+            raise KeyboardInterrupt
+
+    if threading.current_thread() is not threading.main_thread():
+        yield came
+        return
+    before = {one: signal.signal(one, note) for one in (signal.SIGINT, signal.SIGTERM)}
+    try:
+        yield came
+    finally:
+        for one, handler in before.items():
+            signal.signal(one, handler)
+
+
+@contextmanager
+def _progress(done: str) -> Iterator[Callable[[int], None]]:
+    """Return what shows the number so far, in one line of a terminal, which is removed at the end."""
+    is_shown = sys.stderr is not None and sys.stderr.isatty()
+
+    def show(number: int) -> None:
+        if is_shown:
+            click.echo(f"\r{number:,} {done} ...", err=True, nl=False)
+
+    try:
+        yield show
+    finally:
+        if is_shown:
+            click.echo("\r\033[K", err=True, nl=False)
+
+
+@contextmanager
+def _quiet_store() -> Iterator[None]:
+    """Keep documents that are not jobs out of the log: the result lists them."""
+    logger = logging.getLogger("trio_monque.store")
+    before = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(before)
+
+
+def _print_result(access: JobsAccess, action: BulkAction, result: BulkResult, *, is_interrupted: bool = False) -> int:
+    if access.as_json:
+        print_json(
+            {
+                "action": action.verb,
+                "collection": access.name,
+                "count": result.count,
+                "refused": result.refused,
+                "unknown": result.unknown,
+                "interrupted": is_interrupted,
+                "errors": [{"id": one.job_id, "reason": one.reason} for one in result.errors],
+            }
+        )
+    else:
+        click.echo(f"{action.done} {counted(result.count, 'job')} of {access.name}")
+    for one in result.errors:
+        warn(f"trio-monque: cannot {action.verb} {one.job_id}: {one.reason}")
+    if result.refused > len(result.errors):
+        warn(f"trio-monque: cannot {action.verb} {result.refused - len(result.errors):,} more")
+    if result.unknown:
+        more = counted(result.unknown, "more job")
+        warn(f"trio-monque: {more} may be {action.done}: an answer of the database was lost")
+    return CHECK_FAILED if result.refused or result.unknown else SUCCEEDED

@@ -1,0 +1,247 @@
+"""`trio-monque enqueue`, `schedule` and `preview`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, TypeVar
+from zoneinfo import ZoneInfo
+
+import click
+
+from ...client import enqueue as enqueuing
+from ...client import schedules
+from ...client.operation import Operation
+from ...errors import InvalidCronError
+from ...jobs import cron as cron_lines
+from ...jobs.cron import MOST_OCCURRENCES, SchedulePreview
+from ...jobs.job import Job
+from ...jobs.new_job import ON_EXHAUSTED
+from ...store.job_json import iso, job_as_json, value_from_json
+from ..exit_statuses import SUCCEEDED
+from ..output import due, moment, print_columns, print_json, warn
+from ..parameters import FROM_NOW, JSON, LENGTH, PAIR, When
+from .access import JobsAccess, invalid_options, jobs_options
+from .name_warnings import warn_about
+
+R = TypeVar("R")
+
+_RUNS_SHOWN: Final = 3
+
+_ENQUEUE_EXAMPLES: Final = """\b
+Examples:
+  trio-monque enqueue send '{"to": "ada@example.org"}'
+  trio-monque enqueue report --at 2h --unique-key daily --meta tenant=acme
+  trio-monque enqueue import --data-file order.json
+"""
+_SCHEDULE_EXAMPLES: Final = """\b
+Examples:
+  trio-monque schedule '0 9 * * 1-5' report --unique-key report --timezone Europe/Berlin
+  trio-monque schedule @hourly sync '{"source": "crm"}' --unique-key sync:crm --on-conflict update
+"""
+
+
+def _data_options(command: Callable[..., Any]) -> Callable[..., Any]:
+    for add in (
+        click.option(
+            "--meta", type=PAIR, multiple=True, metavar="KEY=VALUE", help="A string beside the data. May be repeated."
+        ),
+        click.option(
+            "--data-file",
+            type=click.Path(exists=True, dir_okay=False, allow_dash=True, path_type=Path),
+            metavar="FILE",
+            help="Read the data from this file; - for standard input.",
+        ),
+        click.argument("data", type=JSON, required=False),
+    ):
+        command = add(command)
+    return command
+
+
+@click.command(short_help="Enqueue a job.", epilog=_ENQUEUE_EXAMPLES)
+@jobs_options
+@click.argument("name")
+@_data_options
+@click.option("--at", type=FROM_NOW, metavar="WHEN", help="When it is due: 2h from now, or a moment. (default: now)")
+@click.option("--unique-key", metavar="KEY", help="At most one pending or processing job of the name has this key.")
+@click.option("--max-attempts", type=int, metavar="N", help="After how many failures it is failed.")
+@click.option("--max-rescues", type=int, metavar="N", help="How many deaths in a row it may cause.")
+@click.option("--timeout", type=LENGTH, metavar="LENGTH", help="How long one run may take.")
+def enqueue(
+    access: JobsAccess,
+    *,
+    name: str,
+    data: Any,
+    data_file: Path | None,
+    at: When | None,
+    meta: tuple[tuple[str, str], ...],
+    **options: Any,
+) -> int:
+    """Enqueue a job of NAME with DATA, which is JSON; a text needs its quotation marks too: '"text"'.
+
+    In extended JSON, {"$date": "2026-01-31T12:00:00Z"} is a date. Without DATA the data is null. After `--`, an
+    argument may begin with a hyphen.
+
+    It warns if no live instance runs NAME: then the job waits.
+    """
+    given = _given(data, data_file)
+    with invalid_options(run_at="at"):
+        run_at = None if at is None else at(access.now())
+        operation = enqueuing.enqueue(access.producer, name, given, run_at=run_at, meta=_meta(meta), **options)
+        job = _carried_out(operation)
+    is_new = job.id == operation.draft.id
+    if access.as_json:
+        print_json({**job_as_json(job), "is_new": is_new})
+    elif is_new:
+        click.echo(f"enqueued {job.name} {job.id}, {due(job.next_run_at, access.now())}")
+    else:
+        click.echo(f"{job.name} {job.id} has this key already ({job.status}): nothing was enqueued")
+    warn_about(access, [job.name], pauses=True)
+    return SUCCEEDED
+
+
+@click.command(short_help="Enqueue a job that recurs.", epilog=_SCHEDULE_EXAMPLES)
+@jobs_options
+@click.argument("cron")
+@click.argument("name")
+@_data_options
+@click.option("--unique-key", metavar="KEY", help="Declare one schedule: call this as often as you like.")
+@click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
+@click.option(
+    "--on-exhausted",
+    type=click.Choice(ON_EXHAUSTED),
+    default="continue",
+    help="After an occurrence that used up its attempts. (default: continue)",
+)
+@click.option(
+    "--on-conflict",
+    type=click.Choice(schedules.ON_CONFLICT),
+    default="keep",
+    help="If a schedule has the key: keep it, or update it. (default: keep)",
+)
+@click.option("--version", type=int, metavar="N", help="A lower version does not change the schedule of a higher one.")
+def schedule(
+    access: JobsAccess,
+    *,
+    cron: str,
+    name: str,
+    data: Any,
+    data_file: Path | None,
+    unique_key: str | None,
+    on_conflict: str,
+    meta: tuple[tuple[str, str], ...],
+    **options: Any,
+) -> int:
+    """Enqueue a job of NAME that recurs by CRON: five fields, or an alias such as @daily.
+
+    Without --unique-key, each call adds another schedule. DATA is JSON, as for `trio-monque enqueue`.
+    """
+    if unique_key is None and on_conflict == "update":
+        raise click.UsageError("--on-conflict update needs --unique-key, which says which schedule to update")
+    given = _given(data, data_file)
+    with invalid_options():
+        operation = schedules.schedule(
+            access.producer,
+            cron,
+            name,
+            given,
+            unique_key=unique_key,
+            on_conflict=on_conflict,
+            meta=_meta(meta),
+            **options,
+        )
+        job = _carried_out(operation)
+    is_new = job.id == operation.draft.id
+    if access.as_json:
+        print_json({**job_as_json(job), "is_new": is_new})
+    else:
+        _print_schedule(job, access.now(), is_new=is_new, is_kept=on_conflict == "keep")
+    warn_about(access, [job.name], pauses=True)
+    return SUCCEEDED
+
+
+@click.command(short_help="Say what a cron expression means.")
+@click.argument("cron")
+@click.option("--timezone", default="UTC", metavar="ZONE", help="The time zone of CRON. (default: UTC)")
+@click.option(
+    "--count", type=click.IntRange(1, MOST_OCCURRENCES), default=5, metavar="N", help="Show N runs. (default: 5)"
+)
+@click.option("--json", "as_json", is_flag=True, help="Print JSON.")
+def preview(cron: str, *, timezone: str, count: int, as_json: bool) -> int:
+    """Say what CRON means, in words and as its next runs, by the clock of this machine. Needs no database."""
+    found = cron_lines.preview(cron, timezone, count, datetime.now(UTC))
+    if as_json:
+        runs = [iso(run) for run in found.runs]
+        print_json(
+            {
+                "expression": found.expression,
+                "timezone": found.timezone,
+                "description": found.description,
+                "runs": runs,
+            }
+        )
+    else:
+        click.echo(found.description)
+        _print_runs(found)
+    return SUCCEEDED
+
+
+# --- What was given ---
+
+
+def _given(data: Any, file: Path | None) -> Any:
+    if file is None:
+        return data
+    if data is not None:
+        raise click.UsageError("give DATA or --data-file, not both")
+    try:
+        text = sys.stdin.buffer.read().decode() if str(file) == "-" else file.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise click.UsageError(f"cannot read --data-file {file}: {error}") from None
+    with invalid_options(data="data_file"):
+        return value_from_json(text)
+
+
+def _meta(pairs: tuple[tuple[str, str], ...]) -> dict[str, str] | None:
+    keys = [key for key, _ in pairs]
+    if twice := {key for key in keys if keys.count(key) > 1}:
+        raise click.UsageError(f"--meta was given twice for the key {min(twice)!r}")
+    return dict(pairs) or None
+
+
+def _carried_out(operation: Operation[R]) -> R:
+    while not operation.is_over:
+        operation.step()
+    return operation.result
+
+
+# --- What is printed ---
+
+
+def _print_schedule(job: Job, now: datetime, *, is_new: bool, is_kept: bool) -> None:
+    if is_new:
+        click.echo(f"scheduled {job.name} {job.id}")
+    else:
+        kept = "it was kept; --on-conflict update changes it" if is_kept else "it is now:"
+        click.echo(f"{job.name} {job.id} has this key already ({job.status}); {kept}")
+    if job.repeat_interval is None:
+        click.echo("It does not recur.")
+        return
+    try:
+        found = cron_lines.preview(job.repeat_interval, job.timezone, _RUNS_SHOWN, now)
+    except InvalidCronError as error:  # Another program has stored it.
+        warn(f"warning: {error}")
+        return
+    click.echo(found.description)
+    _print_runs(found)
+
+
+def _print_runs(found: SchedulePreview) -> None:
+    if found.timezone == "UTC":
+        print_columns([["UTC"], *([moment(run)] for run in found.runs)])
+        return
+    zone = ZoneInfo(found.timezone)
+    rows = [[moment(run), f"{run.astimezone(zone):%Y-%m-%d %H:%M:%S%z}"] for run in found.runs]
+    print_columns([["UTC", found.timezone], *rows])

@@ -1,0 +1,26 @@
+"""Warnings about names of jobs: one may be misspelt, or paused."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from ...errors import MonqueError
+from ..output import warn
+from .access import JobsAccess
+from .waiting import no_instance_runs
+
+
+def warn_about(access: JobsAccess, names: Iterable[str], *, pauses: bool) -> None:
+    """Warn on standard error about each name that no live instance runs, and with `pauses` if it is paused."""
+    try:
+        instances = access.client.instances()
+        paused = set(access.client.paused()) if pauses else set()
+    except MonqueError as error:
+        # What the command was for is done. It must not end as if it were not.
+        warn(f"could not look whether an instance runs the name: {error}")
+        return
+    for name in names:
+        if (problem := no_instance_runs(name, instances)) is not None:
+            warn(f"warning: {problem}")
+        if name in paused:
+            warn(f"warning: {name!r} is paused: `trio-monque resume {name}`")

@@ -1,0 +1,70 @@
+"""`trio-monque pause` and `resume`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+import click
+
+from ...safe_text import one_line
+from ...store.bulk_changes import last_id
+from ..exit_statuses import SUCCEEDED
+from ..output import print_json
+from .access import JobsAccess, jobs_options
+from .name_warnings import warn_about
+
+_EXAMPLES: Final = """\b
+Examples:
+  trio-monque pause send
+  trio-monque pause                 list what is paused
+  trio-monque resume send
+"""
+
+
+@click.command(short_help="Let no instance start jobs of a name.", epilog=_EXAMPLES)
+@jobs_options
+@click.argument("names", metavar="[NAME]...", nargs=-1)
+def pause(access: JobsAccess, *, names: tuple[str, ...]) -> int:
+    """Let no instance of the fleet start jobs of NAME, within a second. Runs in progress continue.
+
+    New jobs are stored and wait, until `trio-monque resume NAME`. Without NAME, list the names that are paused.
+    Instances of Monque for Node do not honour a pause.
+    """
+    if not names:
+        paused = [*access.client.paused()]
+        if access.as_json:
+            print_json({"paused": paused})
+        else:
+            click.echo("\n".join(map(one_line, paused)) or f"nothing is paused on {access.name}")
+        return SUCCEEDED
+    if last_id(access.jobs) is None and not access.client.instances():
+        # The pause would make a collection beside one that is not there.
+        raise click.UsageError(f"{access.name} has neither jobs nor instances: is the database or --collection right?")
+    changed = {name: access.client.pause(name) for name in dict.fromkeys(names)}
+    if access.as_json:
+        _print_json(access, changed)
+    else:
+        for name, is_new in changed.items():
+            click.echo(f"paused {name}" if is_new else f"{name} was paused already")
+    warn_about(access, changed, pauses=False)
+    return SUCCEEDED
+
+
+@click.command(short_help="Let instances start jobs of a paused name.")
+@jobs_options
+@click.argument("names", metavar="NAME...", nargs=-1, required=True)
+def resume(access: JobsAccess, *, names: tuple[str, ...]) -> int:
+    """Let instances start jobs of NAME again, within a second."""
+    changed = {name: access.client.resume(name) for name in dict.fromkeys(names)}
+    if access.as_json:
+        _print_json(access, changed)
+    else:
+        for name, was_paused in changed.items():
+            click.echo(f"resumed {name}" if was_paused else f"{name} was not paused")
+    warn_about(access, changed, pauses=False)
+    return SUCCEEDED
+
+
+def _print_json(access: JobsAccess, changed: Mapping[str, bool]) -> None:
+    print_json({"paused": [*access.client.paused()], "changed": [name for name, has in changed.items() if has]})
