@@ -7,6 +7,7 @@ import os
 import re
 import runpy
 import secrets
+import shlex
 import subprocess
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -22,9 +23,10 @@ import trio_monque.testing
 from tests.faults import document_promises, promises
 from tests.protocol import mutations, timed
 from tests.support.pages import DOCS, PAGES, rows
-from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program
+from tests.support.programs import ROOT, fenced_blocks, quoted_blocks, run_program, uri_of_database
 from tests.support.store import PAST, claim_due, handle, insert
 from tests.support.thoroughly import one_in
+from tests.support.waiting import wait_until
 from trio_monque import Monque, Retention
 from trio_monque.claims.options import ClaimConfig
 from trio_monque.document_lock import LockStamp, dead_letter_lock, freed
@@ -245,6 +247,39 @@ def test_two_programs_of_the_first_steps_work_together(first_steps: Path, mongod
         worker.terminate()
     assert worker.returncode == 0
     assert db["monque_jobs"].count_documents({"name": "send", "status": "completed"}) == 1
+
+
+@pytest.mark.full
+def test_commands_of_the_first_steps_run_and_show_the_job(
+    first_steps: Path, mongod: EmbeddedServer, db: Database
+) -> None:
+    """Each line of the page, in its order, in the folder of its programs."""
+    run, *looks = (
+        line for block in fenced_blocks(FIRST_STEPS, "sh") for line in block.splitlines() if "export" not in line
+    )
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "MONQUE_URI": uri_of_database(mongod.uri, db.name)}
+
+    def command(line: str) -> list[str]:
+        program, *arguments = shlex.split(line)
+        assert program == "trio-monque"
+        return [sys.executable, "-m", "trio_monque", *arguments]
+
+    with subprocess.Popen(
+        command(run), cwd=first_steps, env={**environment, "PYTHONUNBUFFERED": "1"}, stdout=subprocess.PIPE, text=True
+    ) as worker:
+        assert worker.stdout is not None
+        wait_until(Monque(db).sync.instances, "it has an entry")
+        shown = [
+            subprocess.run(command(line), env=environment, capture_output=True, text=True, timeout=50, check=False)
+            for line in looks
+        ]
+        assert worker.stdout.readline() == "sent to ada@example.org\n"
+        worker.terminate()
+    assert worker.returncode == 0
+    assert [one.stderr for one in shown] == [""] * len(looks)
+    assert [one.returncode for one in shown[:-1]] == [0] * (len(looks) - 1)
+    assert all("send" in one.stdout for one in shown[:-1])
+    assert shown[-1].returncode in (0, 1)  # The doctor may have found a surprise of this machine.
 
 
 def test_code_is_in_the_page_and_quotes_a_file_to_the_letter() -> None:

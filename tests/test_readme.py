@@ -2,16 +2,26 @@
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 import tomllib
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pymongo import MongoClient
 
 from tests.support.programs import ROOT, fenced_blocks, run_program
+from trio_monque import Monque
 from trio_monque.embedded import EmbeddedServer
 from trio_monque.engine.lease import LeaseTerms
 from trio_monque.options import SchedulerConfig
 from trio_monque.scheduler.job_source import SHARE_OF_LOCK_TIMEOUT
 from trio_monque.store.types import Database
 
+PROGRAM = f"{sys.executable} -m trio_monque"
 README = ROOT / "README.md"
 DEMO = 'python -m pip install ".[embedded]" && trio-monque demo'
 TEST = 'python -m pip install -e ".[dev]" && pytest'
@@ -36,6 +46,33 @@ def test_program_of_the_readme_is_an_example() -> None:
 
 def test_readme_gives_the_two_commands_each_on_a_line_of_its_own() -> None:
     assert [block.strip() for block in fenced_blocks(README, "")] == [DEMO, TEST]
+
+
+@pytest.mark.full
+def test_three_lines_lead_from_an_app_to_a_running_worker(tmp_path: Path, unused_port: int) -> None:
+    (block,) = fenced_blocks(README, "sh")
+    server, address, worker = block.replace("27017", str(unused_port)).replace("trio-monque", PROGRAM).splitlines()
+    server = server.replace("server &", f"server --port {unused_port} &")
+    # What was started ends with the terminal; the worker first, which needs the server for that.
+    script = f"trap 'kill $!; wait $!; kill %1; wait' EXIT\n{server}\n{address}\n{worker} &\nread"
+    (app,) = (one for one in fenced_blocks(ROOT / "docs/reference/command-line.md", "python") if "# jobs.py" in one)
+    (tmp_path / "jobs.py").write_text(app, encoding="utf-8")
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        ["bash", "-c", script],
+        cwd=tmp_path,
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as terminal:
+        assert terminal.stdin is not None
+        assert terminal.stdout is not None
+        with MongoClient[Any](f"mongodb://localhost:{unused_port}/?replicaSet=rs0") as client:
+            Monque(client["shop"], operation_timeout=30.0).sync.enqueue("send", "ada@example.org")
+        assert any(line == "sent to ada@example.org\n" for line in terminal.stdout)
+        terminal.communicate("\n", timeout=30)
 
 
 def test_ci_runs_the_second_command_of_the_readme() -> None:
