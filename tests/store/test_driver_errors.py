@@ -235,3 +235,13 @@ def test_failed_start_may_be_tried_again(db: Database, monkeypatch: pytest.Monke
     monque.sync.enqueue("greet")
     monque.sync.enqueue("greet")
     assert len(calls) == 2
+
+
+@pytest.mark.parametrize("collection", ['"monque_jobs"', "1"])
+def test_command_that_a_server_quotes_is_not_in_our_error(collection: str) -> None:
+    quoted = f'{{ findAndModify: {collection}, update: {{ $setOnInsert: {{ data: {{ card: "4711\\n" }} }} }} }}'
+    error = driver.OperationFailure(f"not authorized on shop to execute command {quoted}", 13)
+    assert str(translated(error, "enqueue the job")) == (
+        f"could not enqueue the job: not authorized on shop to execute command {{ findAndModify: {collection}, … }} "
+        "(check the user, the password and the rights in the connection string)"
+    )

@@ -18,6 +18,7 @@ keep the statements beside it waiting; as the error of a whole command, it is an
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -155,6 +156,10 @@ def has_lost_sessions(error: driver.PyMongoError) -> bool:
     The driver then believes for ever that this server does not support sessions. Nothing was sent.
     """
     return isinstance(error, driver.ConfigurationError) and "Sessions are not supported" in str(error)
+
+
+# A server that refuses a command for want of rights quotes all of it: the data of a job, too.
+_QUOTED_COMMAND: Final = re.compile(r'(to execute command \{ \w+: (?:"[^"]*"|[\w.]+)).*', re.DOTALL)
 
 
 def translated(
@@ -308,6 +313,6 @@ def _first_line(error: BaseException) -> str:
         text = next((str(one["errmsg"]) for one in reported if one.get("errmsg")), text)
     for appended in (" (configured timeouts:", ", Timeout: ", ", full error:"):
         text = text.split(appended)[0]
-    text = text.strip(" ,")
+    text = _QUOTED_COMMAND.sub(r"\1, … }", text).strip(" ,")
     # It repeats what was stored (the keys of a duplicate, say), and whatever a server or a proxy answers.
     return one_line(without_secrets(text.splitlines()[0][: 4 * LONGEST_TEXT])) if text else type(error).__name__
